@@ -1,0 +1,7 @@
+"""``python -m gaussmatch``."""
+
+import sys
+
+from gaussmatch.cli import main
+
+sys.exit(main())

@@ -1,0 +1,51 @@
+"""The command line: one small module for each verb."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+VERBS = {
+    "demo": "make scenes, train a point model and its probabilistic twin, compare them",
+    "train": "train a recipe into a run folder",
+    "evaluate": "measure a run on a split",
+    "compare": "train recipes over several seeds and print mean ± std",
+    "scenes": "make the embedded data set, or pretrain its backbone again",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """``gaussmatch VERB …``. Bad input ends with one clear line and exit code 2."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help"):
+        print(_help())
+        return 0
+    if words[0] in ("-V", "--version"):
+        from gaussmatch import __version__
+
+        print(__version__)
+        return 0
+    if words[0] not in VERBS:
+        print(f"gaussmatch: no verb {words[0]!r}\n\n{_help()}", file=sys.stderr)
+        return 2
+    verb = import_module(f"gaussmatch.cli.{words[0]}")
+    try:
+        verb.run(words[1:])
+    except KeyboardInterrupt:
+        print("\ninterrupted; what was finished is kept", file=sys.stderr)
+        return 130
+    except (ValueError, OSError, ImportError) as error:
+        if os.environ.get("GAUSSMATCH_DEBUG"):
+            raise
+        print(f"gaussmatch {words[0]}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _help() -> str:
+    lines = ["usage: gaussmatch VERB …", ""]
+    lines += [f"  {verb:10} {text}" for verb, text in VERBS.items()]
+    lines += ["", "gaussmatch VERB --help tells more; GAUSSMATCH_DEBUG=1 shows full tracebacks."]
+    return "\n".join(lines)

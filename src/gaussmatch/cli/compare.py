@@ -1,0 +1,50 @@
+"""``gaussmatch compare RECIPE [RECIPE …] --seeds 5 --out DIR [--any.field value]``."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+
+from gaussmatch.cli.tables import COLUMNS, plain_table
+from gaussmatch.experiments.compare import Row, compare, plan, save_rows
+
+SHOWN = ("rsum", "i2t_r_precision", "t2i_r_precision", "caption_rho", "image_rho")
+
+
+def run(argv: Sequence[str]) -> None:
+    parser = ArgumentParser(
+        "gaussmatch compare",
+        description="Train recipes over several seeds, each chosen on validation, and print their "
+        "test measures as mean ± std. Finished runs are kept; start again to go on.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("recipes", nargs="+", help="YAML files or names such as scenes/vsepp-kl")
+    parser.add_argument("--seeds", type=int, default=5, help="runs of each recipe")
+    parser.add_argument("--out", type=Path, default=Path("runs/compare"))
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, sharing the cores")
+    options, overrides = parser.parse_known_args(argv)
+    rows = compare(plan(options.recipes, options.seeds, options.out, overrides), options.jobs)
+    save_rows(rows, options.out / "comparison.json")
+    print(seeds_table(rows))
+    print(f"written: {options.out / 'comparison.json'}")
+    failed = [f"{row.title}, {error}" for row in rows for error in row.errors]
+    if failed:
+        raise ValueError("some runs failed:\n  " + "\n  ".join(failed))
+
+
+def seeds_table(rows: Sequence[Row]) -> str:
+    """Mean ± std over the seeds, one row for each recipe."""
+    shown = [key for key in SHOWN if any(row.mean_std(key) for row in rows)]
+    cells = [["model", "runs", *(COLUMNS[key] for key in shown)]]
+    for row in rows:
+        values = [row.mean_std(key) for key in shown]
+        digits = [3 if key.endswith("_rho") else 1 for key in shown]
+        cells.append(
+            [row.title, str(len(row.runs))]
+            + [
+                f"{v[0]:.{d}f} ± {v[1]:.{d}f}" if v else ""
+                for v, d in zip(values, digits, strict=True)
+            ]
+        )
+    return plain_table(cells)

@@ -1,0 +1,95 @@
+"""Batches of pairs in an order that depends on the seed and the epoch alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from gaussmatch.data.pairs import Pairs
+from gaussmatch.data.vocabulary import Vocabulary
+from gaussmatch.encoders.text import Tokens, pad
+
+
+class Batch(NamedTuple):
+    """n pairs: image k belongs to caption k; ``image_ids`` tell which images are the same."""
+
+    images: Float[Tensor, "n ..."]
+    tokens: Tokens
+    image_ids: Int[Tensor, "n"]
+
+
+class Batches:
+    """The training pairs of one split, shuffled anew each epoch.
+
+    The order of epoch e is drawn from (seed, e), so a resumed run sees the same batches as an
+    uninterrupted one. A last batch of a single pair has no negative and is left out.
+    """
+
+    def __init__(
+        self, pairs: Pairs, vocabulary: Vocabulary, batch_size: int, seed: int, workers: int = 0
+    ) -> None:
+        self.pairs, self.batch_size, self.seed, self.workers = pairs, batch_size, seed, workers
+        self._dataset = _PairDataset(pairs, vocabulary.rows(pairs.captions))
+        if len(self.pairs.captions) < 2:
+            raise ValueError(f"{pairs.name}: training needs at least two pairs")
+
+    def __len__(self) -> int:
+        full, rest = divmod(len(self.pairs.captions), self.batch_size)
+        return full + (rest > 1)
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        seeded = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+        order = torch.randperm(len(self.pairs.captions), generator=seeded).tolist()
+        chunks = [order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size)]
+        return iter(
+            DataLoader(
+                self._dataset,
+                batch_sampler=[c for c in chunks if len(c) > 1],
+                collate_fn=_collate,
+                num_workers=self.workers,
+                pin_memory=torch.cuda.is_available(),
+            )
+        )
+
+
+class _PairDataset(Dataset[tuple[np.ndarray, list[int], int]]):
+    def __init__(self, pairs: Pairs, rows: list[list[int]]) -> None:
+        self._pairs, self._rows = pairs, rows
+        self._image_of: list[int] = pairs.image_of.tolist()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, list[int], int]:
+        image = self._image_of[index]
+        return read_image(self._pairs, image), self._rows[index], image
+
+
+def _collate(items: Sequence[tuple[np.ndarray, list[int], int]]) -> Batch:
+    images, rows, ids = zip(*items, strict=True)
+    return Batch(torch.from_numpy(np.stack(images)), pad(list(rows)), torch.tensor(ids))
+
+
+def read_image(pairs: Pairs, index: int) -> np.ndarray:
+    """One image as float32; a NaN or infinity is refused here, where its place is known."""
+    image = np.asarray(pairs.images[index], dtype=np.float32)
+    if not np.isfinite(image).all():
+        place = tuple(int(i) for i in np.argwhere(~np.isfinite(image))[0])
+        raise ValueError(
+            f"{pairs.name}: the features of image {index} hold a NaN or infinity at {place}; "
+            "extract them again or remove the image"
+        )
+    return image
+
+
+def image_batches(pairs: Pairs, batch_size: int) -> Iterator[Tensor]:
+    """All images of a split in order, for encoding."""
+    for start in range(0, len(pairs.images), batch_size):
+        stop = min(start + batch_size, len(pairs.images))
+        yield torch.from_numpy(np.stack([read_image(pairs, i) for i in range(start, stop)]))

@@ -1,0 +1,100 @@
+"""What every data set becomes: images, captions, and which belongs to which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from PIL import Image
+from torch import Tensor
+
+from gaussmatch.metrics.relevance import Relevance
+
+
+class ImageSource(Protocol):
+    """The images of a split, read when asked for.
+
+    Item ``i`` is what the image encoder takes: a feature vector (F), a set of region features
+    (R, F), or a picture (3, H, W), as float32. ``picture`` is the same item for a person to look
+    at, or ``None`` where only features are left.
+    """
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> np.ndarray: ...
+    def picture(self, index: int) -> Image.Image | None: ...
+
+
+@dataclass(frozen=True)
+class Region:
+    """A box of an image with its own caption; ``box`` is (left, top, right, bottom) in pixels."""
+
+    box: tuple[float, float, float, float]
+    caption: str
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """One split: images, captions, and the image of each caption.
+
+    Args:
+        name: for messages, such as ``"scenes/test"``.
+        images: n images.
+        captions: m captions.
+        image_of: (m), the image that each caption was written for.
+        classes: (n, classes), the object classes in each image (for PMRP), where known.
+        regions: for each image its boxes with captions (for the crop experiment), where known.
+        relevance: captions × images: every image that a caption is *true of*, own image included,
+            where the data set knows more than the pairs. ``None`` means the pairs are all we know.
+    """
+
+    name: str
+    images: ImageSource
+    captions: Sequence[str]
+    image_of: Int[Tensor, "m"]
+    classes: Bool[Tensor, "n classes"] | None = None
+    regions: Sequence[Sequence[Region]] | None = None
+    relevance: Relevance | None = None
+
+    def __post_init__(self) -> None:
+        n, m = len(self.images), len(self.captions)
+        if n == 0 or m == 0:
+            raise ValueError(f"{self.name}: {n} images and {m} captions; both must be at least one")
+        if len(self.image_of) != m:
+            raise ValueError(f"{self.name}: {m} captions but {len(self.image_of)} image numbers")
+        if int(self.image_of.min()) < 0 or int(self.image_of.max()) >= n:
+            raise ValueError(f"{self.name}: a caption names an image outside 0…{n - 1}")
+        for i, caption in enumerate(self.captions):
+            if not caption.strip():
+                raise ValueError(f"{self.name}: caption {i} is empty; remove it or write one")
+        if self.relevance is not None and (
+            self.relevance.queries != m or self.relevance.gallery != n
+        ):
+            raise ValueError(f"{self.name}: relevance must be captions × images, {m} × {n}")
+
+    def pairs(self) -> Relevance:
+        """Captions × images: each caption with its own image only."""
+        return Relevance.from_pairs(
+            torch.arange(len(self.captions)),
+            self.image_of,
+            queries=len(self.captions),
+            gallery=len(self.images),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """The three splits of a data set. Nothing is ever chosen by looking at ``test``."""
+
+    name: str
+    train: Pairs
+    dev: Pairs
+    test: Pairs
+
+    def split(self, name: str) -> Pairs:
+        if name not in ("train", "dev", "test"):
+            raise ValueError(f"no split {name!r}; choose train, dev or test")
+        return {"train": self.train, "dev": self.dev, "test": self.test}[name]

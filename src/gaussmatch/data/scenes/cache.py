@@ -1,0 +1,83 @@
+"""Folders that are made once: written whole or not at all, and checked before they are read."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+_log = logging.getLogger(__name__)
+_LIST = "files.json"
+
+
+def cache_root() -> Path:
+    """``$GAUSSMATCH_CACHE``, or ``~/.cache/gaussmatch``; the folder ``scenes`` in it."""
+    root = os.environ.get("GAUSSMATCH_CACHE")
+    return (Path(root) if root else Path.home() / ".cache" / "gaussmatch") / "scenes"
+
+
+def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """``folder``, filled by ``make(empty folder)`` unless it is there and whole.
+
+    The work is done in a folder beside it, which then takes the name in one step: nobody sees a
+    half-written one, and of two processes that make it at once the first wins. A folder whose
+    files are not as its list says (a full disk, a damaged file) is made again with a warning.
+    """
+    if folder.exists():
+        fault = _fault(folder)
+        if fault is None:
+            return folder
+        _log.warning("%s: %s; making it again", folder, fault)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        make(work)
+        listed = {p.name: [p.stat().st_size, _checksum(p)] for p in sorted(work.iterdir())}
+        (work / _LIST).write_text(json.dumps(listed), encoding="utf-8")
+        _take_name(work, folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return folder
+
+
+def _take_name(work: Path, folder: Path) -> None:
+    try:
+        os.rename(work, folder)
+        return
+    except OSError:  # there is a folder of that name
+        if _fault(folder) is None:
+            return
+    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=folder.parent))
+    os.rename(folder, old / "broken")
+    shutil.rmtree(old, ignore_errors=True)
+    try:
+        os.rename(work, folder)
+    except OSError:  # another process was faster
+        if _fault(folder) is not None:
+            raise
+
+
+def _fault(folder: Path) -> str | None:
+    """What is wrong with a folder, if anything."""
+    try:
+        listed = json.loads((folder / _LIST).read_text(encoding="utf-8"))
+        for name, (size, checksum) in listed.items():
+            path = folder / name
+            if path.stat().st_size != size or _checksum(path) != checksum:
+                return f"{name} is damaged"
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        return f"not whole ({error})"
+    return None
+
+
+def _checksum(path: Path) -> int:
+    total = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            total = zlib.crc32(block, total)
+    return total

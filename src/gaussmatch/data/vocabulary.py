@@ -1,0 +1,82 @@
+"""Words and their numbers, learned from the training captions only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+from gaussmatch.encoders.text import Tokens, pad
+from gaussmatch.files import write_text
+
+PAD, START, END, UNKNOWN = "<pad>", "<start>", "<end>", "<unk>"
+SPECIALS = (PAD, START, END, UNKNOWN)
+"""Numbers 0–3, as in the official codes."""
+
+
+class Vocabulary:
+    """Lower-cased words with at least ``min_count`` training occurrences (`tokenizers` WordLevel).
+
+    >>> v = Vocabulary.build(["a red dog", "a dog"], min_count=2)
+    >>> v.words
+    ['<pad>', '<start>', '<end>', '<unk>', 'a', 'dog']
+    >>> v.encode(["A dog!"]).ids        # start, a, dog, unknown, end
+    tensor([[1, 4, 5, 3, 2]])
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    @staticmethod
+    def build(captions: Iterable[str], min_count: int = 4) -> Vocabulary:
+        tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+        tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+        trainer = trainers.WordLevelTrainer(
+            min_frequency=min_count, special_tokens=list(SPECIALS), show_progress=False
+        )
+        tokenizer.train_from_iterator(captions, trainer)
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{START} $A {END}",
+            special_tokens=[(t, tokenizer.token_to_id(t)) for t in (START, END)],
+        )
+        if tokenizer.get_vocab_size() == len(SPECIALS):
+            raise ValueError(
+                f"no word occurs {min_count} times in the training captions; "
+                "lower data.min_count or give more captions"
+            )
+        return Vocabulary(tokenizer)
+
+    @property
+    def words(self) -> list[str]:
+        """All words, in the order of their numbers."""
+        vocabulary = self._tokenizer.get_vocab()
+        return sorted(vocabulary, key=vocabulary.__getitem__)
+
+    def __len__(self) -> int:
+        return self._tokenizer.get_vocab_size()
+
+    def rows(self, captions: Sequence[str]) -> list[list[int]]:
+        """Word numbers of each caption, with start and end."""
+        return [e.ids for e in self._tokenizer.encode_batch(list(captions))]
+
+    def encode(self, captions: Sequence[str]) -> Tokens:
+        """A padded batch for the text encoder."""
+        if not captions:
+            raise ValueError("no captions to encode")
+        return pad(self.rows(captions))
+
+    def known(self, caption: str) -> bool:
+        """Whether the caption has at least one word that is in the vocabulary."""
+        return any(i >= len(SPECIALS) for i in self.rows([caption])[0])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        write_text(path, self._tokenizer.to_str(pretty=True))
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Vocabulary:
+        try:
+            return Vocabulary(Tokenizer.from_file(os.fspath(path)))
+        except Exception as error:  # tokenizers raises bare Exception
+            raise ValueError(f"{path}: not a vocabulary of gaussmatch ({error})") from error

@@ -1,0 +1,1 @@
+"""Experiments: what is trained and measured together, and the report that shows it."""

@@ -1,0 +1,126 @@
+"""Recipes × seeds: train each, measure each on test, and tell mean ± std.
+
+Every run is chosen on validation. What is finished is never done again, so a killed comparison
+goes on where it was; a run that fails is reported as failed and the others go on.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from gaussmatch.evaluation.evaluate import evaluate_run
+from gaussmatch.files import read_json, write_json
+from gaussmatch.recipe import Recipe, find_recipe, load_recipe
+from gaussmatch.training.loop import train
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a comparison: a recipe with a seed, and its folder."""
+
+    recipe: Recipe
+    seed: int
+    folder: Path
+
+    @property
+    def result(self) -> Path:
+        return self.folder / "evaluation-test.json"
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of one recipe: their measures, and the errors of those that failed."""
+
+    title: str
+    runs: list[dict[str, Any]]
+    errors: list[str]
+
+    def mean_std(self, measure: str) -> tuple[float, float] | None:
+        """Mean and sample standard deviation over the seeds, or ``None`` if not measured."""
+        values = [float(run[measure]) for run in self.runs if measure in run]
+        if not values:
+            return None
+        return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def plan(
+    recipes: Sequence[str], seeds: int, out: Path, overrides: Sequence[str] = ()
+) -> list[Cell]:
+    """All runs of a comparison, seed by seed so that early results cover every recipe."""
+    if seeds < 1:
+        raise ValueError(f"at least one seed is needed, got {seeds}")
+    cells = []
+    for seed in range(seeds):
+        for name in recipes:
+            recipe = load_recipe(name, [*overrides, "--training.seed", str(seed)])
+            cells.append(Cell(recipe, seed, out / find_recipe(name).stem / f"seed-{seed}"))
+    if len({cell.folder for cell in cells}) < len(cells):
+        raise ValueError("two recipes have the same file name; give each one of its own")
+    return cells
+
+
+def compare(cells: Sequence[Cell], jobs: int = 1) -> list[Row]:
+    """Run what is not finished, ``jobs`` at a time; the rows come in the order of the plan."""
+    todo = [cell for cell in cells if not cell.result.exists()]
+    errors: dict[Path, str] = {}
+    with tqdm(total=len(todo), desc="runs", unit="run", disable=not todo) as bar:
+        for cell, error in _finish(todo, jobs):
+            bar.update()
+            if error is not None:
+                errors[cell.folder] = f"seed {cell.seed}: {error}"
+                bar.write(f"failed: {cell.folder}: {error}")
+    rows: dict[str, Row] = {}
+    for cell in cells:
+        row = rows.setdefault(cell.folder.parent.name, Row(_title(cell), [], []))
+        if cell.folder in errors:
+            row.errors.append(errors[cell.folder])
+        else:
+            row.runs.append(read_json(cell.result))
+    return list(rows.values())
+
+
+def save_rows(rows: Iterable[Row], path: Path) -> None:
+    write_json(path, [vars(row) for row in rows])
+
+
+def _finish(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, str | None]]:
+    if jobs <= 1:
+        for cell in cells:
+            yield cell, run_cell(cell, progress_bar=True)
+        return
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    with ProcessPoolExecutor(
+        jobs,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=torch.set_num_threads,
+        initargs=(threads,),
+    ) as pool:
+        futures: dict[Future[str | None], Cell] = {
+            pool.submit(run_cell, cell, False): cell for cell in cells
+        }
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+
+
+def run_cell(cell: Cell, progress_bar: bool) -> str | None:
+    """Train and measure one run; returns what went wrong, or ``None``."""
+    try:
+        train(cell.recipe, cell.folder, resume=True, progress_bar=progress_bar)
+        evaluate_run(cell.folder)
+    except Exception as error:  # one run must not take the others with it
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _title(cell: Cell) -> str:
+    return cell.recipe.title or cell.folder.parent.name

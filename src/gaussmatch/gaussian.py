@@ -1,0 +1,209 @@
+"""The value that flows through everything: a diagonal Gaussian in the joint space."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import EllipsisType
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+Index = int | slice | Sequence[int] | Tensor | EllipsisType | None
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian:
+    """N(μ, diag σ²) for each item: a mean and a log-variance.
+
+    Args:
+        mean: μ, shape (..., D).
+        log_var: ln σ², shape (..., D) for an ellipsoid, (..., 1) for a sphere, or ``None`` for a
+            point embedding, which is the case without variance.
+
+    >>> g = Gaussian(torch.zeros(3, 4), torch.zeros(3, 1))      # three spheres in four dimensions
+    >>> g.shape, g.dim, g.is_spherical
+    (torch.Size([3]), 4, True)
+    >>> g[0].uncertainty()
+    tensor(0.)
+    """
+
+    mean: Tensor
+    log_var: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.mean, Tensor) or not self.mean.is_floating_point():
+            raise TypeError("mean must be a floating-point torch.Tensor of shape (..., D)")
+        if self.mean.ndim == 0 or self.mean.shape[-1] == 0:
+            raise ValueError(f"mean must have shape (..., D) with D ≥ 1, got {_shape(self.mean)}")
+        if self.log_var is None:
+            return
+        if not isinstance(self.log_var, Tensor) or not self.log_var.is_floating_point():
+            raise TypeError("log_var must be a floating-point torch.Tensor, or None for a point")
+        if self.log_var.ndim != self.mean.ndim or (
+            self.log_var.shape[:-1] != self.mean.shape[:-1]
+            or self.log_var.shape[-1] not in (1, self.dim)
+        ):
+            raise ValueError(
+                f"log_var {_shape(self.log_var)} does not fit mean {_shape(self.mean)}: "
+                "it must be (..., D) for an ellipsoid or (..., 1) for a sphere"
+            )
+
+    # ---- what it is ----
+
+    @property
+    def dim(self) -> int:
+        """D, the dimension of the joint space."""
+        return self.mean.shape[-1]
+
+    @property
+    def shape(self) -> torch.Size:
+        """The batch shape, without D."""
+        return self.mean.shape[:-1]
+
+    @property
+    def is_point(self) -> bool:
+        return self.log_var is None
+
+    @property
+    def is_spherical(self) -> bool:
+        """One variance for all dimensions."""
+        return self.log_var is not None and self.log_var.shape[-1] == 1
+
+    # ---- what follows from it ----
+
+    @property
+    def variance(self) -> Float[Tensor, "... d"]:
+        """σ²; zero for a point. Shape (..., D), or (..., 1) for a sphere or a point."""
+        if self.log_var is None:
+            return self.mean.new_zeros((*self.shape, 1))
+        return self.log_var.exp()
+
+    @property
+    def std(self) -> Float[Tensor, "... d"]:
+        """σ; zero for a point. Shape as ``variance``."""
+        if self.log_var is None:
+            return self.mean.new_zeros((*self.shape, 1))
+        return (0.5 * self.log_var).exp()
+
+    def uncertainty(self) -> Float[Tensor, "..."]:
+        """log det Σ, the paper's measure of how ambiguous an item is.
+
+        Comparable within one model and one modality only.
+
+        >>> sphere = Gaussian(torch.zeros(1, 8), torch.full((1, 1), 0.5))
+        >>> ellipsoid = Gaussian(torch.zeros(1, 8), torch.full((1, 8), 0.5))
+        >>> sphere.uncertainty(), ellipsoid.uncertainty()
+        (tensor([4.]), tensor([4.]))
+        """
+        log_var = self._log_var("uncertainty()")
+        total = log_var.sum(-1)
+        return total * self.dim if self.is_spherical else total
+
+    def mean_log_var(self) -> Float[Tensor, "..."]:
+        """Mean of ln σ² over the dimensions: ``uncertainty() / D``, comparable across D."""
+        return self._log_var("mean_log_var()").mean(-1)
+
+    def expand(self) -> Gaussian:
+        """The same Gaussian with one log-variance for each dimension."""
+        if self.log_var is None or self.log_var.shape == self.mean.shape:
+            return self
+        return Gaussian(self.mean, self.log_var.expand_as(self.mean))
+
+    def _log_var(self, asked: str) -> Tensor:
+        if self.log_var is None:
+            raise ValueError(
+                f"{asked} needs variances, and this is a point embedding; "
+                "use a probabilistic model (docs/uncertainty.md)"
+            )
+        return self.log_var
+
+    # ---- a container of items ----
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a single Gaussian has no length")
+        return self.shape[0]
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> Gaussian:
+        """Select items along the batch dimensions; D is never touched."""
+        if not self.shape:
+            raise TypeError("a single Gaussian cannot be indexed")
+        key: Any = index if isinstance(index, tuple) else (index,)
+        rest = () if Ellipsis in [k for k in key if not _array(k)] else (Ellipsis,)
+        key = (*key, *rest, slice(None))
+        return self._map(lambda t: t[key])
+
+    def to(self, *args: Any, **kwargs: Any) -> Gaussian:
+        """Move or convert both tensors, as ``torch.Tensor.to``."""
+        return self._map(lambda t: t.to(*args, **kwargs))
+
+    def detach(self) -> Gaussian:
+        return self._map(Tensor.detach)
+
+    @property
+    def device(self) -> torch.device:
+        return self.mean.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.mean.dtype
+
+    @staticmethod
+    def cat(parts: Sequence[Gaussian]) -> Gaussian:
+        """Join along the first dimension; all of one kind (point, sphere or ellipsoid).
+
+        >>> g = Gaussian(torch.zeros(2, 4), torch.zeros(2, 4))
+        >>> len(Gaussian.cat([g, g]))
+        4
+        """
+        if not parts:
+            raise ValueError("nothing to concatenate")
+        kinds = {(p.is_point, p.is_spherical and p.dim > 1, p.dim) for p in parts}
+        if len(kinds) > 1:
+            raise ValueError("cannot concatenate Gaussians of different shapes or dimensions")
+        log_vars = [p.log_var for p in parts if p.log_var is not None]
+        return Gaussian(
+            torch.cat([p.mean for p in parts]), torch.cat(log_vars) if log_vars else None
+        )
+
+    def _map(self, f: Any) -> Gaussian:
+        return Gaussian(f(self.mean), None if self.log_var is None else f(self.log_var))
+
+    def __repr__(self) -> str:
+        kind = "point" if self.is_point else "spherical" if self.is_spherical else "ellipsoidal"
+        return f"Gaussian({kind}, shape={tuple(self.shape)}, dim={self.dim}, dtype={self.dtype})"
+
+    # ---- on disk ----
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a ``.safetensors`` file with ``mean`` and, unless a point, ``log_var``."""
+        tensors = {"mean": self.mean.detach().contiguous().cpu()}
+        if self.log_var is not None:
+            tensors["log_var"] = self.log_var.detach().contiguous().cpu()
+        save_file(tensors, os.fspath(path))
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Gaussian:
+        """Read what ``save`` wrote."""
+        try:
+            tensors = load_file(os.fspath(path))
+        except SafetensorError as error:
+            raise ValueError(f"{path}: not a whole safetensors file ({error})") from error
+        if "mean" not in tensors:
+            raise ValueError(f"{path}: holds no 'mean'; found {sorted(tensors)}")
+        return Gaussian(tensors["mean"], tensors.get("log_var"))
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape)
+
+
+def _array(key: object) -> bool:
+    """Arrays compare elementwise, so ``in`` must not see them."""
+    return isinstance(key, Tensor) or hasattr(key, "__array__")

@@ -1,0 +1,175 @@
+"""A run folder: everything a training run leaves, loaded again by one call.
+
+recipe.yaml          what was asked for, every field
+vocabulary.json      the words
+model.safetensors    the best weights on validation
+metrics.json         their validation measures, and whether training finished
+log.jsonl            one line a step report and one an epoch
+checkpoint.pt        what is needed to go on
+tensorboard/         the same curves for TensorBoard
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from gaussmatch.data import featuriser
+from gaussmatch.data.batches import image_batches
+from gaussmatch.data.pairs import Pairs
+from gaussmatch.data.pictures import open_picture
+from gaussmatch.data.vocabulary import Vocabulary
+from gaussmatch.files import atomic
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.model import Matcher, build
+from gaussmatch.recipe import Recipe, load_recipe
+
+Pictures = Sequence[str | os.PathLike[str] | Image.Image] | Tensor | np.ndarray
+
+
+class UncertaintyWarning(UserWarning):
+    """The uncertainty asked for was learned with a similarity under which it means little."""
+
+
+class Model:
+    """A trained model: pictures and captions in, Gaussians out.
+
+    .. code-block:: python
+
+        model = gm.load("runs/demo/probabilistic")
+        images = model.encode_images(["dog.jpg", "cat.jpg"])
+        captions = model.encode_texts(["a dog", "a black cat asleep"])
+        model.similarity(images, captions)      # 2 × 2, higher is better
+        model.uncertainty(captions)             # log det Σ: the vaguer, the higher
+    """
+
+    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, matcher: Matcher) -> None:
+        self.recipe, self.vocabulary, self.matcher = recipe, vocabulary, matcher.eval()
+        self._featurise: Callable[[Sequence[Image.Image]], np.ndarray] | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.matcher.parameters()).device
+
+    @torch.inference_mode()
+    def encode_images(self, images: Pictures, batch_size: int = 256) -> Gaussian:
+        """Pictures (paths or PIL images), or ready features (n, …), as Gaussians."""
+        if isinstance(images, str | os.PathLike | Image.Image):
+            images = [images]
+        if len(images) == 0:
+            raise ValueError("no images to encode")
+        parts = []
+        for start in range(0, len(images), batch_size):
+            chunk = images[start : start + batch_size]
+            if not isinstance(chunk, Tensor):
+                chunk = torch.from_numpy(
+                    chunk if isinstance(chunk, np.ndarray) else self._features(chunk)
+                )
+            if not chunk.isfinite().all():
+                bad = int((~chunk.isfinite()).flatten(1).any(1).nonzero()[0])
+                raise ValueError(f"the features of image {start + bad} hold a NaN or infinity")
+            parts.append(self.matcher.encode_images(chunk.float().to(self.device)).to("cpu"))
+        return Gaussian.cat(parts)
+
+    @torch.inference_mode()
+    def encode_texts(
+        self, texts: Sequence[str], batch_size: int = 512, *, allow_unknown: bool = False
+    ) -> Gaussian:
+        """Captions as Gaussians. A caption without any known word is refused unless allowed."""
+        if isinstance(texts, str):
+            texts = [texts]
+        for i, text in enumerate(texts):
+            if not text.strip():
+                raise ValueError(f"caption {i} is empty")
+            if not allow_unknown and not self.vocabulary.known(text):
+                raise ValueError(f"caption {i} {text!r} has no word that this model knows")
+        parts = [
+            self.matcher.encode_texts(
+                self.vocabulary.encode(texts[start : start + batch_size]).to(self.device)
+            ).to("cpu")
+            for start in range(0, len(texts), batch_size)
+        ]
+        if not parts:
+            raise ValueError("no captions to encode")
+        return Gaussian.cat(parts)
+
+    @torch.inference_mode()
+    def encode_pairs(self, pairs: Pairs, batch_size: int = 256) -> tuple[Gaussian, Gaussian]:
+        """All images and all captions of a split."""
+        images = [
+            self.matcher.encode_images(batch.to(self.device)).to("cpu")
+            for batch in image_batches(pairs, batch_size)
+        ]
+        return Gaussian.cat(images), self.encode_texts(pairs.captions, allow_unknown=True)
+
+    def similarity(self, images: Gaussian, captions: Gaussian) -> Tensor:
+        """Scores (n × m) of every image with every caption; higher is better."""
+        return self.matcher.similarity.matrix(images, captions)
+
+    def uncertainty(self, items: Gaussian) -> Tensor:
+        """log det Σ of each item: comparable within this model and one modality.
+
+        Warns where the model's similarity gives it little meaning (docs/uncertainty.md).
+        """
+        note = self.matcher.similarity.uncertainty_note
+        if note is not None and not items.is_point:
+            warnings.warn(
+                f"uncertainty of a model trained with {self.matcher.similarity.name!r}: {note}; "
+                "train with kl or min_kl for an uncertainty that tells vague from specific",
+                UncertaintyWarning,
+                stacklevel=2,
+            )
+        return items.uncertainty()
+
+    def _features(self, pictures: Sequence[str | os.PathLike[str] | Image.Image]) -> np.ndarray:
+        if self._featurise is None:
+            self._featurise = featuriser(self.recipe.data)
+        return self._featurise(
+            [p if isinstance(p, Image.Image) else open_picture(p) for p in pictures]
+        )
+
+
+def load(run: str | os.PathLike[str], device: str | torch.device = "cpu") -> Model:
+    """Load the best model of a run folder."""
+    folder = Path(run)
+    missing = [
+        name
+        for name in ("recipe.yaml", "vocabulary.json", "model.safetensors")
+        if not (folder / name).is_file()
+    ]
+    if missing:
+        raise FileNotFoundError(
+            f"{folder} is not a finished run: {', '.join(missing)} missing; "
+            "make one with 'gaussmatch train RECIPE --out DIR'"
+        )
+    recipe = load_recipe(folder / "recipe.yaml")
+    vocabulary = Vocabulary.load(folder / "vocabulary.json")
+    matcher = build(recipe.model, len(vocabulary))
+    load_weights(matcher, folder / "model.safetensors")
+    return Model(recipe, vocabulary, matcher.to(device))
+
+
+def save_weights(matcher: Matcher, path: Path) -> None:
+    state = {name: t.detach().cpu().contiguous() for name, t in matcher.state_dict().items()}
+    with atomic(path) as temporary:
+        save_file(state, os.fspath(temporary))
+
+
+def load_weights(matcher: Matcher, path: Path) -> None:
+    try:
+        matcher.load_state_dict(load_file(os.fspath(path)))
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path}: not a whole safetensors file ({error}); copy it again or train again"
+        ) from error
+    except RuntimeError as error:
+        raise ValueError(f"{path}: does not fit recipe.yaml beside it: {error}") from error

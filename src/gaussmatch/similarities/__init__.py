@@ -1,0 +1,29 @@
+"""Similarities between images and captions, by name. Higher is better everywhere."""
+
+from __future__ import annotations
+
+from gaussmatch.similarities.base import Lifted, Similarity
+from gaussmatch.similarities.cosine import Cosine
+from gaussmatch.similarities.csd import CSD
+from gaussmatch.similarities.divergence import KL, MinKL, ReverseKL
+from gaussmatch.similarities.wasserstein import Wasserstein, WassersteinLiteral
+
+SIMILARITIES: dict[str, type[Similarity]] = {
+    s.name: s for s in (Cosine, KL, ReverseKL, MinKL, Wasserstein, WassersteinLiteral, CSD)
+}
+
+__all__ = ["SIMILARITIES", "Lifted", "Similarity", "similarity"]
+
+
+def similarity(name: str) -> Similarity:
+    """The similarity called ``name``.
+
+    >>> similarity("kl")
+    similarity('kl')
+    >>> similarity("kull")
+    Traceback (most recent call last):
+    ValueError: no similarity 'kull'; choose cosine, kl, reverse_kl, min_kl, wasserstein, ...
+    """
+    if name not in SIMILARITIES:
+        raise ValueError(f"no similarity {name!r}; choose {', '.join(SIMILARITIES)}")
+    return SIMILARITIES[name]()

@@ -1,0 +1,126 @@
+"""The contract of every similarity: matrix, paired, and a lift into plain vectors."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gaussmatch.gaussian import Gaussian
+
+Lifted = tuple[Tensor, ...]
+"""One vector set (n, W) for each lift; nearly always just one."""
+
+BLOCK_BYTES = 256 * 2**20
+"""Working memory of ``matrix`` above its inputs and its result."""
+
+
+class Similarity(ABC):
+    """How well an image and a caption match; higher is better.
+
+    A similarity is defined by one thing only, its *lift*: vectors whose inner product (or squared
+    Euclidean distance) is the score, up to a monotone ``from_raw``. ``matrix``, ``paired`` and any
+    index are derived from it, so no formula is written twice and nothing ever materialises an
+    n × m × D tensor. Where there are several lifts, the score is the best of them (minimum KL).
+
+    To add one: give ``name``, ``metric``, the two lifts and, for a distance, ``from_raw``.
+    """
+
+    name: ClassVar[str]
+    metric: ClassVar[Literal["inner_product", "squared_l2"]]
+    """What an index must compute between lifted vectors."""
+
+    needs_variance: ClassVar[bool] = True
+    """Whether point embeddings are refused."""
+
+    uncertainty_note: ClassVar[str | None] = None
+    """Why the variances learned with this similarity do not tell vague from specific, or ``None``
+    where they do (docs/uncertainty.md has the measurements)."""
+
+    @abstractmethod
+    def lift_images(self, g: Gaussian) -> Lifted:
+        """Images as plain vectors."""
+
+    @abstractmethod
+    def lift_captions(self, g: Gaussian) -> Lifted:
+        """Captions as plain vectors, to be compared with ``lift_images``."""
+
+    def from_raw(self, raw: Tensor) -> Tensor:
+        """The score from an inner product or a squared distance; never decreasing in closeness."""
+        return raw if self.metric == "inner_product" else -raw
+
+    def matrix(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n m"]:
+        """Scores of every image with every caption.
+
+        Computed in float64 where the device has it (a matrix product hides cancellations that
+        float32 does not forgive), block by block, and returned in the inputs' precision, but in
+        float32 for half-precision inputs: float16 cannot hold a large KL, bfloat16 makes ties.
+        """
+        images, captions = self._prepare(images, captions, paired=False)
+        dtype, left, right = _wide(images), len(images), len(captions)
+        result = _result(images)
+        lifted = self.lift_captions(captions.to(dtype))
+        rows = max(1, BLOCK_BYTES // max(1, right * dtype.itemsize * 3))
+        blocks = [
+            self._block(self.lift_images(images[i : i + rows].to(dtype)), lifted).to(result)
+            for i in range(0, left, rows)
+        ]
+        return torch.cat(blocks) if blocks else images.mean.new_zeros(0, right, dtype=result)
+
+    def paired(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n"]:
+        """Score of image k with caption k, for each k."""
+        images, captions = self._prepare(images, captions, paired=True)
+        dtype = _wide(images)
+        scores = [
+            self.from_raw(
+                (a * b).sum(-1) if self.metric == "inner_product" else (a - b).square().sum(-1)
+            )
+            for a, b in self._both(images.to(dtype), captions.to(dtype))
+        ]
+        return torch.stack(scores).amax(0).to(_result(images))
+
+    def _both(self, images: Gaussian, captions: Gaussian) -> zip[tuple[Tensor, Tensor]]:
+        return zip(self.lift_images(images), self.lift_captions(captions), strict=True)
+
+    def _block(self, images: Lifted, captions: Lifted) -> Tensor:
+        scores = []
+        for a, b in zip(images, captions, strict=True):
+            raw = a @ b.T
+            if self.metric == "squared_l2":
+                raw = a.square().sum(-1)[:, None] + b.square().sum(-1)[None] - 2 * raw
+            scores.append(self.from_raw(raw))
+        return scores[0] if len(scores) == 1 else torch.stack(scores).amax(0)
+
+    def _prepare(
+        self, images: Gaussian, captions: Gaussian, *, paired: bool
+    ) -> tuple[Gaussian, Gaussian]:
+        """Check that the two sides fit, and give them one shape where one is a sphere."""
+        for side, g in (("images", images), ("captions", captions)):
+            if g.mean.ndim != 2:
+                raise ValueError(f"{side} must be a batch (n, D), got {tuple(g.mean.shape)}")
+            if self.needs_variance and g.is_point:
+                raise ValueError(f"{self.name} compares distributions, but the {side} are points")
+        if images.dim != captions.dim:
+            raise ValueError(f"images have D = {images.dim}, captions have D = {captions.dim}")
+        if paired and len(images) != len(captions):
+            raise ValueError(f"paired: {len(images)} images but {len(captions)} captions")
+        if not self.needs_variance:
+            return images, captions
+        if images.is_spherical != captions.is_spherical:
+            return images.expand(), captions.expand()
+        return images, captions
+
+    def __repr__(self) -> str:
+        return f"similarity({self.name!r})"
+
+
+def _wide(g: Gaussian) -> torch.dtype:
+    """float64, or float32 where the device has no float64 (Apple's MPS)."""
+    return torch.float32 if g.device.type == "mps" else torch.float64
+
+
+def _result(g: Gaussian) -> torch.dtype:
+    return torch.promote_types(g.dtype, torch.float32)

@@ -1,0 +1,29 @@
+"""Cosine of the means: the similarity of a point model."""
+
+from __future__ import annotations
+
+from torch.nn.functional import normalize
+
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.similarities.base import Lifted, Similarity
+
+
+class Cosine(Similarity):
+    """cos(μ_i, μ_c). Variances, if there are any, play no part.
+
+    >>> import torch
+    >>> a = Gaussian(torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
+    >>> Cosine().matrix(a, a)
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+
+    name = "cosine"
+    metric = "inner_product"
+    needs_variance = False
+    uncertainty_note = "cosine never sees the variances, so nothing teaches them"
+
+    def lift_images(self, g: Gaussian) -> Lifted:
+        return (normalize(g.mean, dim=-1),)
+
+    lift_captions = lift_images

@@ -1,0 +1,78 @@
+"""Kullback–Leibler divergences between diagonal Gaussians, negated."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.similarities.base import Lifted, Similarity
+
+
+class KL(Similarity):
+    """−KL(image ‖ caption), the paper's equation for a diagonal Σ:
+
+        −½ Σ_d [ σi²/σc² − ln(σi²/σc²) + (μi − μc)²/σc² − 1 ]
+
+    The caption's variance divides the squared difference: a caption that cannot tell its near
+    misses apart gains by being wide. That is why its uncertainty means something.
+
+    As an inner product: everything that mixes the two sides is a product of something of the
+    image (σi² + μi², and μi) and something of the caption (1/σc², and μc/σc²).
+    """
+
+    name = "kl"
+    metric = "inner_product"
+
+    def lift_images(self, g: Gaussian) -> Lifted:
+        return (_divergent(g),)
+
+    def lift_captions(self, g: Gaussian) -> Lifted:
+        return (_reference(g),)
+
+
+class ReverseKL(Similarity):
+    """−KL(caption ‖ image): the image is the reference. The paper's control experiment."""
+
+    name = "reverse_kl"
+    metric = "inner_product"
+    uncertainty_note = (
+        "here the image's variance divides the squared difference, so a caption gains nothing "
+        "by being wide"
+    )
+
+    def lift_images(self, g: Gaussian) -> Lifted:
+        return (_reference(g),)
+
+    def lift_captions(self, g: Gaussian) -> Lifted:
+        return (_divergent(g),)
+
+
+class MinKL(Similarity):
+    """−min{KL(image ‖ caption), KL(caption ‖ image)}: symmetric, and two lifts instead of one."""
+
+    name = "min_kl"
+    metric = "inner_product"
+
+    def lift_images(self, g: Gaussian) -> Lifted:
+        return (_divergent(g), _reference(g))
+
+    def lift_captions(self, g: Gaussian) -> Lifted:
+        return (_reference(g), _divergent(g))
+
+
+def _divergent(g: Gaussian) -> Tensor:
+    """p of KL(p ‖ q) as a vector: [σ² + μ², μ, ½ ln det Σ, 1]; width 2D + 2, or D + 3."""
+    second = g.variance + g.mean.square()  # E[x²] in each dimension
+    if g.is_spherical:
+        second = second.sum(-1, keepdim=True)
+    half_log_det = 0.5 * g.uncertainty()[:, None]
+    return torch.cat([second, g.mean, half_log_det, torch.ones_like(half_log_det)], -1)
+
+
+def _reference(g: Gaussian) -> Tensor:
+    """q of KL(p ‖ q) as a vector: [−½/σ², μ/σ², 1, −½(Σμ²/σ² + ln det Σ − D)]."""
+    precision = 1 / g.variance
+    scaled = g.mean * precision
+    constant = -0.5 * ((g.mean * scaled).sum(-1) + g.uncertainty() - g.dim)[:, None]
+    return torch.cat([-0.5 * precision, scaled, torch.ones_like(constant), constant], -1)

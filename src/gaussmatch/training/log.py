@@ -1,0 +1,58 @@
+"""What a run writes while it trains: JSON lines always, TensorBoard where it is installed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gaussmatch.files import write_text
+
+
+class RunLog:
+    """Appends records to ``log.jsonl``; numbers also go to TensorBoard.
+
+    A resumed run first drops the records of epochs that were not finished, so that the log reads
+    as that of an uninterrupted run.
+    """
+
+    def __init__(self, folder: Path, epochs_done: int = 0) -> None:
+        self._path = folder / "log.jsonl"
+        kept = [r for r in read_log(folder) if r["epoch"] <= epochs_done]
+        write_text(self._path, "".join(json.dumps(r) + "\n" for r in kept))
+        self._board = _board(folder / "tensorboard", kept[-1]["step"] if kept else 0)
+
+    def write(self, kind: str, epoch: int, step: int, **values: Any) -> None:
+        record = {"kind": kind, "epoch": epoch, "step": step, **values}
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        if self._board is not None:
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    self._board.add_scalar(f"{kind}/{name}", value, step)
+
+    def close(self) -> None:
+        if self._board is not None:
+            self._board.close()
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """All records of a run's log; a last line cut short by a kill is left out."""
+    path = folder / "log.jsonl"
+    if not path.exists():
+        return []
+    records = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return records
+
+
+def _board(folder: Path, step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder), purge_step=step + 1 if step else None)

@@ -1,0 +1,161 @@
+"""The training loop, from top to bottom."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from gaussmatch.data import DataSet, load_data
+from gaussmatch.data.batches import Batch, Batches
+from gaussmatch.data.vocabulary import Vocabulary
+from gaussmatch.evaluation.retrieval import recalls
+from gaussmatch.losses import TripletLoss, negatives
+from gaussmatch.model import Matcher, build
+from gaussmatch.recipe import Recipe
+from gaussmatch.run import Model, load, save_weights
+from gaussmatch.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from gaussmatch.training.collapse import CollapseWarning, CollapseWatch
+from gaussmatch.training.folder import check_folder, is_finished, write_metrics
+from gaussmatch.training.log import RunLog
+from gaussmatch.training.setup import choose_device, seed_everything, with_feature_dim
+
+REPORT_EVERY = 20
+"""Steps between two records of the loss."""
+
+
+def train(
+    recipe: Recipe,
+    out: Path,
+    *,
+    resume: bool = False,
+    data: DataSet | None = None,
+    progress_bar: bool = True,
+) -> Model:
+    """Train a recipe into the run folder ``out`` and return its best model on validation.
+
+    With ``resume`` it goes on after the last finished epoch and ends as if never interrupted; a
+    finished run is returned as it is.
+    """
+    check_folder(out, recipe, resume)
+    if resume and is_finished(out):
+        return load(out)
+    data = data if data is not None else load_data(recipe.data)
+    recipe = with_feature_dim(recipe, data.train)
+    settings = recipe.training
+
+    seed_everything(settings.seed)
+    vocabulary = Vocabulary.build(data.train.captions, recipe.data.min_count)
+    matcher = build(recipe.model, len(vocabulary)).to(choose_device(settings.device))
+    model = Model(recipe, vocabulary, matcher)
+    optimiser = torch.optim.Adam(matcher.parameters(), lr=settings.learning_rate)
+    schedule = torch.optim.lr_scheduler.StepLR(optimiser, settings.decay_epoch, settings.decay)
+    batches = Batches(data.train, vocabulary, settings.batch_size, settings.seed, settings.workers)
+
+    progress, checkpoint = Progress(), out / "checkpoint.pt"
+    if resume and checkpoint.exists():
+        progress = load_checkpoint(checkpoint, matcher, optimiser, schedule)
+    recipe.save(out / "recipe.yaml")
+    vocabulary.save(out / "vocabulary.json")
+    log = RunLog(out, progress.epoch)
+    steps = Steps(recipe, matcher, optimiser, log, progress)
+
+    while progress.epoch < settings.epochs:
+        epoch = progress.epoch + 1
+        started, rate = time.perf_counter(), schedule.get_last_lr()[0]
+        bar = tqdm(
+            batches.epoch(epoch),
+            f"{recipe.title or out.name} {epoch}/{settings.epochs}",
+            total=len(batches),
+            unit="step",
+            disable=not progress_bar,
+            leave=False,
+        )
+        loss = steps.epoch(epoch, bar)
+        schedule.step()
+        seconds = round(time.perf_counter() - started, 2)
+
+        matcher.eval()
+        dev = recalls(matcher.similarity, *model.encode_pairs(data.dev), data.dev)
+        log.write(
+            "epoch", epoch, progress.step, loss=loss, learning_rate=rate, seconds=seconds, **dev
+        )
+        if dev["rsum"] > progress.best_rsum:
+            progress.best_rsum, progress.best_epoch = dev["rsum"], epoch
+            save_weights(matcher, out / "model.safetensors")
+            write_metrics(out, epoch=epoch, dev=dev, finished=False)
+        progress.epoch = epoch
+        save_checkpoint(checkpoint, matcher, optimiser, schedule, progress)
+    log.close()
+    write_metrics(out, finished=True)
+    return load(out)
+
+
+@dataclass
+class Steps:
+    """Gradient steps over an epoch's batches: encode, score, loss, clip, step, report."""
+
+    recipe: Recipe
+    matcher: Matcher
+    optimiser: torch.optim.Optimizer
+    log: RunLog
+    progress: Progress
+    watch: CollapseWatch = field(default_factory=CollapseWatch)
+
+    def epoch(self, epoch: int, bar: tqdm[Batch]) -> float:
+        """Train on every batch; returns the mean loss."""
+        self.matcher.train()
+        loss, total, started = epoch_loss(self.recipe, epoch), 0.0, time.perf_counter()
+        done = 0
+        for done, batch in enumerate(bar, start=1):
+            value = self.step(loss, batch)
+            self.progress.step += 1
+            total += value
+            if self.watch.sees(loss, value, len(batch.image_ids)):
+                advice = self.watch.advice(value, self.recipe.loss.warmup_epochs)
+                warnings.warn(advice, CollapseWarning, stacklevel=2)
+            if done % REPORT_EVERY == 0 or done == bar.total:
+                speed = done * self.recipe.training.batch_size / (time.perf_counter() - started)
+                bar.set_postfix(loss=f"{total / done:.2f}", pairs_per_s=f"{speed:.0f}")
+                self.log.write(
+                    "step", epoch, self.progress.step, loss=value, pairs_per_s=round(speed, 1)
+                )
+        return total / done
+
+    def step(self, loss: TripletLoss, batch: Batch) -> float:
+        """One gradient step; returns the loss before it."""
+        device = next(self.matcher.parameters()).device
+        images, captions = self.matcher(batch.images.to(device), batch.tokens.to(device))
+        scores = self.matcher.similarity.matrix(images, captions)
+        negative = negatives(
+            batch.image_ids.to(device), same_image_negatives=self.recipe.loss.same_image_negatives
+        )
+        total = sum_terms(loss(scores, negative))
+        value = float(total.detach())
+        if not np.isfinite(value):
+            raise ValueError(
+                f"the loss is {value} at step {self.progress.step}; lower "
+                "training.learning_rate, or look for outliers in the features"
+            )
+        self.optimiser.zero_grad(set_to_none=True)
+        total.backward()
+        torch.nn.utils.clip_grad_norm_(self.matcher.parameters(), self.recipe.training.clip)
+        self.optimiser.step()
+        return value
+
+
+def epoch_loss(recipe: Recipe, epoch: int) -> TripletLoss:
+    """The loss of an epoch (from 1): all negatives during the warm-up, then as asked."""
+    warm = epoch <= recipe.loss.warmup_epochs
+    return TripletLoss(recipe.loss.margin, "sum" if warm else recipe.loss.mining)
+
+
+def sum_terms(terms: dict[str, Tensor]) -> Tensor:
+    """The total of a loss's named terms."""
+    return torch.stack(list(terms.values())).sum()

@@ -1,0 +1,39 @@
+"""What is settled before the first step: seeds, the device, the width of the features."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from gaussmatch.data.pairs import Pairs
+from gaussmatch.recipe import Recipe
+
+
+def seed_everything(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - third-party code may draw from it
+    torch.manual_seed(seed)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device by name; ``auto`` is the best there is."""
+    if name != "auto":
+        return torch.device(name)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def with_feature_dim(recipe: Recipe, pairs: Pairs) -> Recipe:
+    """The recipe with the width of the data's features filled in, or checked."""
+    if recipe.model.backbone is not None:
+        return recipe
+    width = int(np.asarray(pairs.images[0]).shape[-1])
+    if recipe.model.feature_dim not in (None, width):
+        raise ValueError(
+            f"model.feature_dim is {recipe.model.feature_dim}, but {pairs.name} has {width}"
+        )
+    return replace(recipe, model=replace(recipe.model, feature_dim=width))

@@ -1,0 +1,45 @@
+"""What all tests share: shapes that are checked, numbers that repeat, the shared data found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jaxtyping import install_import_hook
+
+CORE = (
+    "gaussmatch.gaussian",
+    "gaussmatch.similarities",
+    "gaussmatch.losses",
+    "gaussmatch.metrics",
+)
+install_import_hook(list(CORE), "beartype.beartype")  # before anything imports the core
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent
+
+settings.register_profile(
+    "gaussmatch",
+    derandomize=True,
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.differing_executors],  # contract tests are inherited
+)
+settings.load_profile("gaussmatch")
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real data, beside the repository; without it the test is skipped."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no shared data at {folder}")
+    return folder

@@ -1,0 +1,49 @@
+"""Words and their numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gaussmatch.data.vocabulary import SPECIALS, Vocabulary
+
+CAPTIONS = ["a red dog", "a red cat", "A RED dog!", "a café"]
+
+
+def test_rare_words_are_unknown_and_specials_come_first() -> None:
+    vocabulary = Vocabulary.build(CAPTIONS, min_count=2)
+    assert vocabulary.words == [*SPECIALS, "a", "red", "dog"]
+    assert vocabulary.rows(["a blue dog"]) == [[1, 4, 3, 6, 2]]
+
+
+def test_batches_are_padded_on_the_right() -> None:
+    tokens = Vocabulary.build(CAPTIONS, min_count=1).encode(["dog", "a red dog"])
+    assert tokens.lengths.tolist() == [3, 5]
+    assert tokens.ids[0, 3:].tolist() == [0, 0]
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    vocabulary = Vocabulary.build(CAPTIONS, min_count=1)
+    vocabulary.save(tmp_path / "v.json")
+    again = Vocabulary.load(tmp_path / "v.json")
+    assert again.words == vocabulary.words
+    for caption in ("a red dog", "Ünknown 😀 words", "a CAFÉ"):
+        assert again.rows([caption]) == vocabulary.rows([caption])
+    assert torch.equal(again.encode(CAPTIONS).ids, vocabulary.encode(CAPTIONS).ids)
+
+
+def test_known() -> None:
+    vocabulary = Vocabulary.build(CAPTIONS, min_count=1)
+    assert vocabulary.known("the dog")
+    assert not vocabulary.known("xyzzy 😀")
+    assert not vocabulary.known("<start>")
+
+
+def test_errors(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"lower data\.min_count"):
+        Vocabulary.build(["every word once"], min_count=2)
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(ValueError, match=r"broken\.json"):
+        Vocabulary.load(tmp_path / "broken.json")

@@ -1,0 +1,211 @@
+"""Every encoder through the same suite, and what is special to each."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+import torch
+from encoders.contract import EncoderContract
+from torch import Tensor, nn
+
+from gaussmatch.encoders import Probabilistic, Projection, Shape, Tokens, WordGRU, pad
+from gaussmatch.encoders.scenenet import SceneNet
+from gaussmatch.encoders.text import LastState
+
+
+class TestProjection(EncoderContract):
+    dim = 6
+
+    def make(self) -> nn.Module:
+        return Projection(10, self.dim)
+
+    def batch(self, n: int) -> Any:
+        return torch.randn(n, 10, generator=torch.Generator().manual_seed(3))
+
+    def test_unit_length_unless_switched_off(self) -> None:
+        x = self.batch(4)
+        assert torch.allclose(Projection(10, 6)(x).norm(dim=-1), torch.ones(4))
+        assert not torch.allclose(Projection(10, 6, normalise=False)(x).norm(dim=-1), torch.ones(4))
+
+    def test_starts_as_vsepp(self) -> None:
+        layer = Projection(10, 6).embed
+        assert torch.equal(layer.bias, torch.zeros(6))
+        assert layer.weight.abs().max() <= (6 / 16) ** 0.5
+
+
+class TestBackbone(EncoderContract):
+    dim = 6
+
+    def make(self) -> nn.Module:
+        return Projection(SceneNet.features, self.dim, backbone=SceneNet())
+
+    def batch(self, n: int) -> Any:
+        return torch.rand(n, 3, 64, 64, generator=torch.Generator().manual_seed(3))
+
+
+class TextContract(EncoderContract):
+    dim = 6
+
+    def batch(self, n: int) -> Any:
+        return pad([list(range(4, 6 + i % 3)) for i in range(n)])
+
+    def take(self, inputs: Any, order: Tensor) -> Any:
+        return Tokens(inputs.ids[order], inputs.lengths[order])
+
+    def test_padding_does_not_change_a_result(self) -> None:
+        encoder, tokens = self.made(), self.batch(3)
+        wider = Tokens(torch.nn.functional.pad(tokens.ids, (0, 9)), tokens.lengths)
+        a, b = self.encode(encoder, tokens), self.encode(encoder, wider)
+        torch.testing.assert_close(a.mean, b.mean)
+        if a.log_var is not None:
+            torch.testing.assert_close(a.log_var, b.log_var)
+
+    def test_alone_or_in_a_batch(self) -> None:
+        encoder, tokens = self.made(), self.batch(3)
+        one = Tokens(tokens.ids[1:2, : int(tokens.lengths[1])], tokens.lengths[1:2])
+        torch.testing.assert_close(
+            self.encode(encoder, one).mean[0], self.encode(encoder, tokens).mean[1]
+        )
+
+
+class TestWordGRU(TextContract):
+    def make(self) -> nn.Module:
+        return WordGRU(10, self.dim, word_dim=5)
+
+
+class TestProbabilisticText(TextContract):
+    def make(self) -> nn.Module:
+        return Probabilistic(WordGRU(10, self.dim, word_dim=5), "embed")
+
+
+class TestProbabilisticImage(TestProjection):
+    def make(self) -> nn.Module:
+        return Probabilistic(Projection(10, self.dim), "embed")
+
+
+class TestSphericalAverage(TestProjection):
+    def make(self) -> nn.Module:
+        return Probabilistic(Projection(10, self.dim), "embed", shape="spherical-avgpool")
+
+
+class TestSphericalOneValue(TestProjection):
+    def make(self) -> nn.Module:
+        return Probabilistic(Projection(10, self.dim), "embed", shape="spherical-one-value")
+
+
+def test_last_state_is_that_of_the_last_real_token() -> None:
+    torch.manual_seed(0)
+    layer, words = LastState(5, 6), torch.randn(2, 4, 5)
+    states, _ = layer.rnn(words)
+    got = layer(words, torch.tensor([2, 4]))
+    torch.testing.assert_close(got, torch.stack([states[0, 1], states[1, 3]]))
+
+
+# ---- the adaptation ----
+
+
+class Mine(nn.Module):
+    """A user's own encoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.head = nn.Linear(8, 16), nn.Linear(16, 4)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return nn.functional.normalize(self.head(self.trunk(x).relu()), dim=-1)
+
+
+def test_mean_is_the_point_models_output_and_runs_once() -> None:
+    mine, x = Mine(), torch.randn(3, 8)
+    twin = Probabilistic(mine, part="head")
+    g = twin(x)
+    assert mine.calls == 1
+    assert torch.equal(g.mean, mine(x))
+
+
+def test_variance_is_the_copy_on_the_same_inputs() -> None:
+    mine, x = Mine(), torch.randn(3, 8)
+    twin = Probabilistic(mine, part="head")
+    expected = twin.variance(mine.trunk(x).relu())
+    assert expected.abs().max() < 2.3  # inside the bound, so that it shows as it is
+    assert torch.equal(twin(x).log_var, expected)
+
+
+def test_nothing_is_shared_and_the_copy_is_fresh() -> None:
+    mine = Mine()
+    twin = Probabilistic(mine, part="head")
+    assert twin.variance.weight.data_ptr() != mine.head.weight.data_ptr()
+    assert not torch.equal(twin.variance.weight, mine.head.weight)
+    copied = Probabilistic(mine, part="head", start="copy")
+    assert torch.equal(copied.variance.weight, mine.head.weight)
+
+
+def test_five_lines_for_a_users_gru() -> None:
+    class Text(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.GRU(5, 6, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.rnn(x)[0][:, -1]
+
+    g = Probabilistic(Text(), part="rnn", pool=lambda out: out[0][:, -1])(torch.randn(2, 3, 5))
+    assert g.log_var is not None
+    assert g.log_var.shape == (2, 6)
+
+
+@pytest.mark.parametrize("shape", get_args(Shape))
+def test_shapes_of_the_variance(shape: Shape) -> None:
+    g = Probabilistic(Mine(), part="head", shape=shape, dim=4)(torch.randn(3, 8))
+    assert g.log_var is not None
+    assert g.log_var.shape == ((3, 4) if shape == "ellipsoidal" else (3, 1))
+
+
+@pytest.mark.parametrize("bound", ["clamp", "smooth"])
+def test_variances_stay_in_the_papers_range(bound: Any) -> None:
+    g = Probabilistic(Mine(), part="head", bound=bound)(1e4 * torch.randn(50, 8))
+    assert g.variance.min() >= 0.1 - 1e-6
+    assert g.variance.max() <= 10 + 1e-4
+    assert g.variance.max() > 9
+
+
+def test_smooth_bound_keeps_a_gradient_where_the_clamp_has_none() -> None:
+    from gaussmatch.encoders.variance import bounded
+
+    grads = {}
+    for bound in ("clamp", "smooth"):
+        raw = torch.tensor([4.0, -4.0], requires_grad=True)
+        bounded(raw, bound).sum().backward()
+        grads[bound] = raw.grad
+    assert torch.equal(grads["clamp"], torch.zeros(2))
+    assert (grads["smooth"] > 0).all()
+
+
+def test_errors_name_the_part_and_what_to_do() -> None:
+    with pytest.raises(ValueError, match="no part 'fc'; it has trunk, head"):
+        Probabilistic(Mine(), part="fc")
+    with pytest.raises(ValueError, match="give pool="):
+        Probabilistic(Mine(), part="trunk")(torch.randn(3, 8))
+    with pytest.raises(ValueError, match="needs dim=D"):
+        Probabilistic(Mine(), part="head", shape="spherical-one-value")
+    with pytest.raises(ValueError, match="no shape 'oval'"):
+        Probabilistic(Mine(), part="head", shape="oval")  # type: ignore[arg-type]
+
+    class Odd(Mine):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.trunk(x)) + self.head(self.trunk(2 * x))
+
+    with pytest.raises(ValueError, match="called 2 times"):
+        Probabilistic(Odd(), part="head")(torch.randn(3, 8))
+
+    class NoReset(Mine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.MultiheadAttention(4, 2)
+            self.head.extra = nn.ParameterList([nn.Parameter(torch.zeros(2))])
+
+    with pytest.raises(ValueError, match="reset_parameters"):
+        Probabilistic(NoReset(), part="head")

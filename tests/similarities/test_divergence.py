@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from similarities.contract import KINDS, draw
+from torch.distributions import Independent, Normal, kl_divergence
+
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.similarities import similarity
+
+KLS = st.sampled_from(["kl", "reverse_kl", "min_kl"])
+
+
+def torch_kl(p: Gaussian, q: Gaussian) -> torch.Tensor:
+    """KL(p ‖ q) of every pair, by torch's own formula."""
+
+    def normal(g: Gaussian, at: int) -> Independent:
+        g = g.expand()
+        return Independent(Normal(g.mean.unsqueeze(at), g.std.unsqueeze(at)), 1)
+
+    return kl_divergence(normal(p, 1), normal(q, 0))
+
+
+def test_kl_is_the_divergence_of_the_image_from_the_caption():
+    images, captions = draw(5, 12, seed=1), draw(6, 12, "sphere", seed=2)
+    there, back = torch_kl(images, captions), torch_kl(captions, images).T
+    torch.testing.assert_close(similarity("kl").matrix(images, captions), -there)
+    torch.testing.assert_close(similarity("reverse_kl").matrix(images, captions), -back)
+
+
+def test_min_kl_is_the_better_of_the_two_directions():
+    images, captions = draw(20, 3, seed=1), draw(20, 3, seed=2)
+    kl, reverse = (similarity(s).matrix(images, captions) for s in ("kl", "reverse_kl"))
+    assert (kl > reverse).any()
+    assert (reverse > kl).any()
+    assert torch.equal(similarity("min_kl").matrix(images, captions), torch.maximum(kl, reverse))
+
+
+@given(KLS, st.integers(0, 10_000), st.integers(1, 300), *[st.sampled_from(KINDS)] * 2)
+def test_no_divergence_is_negative(name, seed, dim, left, right):
+    images, captions = draw(4, dim, left, seed=seed), draw(5, dim, right, seed=seed + 1)
+    assert (similarity(name).matrix(images, captions) <= 1e-6).all()
+
+
+@given(KLS, st.integers(0, 10_000), st.integers(1, 300), st.sampled_from(KINDS))
+def test_the_divergence_of_a_gaussian_from_itself_is_zero(name, seed, dim, kind):
+    g = draw(4, dim, kind, seed=seed)
+    zero = torch.zeros(4)
+    torch.testing.assert_close(similarity(name).paired(g, g), zero, atol=1e-6, rtol=0)
+    torch.testing.assert_close(similarity(name).matrix(g, g).diagonal(), zero, atol=1e-6, rtol=0)
+
+
+def test_a_caption_that_is_off_gains_by_being_wide_under_kl_only():
+    """The reason why a caption's uncertainty means something (the paper's argument)."""
+    image = Gaussian(torch.zeros(1, 4), torch.zeros(1, 4))
+    log_var = torch.zeros(1, 4, requires_grad=True)
+    off = Gaussian(torch.full((1, 4), 3.0), log_var)
+
+    def pull(name: str) -> torch.Tensor:
+        return torch.autograd.grad(similarity(name).paired(image, off).sum(), log_var)[0]
+
+    assert (pull("kl") > 0).all()
+    assert (pull("reverse_kl") == 0).all()  # at equal variances
+    assert (pull("csd") < 0).all()

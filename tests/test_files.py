@@ -1,0 +1,31 @@
+"""Files are whole or not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gaussmatch.files import atomic, read_json, write_json
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    target = tmp_path / "a.json"
+    write_json(target, {"old": 1})
+
+    def fail() -> None:
+        with atomic(target) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert read_json(target) == {"old": 1}
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_broken_json_names_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "b.json"
+    path.write_text('{"a": 1,\n "b" 2}')
+    with pytest.raises(ValueError, match=r"b\.json, line 2, column 6"):
+        read_json(path)

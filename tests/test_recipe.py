@@ -1,0 +1,73 @@
+"""Recipes: typed, complete, and strict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gaussmatch.recipe import Recipe, all_recipes, load_recipe
+
+
+@pytest.mark.parametrize("path", all_recipes(), ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_every_recipe_is_valid_and_round_trips(path: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(path)
+    assert recipe.title
+    recipe.save(tmp_path / "again.yaml")
+    assert load_recipe(tmp_path / "again.yaml") == recipe
+
+
+def test_there_are_recipes_with_titles_of_their_own() -> None:
+    titles = [load_recipe(path).title for path in all_recipes()]
+    assert len(titles) >= 5
+    assert len(set(titles)) == len(titles)
+
+
+def test_defaults_are_the_papers() -> None:
+    recipe = Recipe()
+    t, loss, model = recipe.training, recipe.loss, recipe.model
+    assert (t.learning_rate, t.decay_epoch, t.decay) == (2e-4, 15, 0.1)
+    assert (t.epochs, t.batch_size, t.clip) == (30, 128, 2.0)
+    assert (loss.margin, loss.mining) == (0.2, "hardest")
+    assert (model.dim, model.word_dim) == (1024, 300)
+
+
+def test_any_field_from_the_command_line() -> None:
+    recipe = load_recipe("scenes/vsepp", ["--training.epochs", "3", "--data.size=tiny"])
+    assert (recipe.training.epochs, recipe.data.size) == (3, "tiny")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("traning: {}", "unknown key 'traning'; did you mean 'training'"),
+        ("model: {dimm: 3}", "unknown key 'model.dimm'; did you mean 'model.dim'"),
+        ("model: {dim: many}", "model.dim"),
+        ("model: 3", "'model' must hold fields"),
+        ("- a list", "must be a mapping"),
+        ("", "must be a mapping"),
+        ("a: [", "not valid YAML"),
+        ("training: {epochs: 0}", "training.epochs must be positive"),
+        ("training: {batch_size: 1}", "batch_size must be at least 2"),
+        ("loss: {mining: easiest}", "loss.mining"),
+        ("model: {probabilistic: true}", "a point model takes cosine"),
+        ("model: {similarity: kl}", "a point model takes cosine"),
+    ],
+)
+def test_a_bad_recipe_names_the_file_and_the_key(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        load_recipe(path)
+    assert "bad.yaml" in str(caught.value)
+
+
+@pytest.mark.parametrize("words", [["--training.epoch", "3"], ["--nothing", "1"]])
+def test_a_bad_override_is_refused(words: list[str]) -> None:
+    with pytest.raises(ValueError, match=words[0].strip("-")):
+        load_recipe("scenes/vsepp", words)
+
+
+def test_an_unknown_recipe_lists_the_known() -> None:
+    with pytest.raises(ValueError, match="scenes/vsepp-kl"):
+        load_recipe("scenes/vsep")

@@ -1,0 +1,130 @@
+"""A run folder loaded by one call, used as people know it from sentence-transformers."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from toy import toy_data
+from training.test_loop import RECIPE
+
+import gaussmatch as gm
+from gaussmatch.data import scenes
+from gaussmatch.model import build
+from gaussmatch.recipe import ModelRecipe
+from gaussmatch.training.loop import train
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run") / "kl"
+    short = replace(RECIPE, training=replace(RECIPE.training, epochs=1))
+    train(short, out, data=toy_data(), progress_bar=False)
+    return out
+
+
+def test_encode_and_compare(folder: Path) -> None:
+    model = gm.load(folder)
+    images = model.encode_images(torch.rand(3, 16).numpy())
+    captions = model.encode_texts(["red cat", "blue dog left"])
+    assert (images.shape, captions.shape) == ((3,), (2,))
+    assert model.similarity(images, captions).shape == (3, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert model.uncertainty(captions).shape == (2,)
+
+
+def test_batch_size_does_not_matter(folder: Path) -> None:
+    model, texts = gm.load(folder), ["red cat", "blue dog left", "huge bird"]
+    a, b = model.encode_texts(texts), model.encode_texts(texts, batch_size=1)
+    torch.testing.assert_close(a.mean, b.mean)
+    features = torch.rand(5, 16)
+    a, b = model.encode_images(features), model.encode_images(features, batch_size=2)
+    torch.testing.assert_close(a.log_var, b.log_var)
+
+
+def test_bad_input_is_named(folder: Path) -> None:
+    model = gm.load(folder)
+    with pytest.raises(ValueError, match="caption 1 'xyzzy' has no word that this model knows"):
+        model.encode_texts(["red cat", "xyzzy"])
+    with pytest.raises(ValueError, match="caption 0 is empty"):
+        model.encode_texts(["  "])
+    with pytest.raises(ValueError, match="no captions"):
+        model.encode_texts([])
+    features = torch.rand(3, 16)
+    features[2, 0] = torch.nan
+    with pytest.raises(ValueError, match="image 2 hold a NaN"):
+        model.encode_images(features)
+
+
+def test_pictures_that_do_not_decode(folder: Path, tmp_path: Path) -> None:
+    model, bad = gm.load(folder), tmp_path / "cut.png"
+    Image.fromarray((255 * torch.rand(99, 99, 3)).byte().numpy()).save(bad)
+    bad.write_bytes(bad.read_bytes()[:2000])
+    with pytest.raises(ValueError, match=r"cut\.png: cannot be decoded"):
+        model.encode_images([bad])
+    (tmp_path / "text.jpg").write_text("not a picture")
+    with pytest.raises(ValueError, match=r"text\.jpg: cannot be decoded"):
+        model.encode_images([tmp_path / "text.jpg"])
+    with pytest.raises(FileNotFoundError, match=r"none\.png: no such image"):
+        model.encode_images([tmp_path / "none.png"])
+
+
+def test_weights_cut_in_half_are_named(folder: Path, tmp_path: Path) -> None:
+    for name in ("recipe.yaml", "vocabulary.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(ValueError, match=r"model\.safetensors: not a whole safetensors file"):
+        gm.load(tmp_path)
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"recipe\.yaml, vocabulary\.json"):
+        gm.load(tmp_path)
+
+
+def test_meaningless_uncertainty_comes_with_a_warning(folder: Path) -> None:
+    model = gm.load(folder)
+    for name, similarity in ((n, gm.similarity(n)) for n in ("wasserstein", "csd", "reverse_kl")):
+        model.matcher.similarity = similarity
+        with pytest.warns(gm.UncertaintyWarning, match=name):
+            model.uncertainty(model.encode_texts(["red cat"]))
+
+
+def test_a_point_model_has_no_uncertainty() -> None:
+    matcher = build(ModelRecipe(dim=8, word_dim=4, feature_dim=16), vocabulary=9)
+    points = matcher.encode_images(torch.rand(2, 16))
+    assert points.is_point
+    with pytest.raises(ValueError, match="point embedding"):
+        points.uncertainty()
+
+
+def test_pictures_of_scenes_become_what_the_model_was_trained_on(tmp_path: Path) -> None:
+    data = scenes.load("tiny", progress=False)
+    recipe = gm.load_recipe("scenes/vsepp-kl", ["--data.size=tiny", "--training.epochs=1"])
+    model = train(recipe, tmp_path / "run", data=data, progress_bar=False)
+    picture = data.test.images.picture(0)
+    assert picture is not None
+    picture.save(tmp_path / "scene.png")
+    stored = model.encode_images(np.stack([data.test.images[0]]))
+    for given in (picture, tmp_path / "scene.png", str(tmp_path / "scene.png")):
+        torch.testing.assert_close(
+            model.encode_images([given]).mean, stored.mean, atol=2e-3, rtol=0
+        )
+
+
+def test_end_to_end_backbone_trains_on_pixels(tmp_path: Path) -> None:
+    recipe = gm.load_recipe(
+        "scenes/vsepp-kl",
+        ["--data.size=tiny", "--data.features=pixels", "--model.backbone=scenenet",
+         "--training.epochs=1"],
+    )  # fmt: skip
+    model = train(recipe, tmp_path / "run", progress_bar=False)
+    picture = scenes.load("tiny", progress=False).test.images.picture(0)
+    assert model.encode_images([picture]).shape == (1,)

@@ -1,0 +1,183 @@
+"""Training on a toy: it learns, it can be killed and resumed, and it says what goes wrong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from toy import Rows, toy_data
+
+import gaussmatch as gm
+from gaussmatch.data.pairs import DataSet, Pairs
+from gaussmatch.files import read_json
+from gaussmatch.recipe import DataRecipe, LossRecipe, ModelRecipe, Recipe, TrainingRecipe
+from gaussmatch.training import loop
+from gaussmatch.training.collapse import CollapseWarning
+from gaussmatch.training.log import read_log
+from gaussmatch.training.loop import train
+
+RECIPE = Recipe(
+    title="toy",
+    data=DataRecipe(min_count=1),
+    model=ModelRecipe(dim=16, word_dim=12, probabilistic=True, similarity="kl"),
+    loss=LossRecipe(warmup_epochs=1),
+    training=TrainingRecipe(
+        epochs=4, batch_size=16, learning_rate=0.01, decay_epoch=3, device="cpu"
+    ),
+)
+
+
+def run(out: Path, recipe: Recipe = RECIPE, *, resume: bool = False) -> gm.Model:
+    return train(recipe, out, resume=resume, data=toy_data(), progress_bar=False)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return gm.load(folder).matcher.state_dict()
+
+
+def test_it_learns_and_leaves_a_whole_run(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run(out)
+    names = {p.name for p in out.iterdir()}
+    assert names == {
+        "recipe.yaml",
+        "vocabulary.json",
+        "model.safetensors",
+        "metrics.json",
+        "log.jsonl",
+        "checkpoint.pt",
+        "tensorboard",
+    }
+    epochs = [r for r in read_log(out) if r["kind"] == "epoch"]
+    assert [r["epoch"] for r in epochs] == [1, 2, 3, 4]
+    assert epochs[-1]["rsum"] > 250  # chance is about 100
+    metrics = read_json(out / "metrics.json")
+    best = max(epochs, key=lambda r: r["rsum"])
+    assert metrics["finished"]
+    assert metrics["epoch"] == best["epoch"]
+    assert metrics["dev"]["rsum"] == best["rsum"]
+    assert epochs[0]["learning_rate"] == 0.01
+    assert epochs[3]["learning_rate"] == pytest.approx(0.001)
+
+
+def test_the_kept_model_is_the_best_on_validation(tmp_path: Path) -> None:
+    model = run(tmp_path / "run")
+    pairs = toy_data().dev
+    from gaussmatch.evaluation.retrieval import recalls
+
+    dev = recalls(model.matcher.similarity, *model.encode_pairs(pairs), pairs)
+    assert dev["rsum"] == read_json(tmp_path / "run" / "metrics.json")["dev"]["rsum"]
+
+
+@pytest.mark.parametrize("killed_in", [2, 3])
+def test_resumed_equals_uninterrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_in: int
+) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    run(whole)
+    step = loop.Steps.step
+    stop_at = (killed_in - 1) * 8 + 3  # in the middle of an epoch
+
+    def killed(self: loop.Steps, *args: object) -> float:
+        if self.progress.step == stop_at:
+            raise KeyboardInterrupt
+        return step(self, *args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop.Steps, "step", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(broken)
+    run(broken, resume=True)
+    a, b = weights(whole), weights(broken)
+    assert all(torch.equal(a[k], b[k]) for k in a)
+
+    def without_clock(folder: Path) -> list[dict[str, float]]:
+        clock = ("seconds", "pairs_per_s")
+        return [{k: v for k, v in r.items() if k not in clock} for r in read_log(folder)]
+
+    assert without_clock(whole) == without_clock(broken)
+    assert read_json(whole / "metrics.json") == read_json(broken / "metrics.json")
+
+
+def test_seeds_matter_and_repeat(tmp_path: Path) -> None:
+    one_epoch = replace(RECIPE, training=replace(RECIPE.training, epochs=1))
+    other = replace(one_epoch, training=replace(one_epoch.training, seed=1))
+    run(tmp_path / "a", one_epoch)
+    run(tmp_path / "b", one_epoch)
+    run(tmp_path / "c", other)
+    a, b, c = (weights(tmp_path / name) for name in "abc")
+    assert all(torch.equal(a[k], b[k]) for k in a)
+    assert any(not torch.equal(a[k], c[k]) for k in a)
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
+    run(tmp_path / "run")
+    before = (tmp_path / "run" / "checkpoint.pt").stat().st_mtime_ns
+    run(tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "checkpoint.pt").stat().st_mtime_ns == before
+
+
+def test_never_over_another_run(tmp_path: Path) -> None:
+    run(tmp_path / "run", replace(RECIPE, training=replace(RECIPE.training, epochs=1)))
+    with pytest.raises(FileExistsError, match="--resume"):
+        run(tmp_path / "run")
+    with pytest.raises(ValueError, match="another recipe"):
+        run(tmp_path / "run", resume=True)
+
+
+def test_a_checkpoint_cut_in_half_is_named(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run(out)
+    (out / "metrics.json").write_text('{"finished": false}')
+    checkpoint = out / "checkpoint.pt"
+    checkpoint.write_bytes(checkpoint.read_bytes()[: checkpoint.stat().st_size // 2])
+    with pytest.raises(ValueError, match=r"checkpoint\.pt: damaged, cut short"):
+        run(out, resume=True)
+
+
+def test_nan_features_are_named(tmp_path: Path) -> None:
+    data = toy_data()
+    features = np.stack([data.train.images[i] for i in range(len(data.train.images))])
+    features[7, 3] = np.nan
+    bad = Pairs("toy/train", Rows(features), data.train.captions, data.train.image_of)
+    with pytest.raises(ValueError, match=r"toy/train: the features of image 7 hold a NaN.*\(3,\)"):
+        train(RECIPE, tmp_path / "run", data=DataSet("toy", bad, data.dev, data.test))
+
+
+def test_collapse_is_told_with_its_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All features alike and no learning: every pair scores alike, for as long as one looks."""
+    data = toy_data(400)
+    flat = Rows(np.ones((400, 16), dtype=np.float32))
+    same = Pairs("toy/train", flat, ["red cat"] * 800, data.train.image_of)
+    recipe = replace(
+        RECIPE,
+        loss=LossRecipe(warmup_epochs=0),
+        training=replace(RECIPE.training, epochs=1, batch_size=8, learning_rate=1e-9),
+    )
+    with pytest.warns(CollapseWarning, match=r"set loss\.warmup_epochs to 1") as caught:
+        train(
+            recipe,
+            tmp_path / "run",
+            data=DataSet("toy", same, data.dev, data.test),
+            progress_bar=False,
+        )
+    assert len(caught) == 1
+
+
+def test_warm_up_sums_then_mines() -> None:
+    assert [loop.epoch_loss(RECIPE, e).mining for e in (1, 2, 3)] == ["sum", "hardest", "hardest"]
+
+
+def test_log_survives_a_line_cut_short(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text(json.dumps({"epoch": 1}) + "\n" + '{"epoch": 2, "lo')
+    assert read_log(tmp_path) == [{"epoch": 1}]
+
+
+def test_wrong_feature_width_is_told(tmp_path: Path) -> None:
+    recipe = replace(RECIPE, model=replace(RECIPE.model, feature_dim=9))
+    with pytest.raises(ValueError, match=r"feature_dim is 9, but toy/train has 16"):
+        run(tmp_path / "run", recipe)
