@@ -9,6 +9,7 @@ Every photo and every caption becomes a Gaussian in one joint space.
 torch.Size([2, 3])
 """
 
+from gaussmatch.data import scenes
 from gaussmatch.encoders import Probabilistic
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.recipe import Recipe, load_recipe
@@ -26,5 +27,6 @@ __all__ = [
     "UncertaintyWarning",
     "load",
     "load_recipe",
+    "scenes",
     "similarity",
 ]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
+
+from tqdm import tqdm
 
 VERBS = {
     "demo": "make scenes, train a point model and its probabilistic twin, compare them",
@@ -32,7 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     verb = import_module(f"gaussmatch.cli.{words[0]}")
     try:
-        verb.run(words[1:])
+        with warnings.catch_warnings():
+            warnings.showwarning = _tell
+            verb.run(words[1:])
     except KeyboardInterrupt:
         print("\ninterrupted; what was finished is kept", file=sys.stderr)
         return 130
@@ -42,6 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"gaussmatch {words[0]}: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _tell(message: Warning | str, *place: object, **options: object) -> None:
+    """A warning as one line that does not tear a progress bar."""
+    tqdm.write(f"warning: {message}", file=sys.stderr)
 
 
 def _help() -> str:

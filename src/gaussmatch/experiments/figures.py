@@ -15,9 +15,13 @@ INK = "#7a7f87"  # axes and text: enough contrast on white and on near-black
 COLOURS = ("#3b82d6", "#e0703a", "#3fa66b", "#a463c8")
 
 
-def curves(series: Mapping[str, Sequence[float]], title: str, ylabel: str) -> str:
+def curves(
+    series: Mapping[str, Sequence[float]], title: str, ylabel: str, log: bool = False
+) -> str:
     """One line for each model over the epochs."""
     figure, axes = _blank(title, "epoch", ylabel)
+    axes.locator_params(axis="x", integer=True)
+    axes.set_yscale("log" if log else "linear")
     for colour, (name, values) in zip(COLOURS, series.items(), strict=False):
         axes.plot(range(1, len(values) + 1), values, marker="o", ms=3, color=colour, label=name)
     axes.legend(frameon=False, labelcolor=INK)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,10 +83,9 @@ def _training_figures(entrants: Sequence[Entrant]) -> list[str]:
         name: [sum(r[f"{way}_r{k}"] for way in ("i2t", "t2i") for k in (1, 5, 10)) / 6 for r in log]
         for name, log in logs.items()
     }
-    # The warm-up epochs sum over all negatives, on another scale: the curve starts after them.
     losses = {name: [r["loss"] for r in log] for name, log in logs.items()}
     return [
-        curves(losses, "Training loss", "mean loss of a step"),
+        curves(losses, "Training loss", "mean loss of a step", log=True),
         curves(recall, "Validation recall", "mean of the six R@K, %"),
     ]
 
@@ -103,13 +102,20 @@ def _ambiguity_figure(pairs: Pairs, uncertainty: Tensor) -> str | None:
     )
 
 
-def _ends(uncertainty: Tensor, make: Any) -> dict[str, list[Item]]:
-    """The vaguest and the sharpest items."""
+def _ends(uncertainty: Tensor, make: Callable[[int], Item]) -> dict[str, list[Item]]:
+    """The vaguest and the sharpest items; a caption that was written twice is shown once."""
     order = uncertainty.argsort(descending=True).tolist()
-    return {
-        "vaguest": [make(i) for i in order[:SHOWN]],
-        "sharpest": [make(i) for i in reversed(order[-SHOWN:])],
-    }
+    return {"vaguest": _first(order, make), "sharpest": _first(order[::-1], make)}
+
+
+def _first(order: Sequence[int], make: Callable[[int], Item]) -> list[Item]:
+    items: dict[str, Item] = {}
+    for index in order:
+        if len(items) == SHOWN:
+            break
+        item = make(index)
+        items.setdefault(item.text[0], item)
+    return list(items.values())
 
 
 def _caption(pairs: Pairs, index: int, uncertainty: Tensor) -> Item:

@@ -44,5 +44,6 @@ class CollapseWatch:
         )
         return (
             f"the loss stands at the collapsed value 2·B·margin ({value:.1f}): every pair scores "
-            f"alike. It may recover by itself after some epochs; to cure it, {cure}."
+            f"alike. To cure it, {cure}. Where captions fit many images the hardest negative is "
+            "often a true match: loss.mining semi-hard leaves those out."
         )

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from gaussmatch.files import write_text
 
 
@@ -54,5 +56,6 @@ def _board(folder: Path, step: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
+        tqdm.write("TensorBoard is not installed (extra 'report'): curves go to log.jsonl only")
         return None
     return SummaryWriter(str(folder), purge_step=step + 1 if step else None)
