@@ -37,3 +37,10 @@ def test_summary_is_six_recalls_their_sum_and_two_medians(i2t, t2i):
     expected["i2t_median_rank"] = median_rank(torch.tensor(i2t))
     expected["t2i_median_rank"] = median_rank(torch.tensor(t2i))
     assert got == expected
+
+
+def test_no_queries_is_an_error_not_a_number():
+    with pytest.raises(ValueError, match="no queries"):
+        recall_at(torch.tensor([]).long(), 1)
+    with pytest.raises(ValueError, match="no queries"):
+        median_rank(torch.tensor([]).long())

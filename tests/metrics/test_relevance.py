@@ -87,3 +87,12 @@ def test_nothing_is_relevant():
     r = Relevance.from_pairs([], [], queries=2, gallery=3)
     assert_is(r, np.zeros((2, 3), dtype=bool))
     assert r.of(1).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("queries", "gallery", "name"), [([1, 1], [0], "query"), ([0], [2, 0, 2], "gallery")]
+)
+def test_an_id_chosen_twice_is_refused(queries, gallery, name):
+    r = Relevance.from_pairs([0, 1], [0, 2], queries=2, gallery=3)
+    with pytest.raises(ValueError, match=f"{name} id . is chosen twice"):
+        r.subset(torch.tensor(queries), torch.tensor(gallery))

@@ -1,18 +1,39 @@
-"""Measures: pure functions of scores or ranks and a relevance relation."""
+"""Measures: pure functions of scores, ranks or ranked ids and a relevance relation."""
 
 from gaussmatch.metrics.correlation import average_ranks, spearman
+from gaussmatch.metrics.folds import Fold, contiguous_folds, over_folds, restrict
+from gaussmatch.metrics.plausible import pmrp
+from gaussmatch.metrics.ranked import (
+    first_hits,
+    map_at_r,
+    map_at_r_each,
+    r_precision,
+    r_precision_each,
+    recall_at_k,
+)
 from gaussmatch.metrics.ranking import first_ranks, over_queries, precision_at_r
 from gaussmatch.metrics.recall import median_rank, recall_at, summary
 from gaussmatch.metrics.relevance import Relevance
 
 __all__ = [
+    "Fold",
     "Relevance",
     "average_ranks",
+    "contiguous_folds",
+    "first_hits",
     "first_ranks",
+    "map_at_r",
+    "map_at_r_each",
     "median_rank",
+    "over_folds",
     "over_queries",
+    "pmrp",
     "precision_at_r",
+    "r_precision",
+    "r_precision_each",
     "recall_at",
+    "recall_at_k",
+    "restrict",
     "spearman",
     "summary",
 ]

@@ -17,11 +17,15 @@ def recall_at(ranks: Int[Tensor, "queries"], k: int) -> float:
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
+    if not len(ranks):
+        raise ValueError("no queries: there is nothing to average over")
     return 100 * int((ranks < k).sum()) / len(ranks)
 
 
 def median_rank(ranks: Int[Tensor, "queries"]) -> float:
     """Median rank, counted from 1; of an even number of queries, the lower middle one."""
+    if not len(ranks):
+        raise ValueError("no queries: there is no median rank")
     return float(ranks.median()) + 1
 
 

@@ -92,6 +92,10 @@ class Relevance:
 
     def subset(self, queries: Tensor, gallery: Tensor) -> Relevance:
         """The relation among chosen queries and items, renumbered in the order given."""
+        for name, ids in (("query", queries), ("gallery", gallery)):
+            seen, times = torch.unique(ids, return_counts=True)
+            if len(seen) < len(ids):
+                raise ValueError(f"{name} id {int(seen[times > 1][0])} is chosen twice")
         new_query = torch.full((self.queries,), -1).scatter_(0, queries, torch.arange(len(queries)))
         new_item = torch.full((self.gallery,), -1).scatter_(0, gallery, torch.arange(len(gallery)))
         q, i = new_query[self.query_of], new_item[self.items]
