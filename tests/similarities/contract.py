@@ -119,6 +119,14 @@ class SimilarityContract:
         diagonal = self.similarity.matrix(images, captions).diagonal()
         torch.testing.assert_close(self.similarity.paired(images, captions), diagonal)
 
+    def test_shift_invariance_is_as_declared(self):
+        images, captions = (draw(5, 6, seed=n, dtype=torch.float64) for n in (1, 2))
+        moved = (Gaussian(g.mean + torch.arange(6.0), g.log_var) for g in (images, captions))
+        same = torch.allclose(
+            self.similarity.matrix(images, captions), self.similarity.matrix(*moved)
+        )
+        assert same == self.similarity.shift_invariant
+
     def test_symmetry_is_as_declared(self):
         a, b = draw(6, 8, seed=1), draw(7, 8, seed=2)
         there, back = self.similarity.matrix(a, b), self.similarity.matrix(b, a).T

@@ -6,39 +6,92 @@ import torch
 from torch import Tensor
 
 from gaussmatch.data.pairs import Pairs
+from gaussmatch.evaluation.blocks import Blocks
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import (
     Relevance,
-    first_ranks,
     over_queries,
     precision_at_r,
     spearman,
     summary,
 )
-from gaussmatch.metrics.ranking import ScoreRows
+from gaussmatch.metrics.ranking import NEVER, ScoreRows
 from gaussmatch.similarities import Similarity
 
-
-def rows_of_images(s: Similarity, images: Gaussian, captions: Gaussian) -> ScoreRows:
-    """Scores with images as queries: block × captions."""
-    return lambda start, stop: s.matrix(images[start:stop], captions)
-
-
-def rows_of_captions(s: Similarity, images: Gaussian, captions: Gaussian) -> ScoreRows:
-    """Scores with captions as queries: block × images."""
-    return lambda start, stop: s.matrix(images, captions[start:stop]).T.contiguous()
+ROWS = 1024
+"""Images at a time: a block of 1,024 × 25,000 float32 scores takes 100 MB."""
 
 
 def ranks(
-    s: Similarity, images: Gaussian, captions: Gaussian, pairs: Relevance
+    s: Similarity,
+    images: Gaussian,
+    captions: Gaussian,
+    pairs: Relevance,
+    dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Rank (from 0) of the best right item: of each image among captions, and the other way.
 
-    ``pairs`` is captions × images.
+    One matrix product serves both ways. A query's rank is the number of wrong items that come as
+    close as its best right one; what differs by no more than the rounding of the product is a tie,
+    and a tie never counts in the model's favour. A query without right items gets ``NEVER``.
+
+    Args:
+        pairs: captions × images.
+        dtype: of the product, see ``Blocks``.
     """
-    i2t = over_queries(first_ranks, rows_of_images(s, images, captions), pairs.transpose())
-    t2i = over_queries(first_ranks, rows_of_captions(s, images, captions), pairs)
+    return ranks_of(Blocks(s, images, captions, dtype), pairs)
+
+
+def ranks_of(blocks: Blocks, pairs: Relevance) -> tuple[Tensor, Tensor]:
+    """``ranks`` of scores that are already lifted."""
+    of_images = pairs.transpose()  # image by image, as the blocks come
+    image, caption = of_images.query_of, of_images.items
+    close, rounding = blocks.pairs(image, caption)
+    least_i, least_c = (
+        close.new_full((size,), torch.inf).scatter_reduce(
+            0, ids, close - rounding, "amax", include_self=False
+        )
+        for size, ids in ((blocks.images, image), (blocks.captions, caption))
+    )
+    i2t, t2i = torch.zeros(blocks.images).long(), torch.zeros(blocks.captions).long()
+    for start in range(0, blocks.images, ROWS):
+        stop = min(start + ROWS, blocks.images)
+        scores = blocks.rows(start, stop)
+        i2t[start:stop] = (scores >= least_i[start:stop, None]).sum(1)
+        t2i += (scores >= least_c).sum(0)
+        here = slice(int(of_images.indptr[start]), int(of_images.indptr[stop]))
+        i, c = image[here], caption[here]
+        right = scores[i - start, c]  # right items do not stand in the way
+        i2t.index_add_(0, i, -(right >= least_i[i]).long())
+        t2i.index_add_(0, c, -(right >= least_c[c]).long())
+    i2t[of_images.counts == 0] = NEVER
+    t2i[pairs.counts == 0] = NEVER
     return i2t, t2i
+
+
+def top(
+    s: Similarity,
+    images: Gaussian,
+    captions: Gaussian,
+    k: int,
+    dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The ids of the k best captions of each image, and of the k best images of each caption,
+    best first: what the measures of ranked ids take. A k beyond the gallery gives all of it."""
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+    blocks = Blocks(s, images, captions, dtype)
+    return (
+        _top(blocks.rows, blocks.images, min(k, blocks.captions)),
+        _top(blocks.columns, blocks.captions, min(k, blocks.images)),
+    )
+
+
+def _top(rows: ScoreRows, queries: int, k: int) -> Tensor:
+    parts = [
+        rows(start, min(start + ROWS, queries)).topk(k).indices for start in range(0, queries, ROWS)
+    ]
+    return torch.cat(parts)
 
 
 def recalls(s: Similarity, images: Gaussian, captions: Gaussian, pairs: Pairs) -> dict[str, float]:
@@ -50,8 +103,9 @@ def true_matches(
     s: Similarity, images: Gaussian, captions: Gaussian, relevance: Relevance
 ) -> dict[str, float]:
     """R-Precision in percent on everything that is *true*, not just on the annotated pairs."""
-    i2t = over_queries(precision_at_r, rows_of_images(s, images, captions), relevance.transpose())
-    t2i = over_queries(precision_at_r, rows_of_captions(s, images, captions), relevance)
+    blocks = Blocks(s, images, captions)
+    i2t = over_queries(precision_at_r, blocks.rows, relevance.transpose())
+    t2i = over_queries(precision_at_r, blocks.columns, relevance)
     return {
         "i2t_r_precision": 100 * float(i2t.nanmean()),
         "t2i_r_precision": 100 * float(t2i.nanmean()),

@@ -45,16 +45,15 @@ def precision_at_r(
     >>> precision_at_r(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[True, False, True]]))
     tensor([0.5000])
     """
-    r = relevant.sum(-1)
-    wrong = scores.masked_fill(relevant, -torch.inf).sort(-1).values
-    right = scores.masked_fill(~relevant, -torch.inf).sort(-1, descending=True).values
-    # The k-th best right item stands behind k right ones and all wrong ones scoring ≥ it.
-    gallery = scores.shape[-1]
-    wrong_before = gallery - torch.searchsorted(wrong, right.contiguous(), right=False)
-    wrong_before = wrong_before.minimum(gallery - r[:, None])  # at −∞ the masked ones count too
-    place = torch.arange(gallery, device=scores.device)
-    hit = (place + wrong_before < r[:, None]) & (place < r[:, None])
-    return torch.where(r > 0, hit.sum(-1) / r, torch.nan).to(scores.dtype)
+    r = relevant.sum(-1, keepdim=True)
+    if scores.shape[-1] == 0 or int(r.max() if len(r) else 0) == 0:
+        return torch.full_like(r[:, 0], torch.nan, dtype=scores.dtype)
+    last = scores.topk(int(r.max())).values.gather(-1, (r - 1).clamp_min(0))  # the r-th best
+    above, level = scores > last, scores == last
+    # Places left at the level of the r-th best go to the wrong ones first.
+    left = r - above.sum(-1, keepdim=True) - (level & ~relevant).sum(-1, keepdim=True)
+    found = (above & relevant).sum(-1, keepdim=True) + left.clamp_min(0)
+    return torch.where(r > 0, found / r, torch.nan).to(scores.dtype)[:, 0]
 
 
 def over_queries(
@@ -74,7 +73,7 @@ def over_queries(
         check_scores(scores, start)
         relevant = relevance.dense(start, stop).to(scores.device)
         parts.append(per_query(scores, relevant).cpu())
-    return torch.cat(parts)
+    return torch.cat(parts) if parts else torch.zeros(0)
 
 
 def check_scores(scores: Tensor, first_query: int = 0) -> None:

@@ -36,6 +36,9 @@ class Similarity(ABC):
     needs_variance: ClassVar[bool] = True
     """Whether point embeddings are refused."""
 
+    shift_invariant: ClassVar[bool] = True
+    """Whether moving all means, of images and captions alike, by one vector changes no score."""
+
     uncertainty_note: ClassVar[str | None] = None
     """Why the variances learned with this similarity do not tell vague from specific, or ``None``
     where they do (docs/uncertainty.md has the measurements)."""
@@ -59,8 +62,8 @@ class Similarity(ABC):
         float32 does not forgive), block by block, and returned in the inputs' precision, but in
         float32 for half-precision inputs: float16 cannot hold a large KL, bfloat16 makes ties.
         """
-        images, captions = self._prepare(images, captions, paired=False)
-        dtype, left, right = _wide(images), len(images), len(captions)
+        images, captions = self.prepare(images, captions, paired=False)
+        dtype, left, right = wide(images), len(images), len(captions)
         result = _result(images)
         lifted = self.lift_captions(captions.to(dtype))
         rows = max(1, BLOCK_BYTES // max(1, right * dtype.itemsize * 3))
@@ -72,8 +75,8 @@ class Similarity(ABC):
 
     def paired(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n"]:
         """Score of image k with caption k, for each k."""
-        images, captions = self._prepare(images, captions, paired=True)
-        dtype = _wide(images)
+        images, captions = self.prepare(images, captions, paired=True)
+        dtype = wide(images)
         scores = [
             self.from_raw(
                 (a * b).sum(-1) if self.metric == "inner_product" else (a - b).square().sum(-1)
@@ -94,7 +97,7 @@ class Similarity(ABC):
             scores.append(self.from_raw(raw))
         return scores[0] if len(scores) == 1 else torch.stack(scores).amax(0)
 
-    def _prepare(
+    def prepare(
         self, images: Gaussian, captions: Gaussian, *, paired: bool
     ) -> tuple[Gaussian, Gaussian]:
         """Check that the two sides fit, and give them one shape where one is a sphere."""
@@ -117,7 +120,7 @@ class Similarity(ABC):
         return f"similarity({self.name!r})"
 
 
-def _wide(g: Gaussian) -> torch.dtype:
+def wide(g: Gaussian) -> torch.dtype:
     """float64, or float32 where the device has no float64 (Apple's MPS)."""
     return torch.float32 if g.device.type == "mps" else torch.float64
 

@@ -21,6 +21,7 @@ class Cosine(Similarity):
     name = "cosine"
     metric = "inner_product"
     needs_variance = False
+    shift_invariant = False
     uncertainty_note = "cosine never sees the variances, so nothing teaches them"
 
     def lift_images(self, g: Gaussian) -> Lifted:

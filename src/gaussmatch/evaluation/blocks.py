@@ -1,0 +1,196 @@
+"""Every score of a split at the price of one float32 matrix product, block by block.
+
+A raw lift in float32 loses a KL to cancellation: large terms that all items share drown the small
+differences that rank them. So the shared part is taken out in float64 first: all means are moved
+to lie about zero where that changes no score, and with lifts a of images and b of captions and any
+centres u, v,
+
+    a·b = (a − u)·(b − v) + (a − u)·v + u·b
+
+where the last two depend on one side only. They ride along as two more columns,
+[a − u, (a − u)·v, 1] · [b − v, 1, u·b − offset], so the product is the whole score up to one
+constant and nothing is added afterwards. A squared distance is first an inner product of centred
+vectors, with −‖a‖² and −‖b‖² beside it. What comes out is *closeness*: it orders as the score does
+(``from_raw`` is monotone).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.similarities import Lifted, Similarity
+from gaussmatch.similarities.base import wide
+
+SMALL = 2**29
+"""Below this many multiplications float64 is used throughout: it costs nothing that one feels."""
+
+CHUNK = 1024  # items lifted at a time
+
+
+class Blocks:
+    """Closeness of images and captions, any rows or columns of it at a time.
+
+    Args:
+        dtype: of the product; if not given float32, or float64 for a small problem.
+
+    >>> from gaussmatch.similarities import similarity
+    >>> g = Gaussian(torch.eye(3), torch.zeros(3, 3))
+    >>> blocks = Blocks(similarity("kl"), g, g)
+    >>> (2 + blocks.offset + blocks.rows(0, 2)).round(decimals=6)      # 2 − KL
+    tensor([[2., 1., 1.],
+            [1., 2., 1.]], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        similarity: Similarity,
+        images: Gaussian,
+        captions: Gaussian,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        images, captions = similarity.prepare(images, captions, paired=False)
+        if not len(images) or not len(captions):
+            raise ValueError(f"nothing to rank: {len(images)} images and {len(captions)} captions")
+        _refuse("image", images)
+        _refuse("caption", captions)
+        work = len(images) * len(captions) * images.dim
+        self.dtype = dtype or (wide(images) if work <= SMALL else torch.float32)
+        self.images, self.captions = len(images), len(captions)
+        squared = similarity.metric == "squared_l2"
+        some_images, some_captions = _sample(images), _sample(captions)
+        shift = torch.zeros_like(some_images.mean[0])
+        if similarity.shift_invariant:
+            shift = (_middle(some_images.mean) + _middle(some_captions.mean)) / 2
+
+        def lift_images(g: Gaussian) -> Lifted:
+            return similarity.lift_images(Gaussian(g.mean - shift, g.log_var))
+
+        def lift_captions(g: Gaussian) -> Lifted:
+            return similarity.lift_captions(Gaussian(g.mean - shift, g.log_var))
+
+        samples = lift_images(some_images), lift_captions(some_captions)
+        centres = [_Centre.of(a, b, squared) for a, b in zip(*samples, strict=True)]
+        self.offset = centres[0].captions(samples[1][0])[:, -1].median()
+        """What was taken off every score to keep the numbers small."""
+        eps = torch.finfo(self.offset.dtype).eps
+        self._floor = 16 * eps * torch.stack([c.size() for c in centres]).amax()
+        self._left = _filled(
+            "image",
+            images,
+            lambda g: [c.images(x) for c, x in _zip(centres, lift_images(g))],
+            self.dtype,
+        )
+        self._right = _filled(
+            "caption",
+            captions,
+            lambda g: [c.captions(x, self.offset) for c, x in _zip(centres, lift_captions(g))],
+            self.dtype,
+        )
+
+    def rows(self, start: int, stop: int) -> Float[Tensor, "block captions"]:
+        """Images ``start:stop`` as queries."""
+        return _product([a[start:stop] for a in self._left], self._right)
+
+    def columns(self, start: int, stop: int) -> Float[Tensor, "block images"]:
+        """Captions ``start:stop`` as queries."""
+        return _product([b[start:stop] for b in self._right], self._left)
+
+    def pairs(self, image: Tensor, caption: Tensor) -> tuple[Tensor, Tensor]:
+        """Closeness of listed pairs, and how much of it can be rounding: both (pairs,)."""
+        close, rounding = [self._left[0][:0, 0]], [self._left[0][:0, 0]]
+        for start in range(0, len(image), CHUNK):
+            i, c = image[start : start + CHUNK], caption[start : start + CHUNK]
+            terms = torch.stack([a[i] * b[c] for a, b in _zip(self._left, self._right)])
+            close.append(terms.sum(-1, dtype=self.offset.dtype).amax(0).to(self.dtype))
+            rounding.append(terms.abs_().sum(-1).amax(0) * torch.finfo(self.dtype).eps)
+        return torch.cat(close), torch.cat(rounding) + self._floor.to(self.dtype)
+
+
+@dataclass(frozen=True)
+class _Centre:
+    """The centres of one lift, and what each side becomes with them."""
+
+    origin: Tensor | None  # of both sides, where closeness is −‖a − b‖² = 2a·b − ‖a‖² − ‖b‖²
+    u: Tensor
+    v: Tensor
+
+    @staticmethod
+    def of(a: Tensor, b: Tensor, squared: bool) -> _Centre:
+        if not squared:
+            return _Centre(None, _middle(a), _middle(b))
+        origin = (_middle(a) + _middle(b)) / 2
+        return _Centre(origin, 2 * (_middle(a) - origin), _middle(b) - origin)
+
+    def size(self) -> Tensor:
+        """How large the terms are that the centres take out."""
+        taken = (self.u * self.v).abs().sum()
+        return taken if self.origin is None else taken + self.origin.square().sum()
+
+    def images(self, a: Tensor) -> Tensor:
+        own = torch.zeros_like(a[:, 0])
+        if self.origin is not None:
+            a = a - self.origin
+            a, own = 2 * a, -a.square().sum(-1)
+        a = a - self.u
+        return torch.cat([a, (a @ self.v + own)[:, None], torch.ones_like(a[:, :1])], -1)
+
+    def captions(self, b: Tensor, offset: Tensor | float = 0.0) -> Tensor:
+        own = torch.zeros_like(b[:, 0])
+        if self.origin is not None:
+            b = b - self.origin
+            own = -b.square().sum(-1)
+        constant = (b @ self.u + own - offset)[:, None]
+        return torch.cat([b - self.v, torch.ones_like(constant), constant], -1)
+
+
+def _middle(x: Tensor) -> Tensor:
+    """The median of each coordinate: one wild item must not move the centre of all."""
+    return x.median(0).values
+
+
+def _sample(g: Gaussian) -> Gaussian:
+    """Some items, evenly spread: any centre is right, a typical one is best."""
+    return g[:: max(1, len(g) // 512)].to(wide(g))
+
+
+def _filled(
+    kind: str, g: Gaussian, lift: Callable[[Gaussian], list[Tensor]], dtype: torch.dtype
+) -> list[Tensor]:
+    """The lifted and centred vectors of one side, made in float64 and kept in ``dtype``."""
+    filled: list[Tensor] = []
+    for start in range(0, len(g), CHUNK):
+        parts = lift(g[start : start + CHUNK].to(wide(g)))
+        if not filled:
+            filled = [x.new_empty(len(g), x.shape[-1], dtype=dtype) for x in parts]
+        for whole, part in _zip(filled, parts):
+            kept = whole[start : start + CHUNK].copy_(part)
+            bad = ~kept.isfinite().all(-1)
+            if bad.any():
+                at = start + int(bad.nonzero()[0])
+                raise ValueError(f"{kind} {at}: its embedding is too large to be scored in {dtype}")
+    return filled
+
+
+def _refuse(kind: str, g: Gaussian) -> None:
+    """A NaN compares false with everything and would pass for a good rank."""
+    for what, values in (("mean", g.mean), ("log-variance", g.log_var)):
+        if values is not None and not values.isfinite().all():
+            at = int((~values.isfinite()).any(-1).nonzero()[0])
+            raise ValueError(f"the {what} of {kind} {at} holds a NaN or infinity")
+
+
+def _product(left: list[Tensor], right: list[Tensor]) -> Tensor:
+    best = left[0] @ right[0].T
+    for a, b in _zip(left[1:], right[1:]):
+        torch.maximum(best, a @ b.T, out=best)
+    return best
+
+
+_zip = partial(zip, strict=True)
