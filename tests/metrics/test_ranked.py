@@ -189,7 +189,7 @@ def test_pmrp_refuses_what_it_cannot_measure():
     classes = np.ones((2, 3), dtype=bool)
     with pytest.raises(ValueError, match="complete rankings"):
         pmrp([[0], [0]], classes, classes)
-    with pytest.raises(ValueError, match="no query or no gallery item"):
+    with pytest.raises(ValueError, match="no query has an object class, or no gallery item"):
         pmrp([[0, 1], [0, 1]], classes, ~classes)
 
 

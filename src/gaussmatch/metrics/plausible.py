@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from gaussmatch.metrics.folds import restrict
 from gaussmatch.metrics.ranked import Ranked, as_ranked
@@ -37,47 +37,50 @@ def pmrp(
     [0.0, 100.0]
     """
     rows = as_ranked(ranked)
+    parts = folds or [(np.arange(rows.shape[0]), np.arange(rows.shape[1]))]
+    values = []
+    for queries, gallery in parts:
+        each = pmrp_each(rows[queries], query_classes[queries], gallery_classes, zetas, gallery)
+        known = ~np.isnan(each).any(1)
+        if not known.any():
+            raise ValueError("PMRP: no query has an object class, or no gallery item")
+        values.append(100 * each[known].mean(0))
+    return [float(v) for v in np.mean(values, axis=0)]
+
+
+def pmrp_each(
+    ranked: Ranked,
+    query_classes: Bool[np.ndarray, "queries classes"],
+    gallery_classes: Bool[np.ndarray, "gallery classes"],
+    zetas: Sequence[int] = ZETAS,
+    gallery: Int[np.ndarray, "kept"] | None = None,
+) -> Float[np.ndarray, "queries zetas"]:
+    """PMRP of each query in [0, 1] for each ζ; NaN for a query that is left out.
+
+    Args:
+        gallery: the positions that take part, all if not given. A query whose own pair is not
+            among them may have no plausible match; it is left out too.
+    """
+    rows = as_ranked(ranked)
     if rows.shape != (len(query_classes), len(gallery_classes)):
         raise ValueError(
             f"PMRP needs complete rankings: {len(query_classes)} queries × "
             f"{len(gallery_classes)} gallery items, got {rows.shape}"
         )
-    parts = folds or [(np.arange(rows.shape[0]), np.arange(rows.shape[1]))]
-    return np.mean(
-        [_part(rows, query_classes, gallery_classes, zetas, *part) for part in parts], axis=0
-    ).tolist()
-
-
-def _part(
-    rows: np.ndarray,
-    query_classes: np.ndarray,
-    gallery_classes: np.ndarray,
-    zetas: Sequence[int],
-    queries: np.ndarray,
-    gallery: np.ndarray,
-) -> Float[np.ndarray, "zetas"]:
-    queries = queries[query_classes[queries].any(1)]
-    gallery = gallery[gallery_classes[gallery].any(1)]
-    if not len(queries) or not len(gallery):
-        raise ValueError("PMRP: no query or no gallery item has an object class")
-    total, counted = np.zeros(len(zetas)), np.zeros(len(zetas))
-    codes = gallery_classes[gallery]
-    for start in range(0, len(queries), BLOCK):
-        chosen = queries[start : start + BLOCK]
-        order = restrict(rows, chosen, gallery)
-        apart = differing(query_classes[chosen], codes)
-        # back to positions in the whole gallery, where the ranking speaks
-        wide = np.empty((len(chosen), len(gallery_classes)), apart.dtype)
-        wide[:, gallery] = apart
-        ordered = np.take_along_axis(wide, order, 1)
+    kept = np.arange(len(gallery_classes)) if gallery is None else gallery
+    kept = kept[gallery_classes[kept].any(1)]
+    values = np.full((len(rows), len(zetas)), np.nan)
+    asked = np.flatnonzero(query_classes.any(1)) if len(kept) else np.zeros(0, np.int64)
+    for start in range(0, len(asked), BLOCK):
+        chosen = asked[start : start + BLOCK]
+        apart = differing(query_classes[chosen], gallery_classes)
+        ordered = np.take_along_axis(apart, restrict(rows, chosen, kept), 1)
         for z, zeta in enumerate(zetas):
             right = ordered <= zeta
             r = right.sum(1)
-            known = r > 0
-            found = np.where(known, right.cumsum(1)[np.arange(len(r)), r - 1], 0)
-            total[z] += (found[known] / r[known]).sum()
-            counted[z] += known.sum()
-    return np.where(counted > 0, 100 * total / np.maximum(counted, 1), np.nan)
+            found = (right & (np.arange(len(kept)) < r[:, None])).sum(1)
+            values[chosen, z] = np.where(r > 0, found / np.maximum(r, 1), np.nan)
+    return values
 
 
 def differing(

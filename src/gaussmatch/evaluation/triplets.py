@@ -1,0 +1,172 @@
+"""The crop experiment: two things of a picture apart and together, and a choice between them.
+
+From the boxes with captions of one picture (the layout of Visual Genome): of those below an area
+threshold the ten largest; A is the largest of these, B the one that overlaps A least, C the box
+around both, whose caption is "A and B". C shows more, so as a picture it is the more ambiguous;
+its caption says more, so as a caption it is the less.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from PIL import Image
+
+from gaussmatch.data.pairs import Pairs, Region
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.metrics import binary_selection
+from gaussmatch.run import Model
+
+THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
+LARGEST = 10  # regions looked at
+MOST = 2000  # pictures taken
+
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Triplet:
+    """Regions A, B and C of one picture."""
+
+    image: int
+    a: Region
+    b: Region
+    c: Region
+
+
+def triplet(
+    image: int, regions: Sequence[Region], size: tuple[int, int], threshold: float
+) -> Triplet | None:
+    """The triplet of one picture of ``size`` (width, height), or ``None`` where fewer than two
+    regions are below the threshold. Where several overlap A equally little, B is the largest.
+
+    >>> left, right = Region((0, 0, 4, 4), "a cat"), Region((6, 0, 9, 4), "a dog")
+    >>> found = triplet(0, [right, left], (10, 10), threshold=0.2)
+    >>> found.c
+    Region(box=(0, 0, 9, 4), caption='a cat and a dog')
+    """
+    whole = size[0] * size[1]
+    small = [r for r in regions if 0 < area(r.box) < threshold * whole]
+    ordered = sorted(small, key=lambda r: -area(r.box))[:LARGEST]
+    if len(ordered) < 2:
+        return None
+    a = ordered[0]
+    b = min(ordered[1:], key=lambda r: overlap(a.box, r.box))  # the first of equals is the largest
+    box = (*map(min, a.box[:2], b.box[:2]), *map(max, a.box[2:], b.box[2:]))
+    return Triplet(image, a, b, Region(box, f"{a.caption} and {b.caption}"))  # type: ignore[arg-type]
+
+
+def triplets(pairs: Pairs, threshold: float, most: int = MOST, seed: int = 0) -> list[Triplet]:
+    """Triplets of up to ``most`` pictures by lot; one without a triplet makes room for another."""
+    if pairs.regions is None:
+        raise ValueError(f"{pairs.name} has no regions, so there are no crops to choose from")
+    order = list(range(len(pairs.images)))
+    random.Random(seed).shuffle(order)
+    found: list[Triplet] = []
+    for image in order:
+        if len(found) == most:
+            break
+        if len(pairs.regions[image]) < 2:
+            continue
+        one = triplet(image, pairs.regions[image], _picture(pairs, image).size, threshold)
+        if one is not None:
+            found.append(one)
+    return found
+
+
+def selection(
+    model: Model, pairs: Pairs, thresholds: Sequence[float] = THRESHOLDS, most: int = MOST
+) -> dict[str, dict[str, float]]:
+    """Binary selection for each threshold, and the mean uncertainty of crops and captions A and C.
+
+    A threshold under which no picture has a triplet is left out.
+    """
+    by_threshold = {f"{t:.0%}": triplets(pairs, t, most) for t in thresholds}
+    wanted = [t for found in by_threshold.values() for t in found]
+    if not wanted:
+        return {}
+    crops = list(dict.fromkeys((t.image, r.box) for t in wanted for r in (t.a, t.c)))
+    words = list(dict.fromkeys(r.caption for t in wanted for r in (t.a, t.c)))
+    images = _encode_crops(model, pairs, crops)
+    captions = model.encode_texts(words, allow_unknown=True)
+    crop_row = {crop: n for n, crop in enumerate(crops)}
+    word_row = {word: n for n, word in enumerate(words)}
+    measures = {}
+    for name, found in by_threshold.items():
+        if found:
+            rows = torch.tensor(
+                [
+                    [
+                        [crop_row[t.image, r.box] for r in (t.a, t.c)],
+                        [word_row[r.caption] for r in (t.a, t.c)],
+                    ]
+                    for t in found
+                ]
+            )
+            measures[name] = _measure(model, images, captions, rows[:, 0], rows[:, 1])
+    return measures
+
+
+def area(box: Box) -> float:
+    """Width times height; zero for a box turned inside out."""
+    return max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1])
+
+
+def overlap(a: Box, b: Box) -> float:
+    """IoU, intersection over union.
+
+    >>> overlap((0, 0, 2, 2), (1, 0, 3, 2))
+    0.3333333333333333
+    """
+    both = area((max(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3])))
+    union = area(a) + area(b) - both
+    return both / union if union > 0 else 0.0
+
+
+def _measure(
+    model: Model, images: Gaussian, captions: Gaussian, crop: torch.Tensor, word: torch.Tensor
+) -> dict[str, float]:
+    paired = model.matcher.similarity.paired
+    scores = torch.stack(
+        [
+            torch.stack([paired(images[crop[:, i]], captions[word[:, c]]) for c in (0, 1)], -1)
+            for i in (0, 1)
+        ],
+        1,
+    )
+    measures = {"triplets": float(len(crop)), **binary_selection(scores)}
+    if not images.is_point:
+        for kind, rows, g in (("crop", crop, images), ("caption", word, captions)):
+            for n, name in enumerate("ac"):
+                unsure = g[rows[:, n]].uncertainty().double().mean()
+                measures[f"{kind}_{name}_uncertainty"] = float(unsure)
+    return measures
+
+
+def _encode_crops(model: Model, pairs: Pairs, crops: Sequence[tuple[int, Box]]) -> Gaussian:
+    parts = []
+    for start in range(0, len(crops), 256):
+        parts.append(
+            model.encode_images([cut(_picture(pairs, i), b) for i, b in crops[start : start + 256]])
+        )
+    return Gaussian.cat(parts)
+
+
+def cut(picture: Image.Image, box: Box) -> Image.Image:
+    """The part of a picture in a box, widened to whole pixels and kept inside, one at least."""
+    left = min(max(0, math.floor(box[0])), picture.width - 1)
+    top = min(max(0, math.floor(box[1])), picture.height - 1)
+    right = max(left + 1, min(picture.width, math.ceil(box[2])))
+    bottom = max(top + 1, min(picture.height, math.ceil(box[3])))
+    return picture.crop((left, top, right, bottom))
+
+
+def _picture(pairs: Pairs, image: int) -> Image.Image:
+    picture = pairs.images.picture(image)
+    if picture is None:
+        raise ValueError(f"{pairs.name}: image {image} has regions but no picture to crop")
+    return picture

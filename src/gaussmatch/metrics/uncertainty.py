@@ -1,0 +1,126 @@
+"""Is a model that says it is unsure more often wrong? Selective retrieval and its summaries.
+
+``correct`` is 1 for a query whose answer is right (its first item, say) and 0 otherwise;
+``uncertainty`` is anything that is higher where the model is less sure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gaussmatch.metrics.correlation import average_ranks
+
+
+@dataclass(frozen=True)
+class RiskCoverage:
+    """The curve of selective answering, with its area and what that is to be held against.
+
+    Args:
+        coverage: (n), the share of queries answered, 1/n … 1, the surest first.
+        risk: (n), the share of wrong answers among them.
+        aurc: the area under the curve: mean risk over all coverages, lower is better.
+        oracle: the area if the uncertainty put every wrong answer last.
+        random: the area if it knew nothing, which is the risk at full coverage.
+    """
+
+    coverage: Float[Tensor, "n"]
+    risk: Float[Tensor, "n"]
+    aurc: float
+    oracle: float
+    random: float
+
+    @property
+    def gain(self) -> float:
+        """How much of the way from random to the oracle: 1 is perfect, 0 knows nothing, below 0
+        is worse than chance; NaN where all answers are equally good."""
+        room = self.random - self.oracle
+        return (self.random - self.aurc) / room if room > 0 else float("nan")
+
+    def accuracy_at(self, coverage: float) -> float:
+        """Percentage right when only the surest ``coverage`` of queries is answered."""
+        if not 0 < coverage <= 1:
+            raise ValueError(f"coverage must lie in (0, 1], got {coverage}")
+        answered = max(1, round(coverage * len(self.risk)))
+        return 100 * (1 - float(self.risk[answered - 1]))
+
+
+def risk_coverage(correct: Float[Tensor, "n"], uncertainty: Float[Tensor, "n"]) -> RiskCoverage:
+    """Answer only the surest queries: how does the share of wrong answers fall?
+
+    Equally sure queries count as answered in random order (the expected curve), so a constant
+    uncertainty gives exactly the random area.
+
+    >>> curve = risk_coverage(torch.tensor([1.0, 1.0, 0.0]), torch.tensor([0.1, 0.2, 0.9]))
+    >>> curve.risk, round(curve.gain, 6)
+    (tensor([0.0000, 0.0000, 0.3333], dtype=torch.float64), 1.0)
+    """
+    _check(correct, uncertainty)
+    right = correct.double()
+    risk = _expected_risk(right, uncertainty)
+    return RiskCoverage(
+        coverage=torch.arange(1, len(right) + 1).double() / len(right),
+        risk=risk,
+        aurc=float(risk.mean()),
+        oracle=float(_expected_risk(right, -right).mean()),
+        random=float(1 - right.mean()),
+    )
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Some queries of neighbouring uncertainty: the mean of it, how many, and percentage right."""
+
+    uncertainty: float
+    queries: int
+    accuracy: float
+
+
+def accuracy_by_bin(
+    correct: Float[Tensor, "n"], uncertainty: Float[Tensor, "n"], bins: int = 10
+) -> list[Bin]:
+    """Percentage right in ``bins`` equally filled bins of uncertainty, from sure to unsure.
+
+    Fewer queries than bins give one bin each.
+
+    >>> bins = accuracy_by_bin(torch.tensor([1.0, 1.0, 0.0, 1.0]), torch.arange(4.0), bins=2)
+    >>> [b.accuracy for b in bins]
+    [100.0, 50.0]
+    """
+    _check(correct, uncertainty)
+    if bins < 1:
+        raise ValueError(f"at least one bin is needed, got {bins}")
+    order = uncertainty.argsort(stable=True)
+    return [
+        Bin(
+            float(uncertainty[part].double().mean()),
+            len(part),
+            100 * float(correct[part].double().mean()),
+        )
+        for part in order.tensor_split(min(bins, len(order)))
+    ]
+
+
+def _expected_risk(right: Tensor, uncertainty: Tensor) -> Tensor:
+    """Risk at each coverage, every query of a tie standing for their mean."""
+    place = average_ranks(uncertainty)
+    _, group = torch.unique(place, return_inverse=True)
+    size = torch.bincount(group)
+    mean = torch.zeros(len(size)).double().index_add_(0, group, right) / size
+    in_order = mean.repeat_interleave(size)
+    return 1 - in_order.cumsum(0) / torch.arange(1, len(right) + 1)
+
+
+def _check(correct: Tensor, uncertainty: Tensor) -> None:
+    if correct.shape != uncertainty.shape or correct.ndim != 1:
+        raise ValueError(
+            f"need two vectors of one length, got {correct.shape}, {uncertainty.shape}"
+        )
+    if not len(correct):
+        raise ValueError("no queries: there is nothing to average over")
+    for name, values in (("correctness", correct), ("uncertainty", uncertainty)):
+        if values.isnan().any():
+            raise ValueError(f"the {name} of query {int(values.isnan().nonzero()[0])} is NaN")
