@@ -57,6 +57,8 @@ def test_dense_rows(mask, start, length):
     start = min(start, len(mask))
     rows = relation(mask).dense(start, start + length)
     np.testing.assert_array_equal(rows.numpy(), mask[start : start + length])
+    part = relation(mask).rows(start, min(start + length, len(mask)))
+    assert_is(part, mask[start : start + length])
 
 
 @given(MASKS, st.data())

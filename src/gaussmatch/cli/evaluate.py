@@ -1,24 +1,74 @@
-"""``gaussmatch evaluate RUN [RUN …] [--split test]``."""
+"""``gaussmatch evaluate RUN [RUN …] [--split test] [--against RUN] [--data.field value]``."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
-from collections.abc import Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from gaussmatch.cli.tables import measures_table
-from gaussmatch.evaluation.evaluate import evaluate_run
+from gaussmatch.cli.tables import measures_table, plain_table
+from gaussmatch.data import DataSet, load_data
+from gaussmatch.evaluation.evaluate import Evaluation, against, measure_run
+from gaussmatch.evaluation.tables import comparison, rows
+from gaussmatch.experiments.figures import deciles
+from gaussmatch.files import write_json, write_text
+from gaussmatch.recipe import load_recipe
 from gaussmatch.run import load
 
 
 def run(argv: Sequence[str]) -> None:
-    parser = ArgumentParser("gaussmatch evaluate", description="Measure runs on a split.")
+    parser = ArgumentParser(
+        "gaussmatch evaluate",
+        description="Measure runs on a split: all that the data allows, with 95 %% intervals by "
+        "bootstrap over queries. Written beside each run as JSON, Markdown and LaTeX.",
+        epilog="Fields of the recipe's data can be given too: --data.seed 1 is another data set.",
+        allow_abbrev=False,
+    )
     parser.add_argument("runs", nargs="+", type=Path, help="run folders")
     parser.add_argument("--split", default="test", choices=("train", "dev", "test"))
-    options = parser.parse_args(argv)
-    rows = []
+    parser.add_argument("--against", type=Path, help="a run to test each of the others against")
+    options, overrides = parser.parse_known_args(argv)
+    strange = [word for word in overrides if word[:2] == "--" and word[:7] != "--data."]
+    if strange:
+        parser.error(f"unrecognized arguments: {' '.join(strange)}")
+    table, found = [], {}
+    for folder in dict.fromkeys([*options.runs, *filter(None, [options.against])]):
+        name = load(folder).recipe.title or folder.name
+        data = load_data(load_recipe(folder / "recipe.yaml", overrides).data)
+        found[folder] = (data, measure_run(folder, options.split, data))
+        _show(name, folder, options.split, found[folder][1].measures)
+        table.append((name, found[folder][1].measures))
+    print(measures_table(table))
+    if options.against is not None:
+        _compare(options, found)
+
+
+def _show(name: str, folder: Path, split: str, measures: Mapping[str, Any]) -> None:
+    about = f"{measures['images']} images, {measures['captions']} captions"
+    print(f"{name} on {measures['data']}: {about}\n")
+    print(plain_table([("measure", "images", "captions"), *rows(measures)]))
+    written = [f"evaluation-{split}.{kind}" for kind in ("json", "md", "tex")]
+    if "t2i_deciles" in measures:
+        picture = folder / f"uncertainty-{split}.svg"
+        try:
+            write_text(picture, deciles(measures))
+            written.append(picture.name)
+        except ImportError as error:
+            print(f"no plot of recall by uncertainty: {error}")
+    print(f"\nwritten in {folder}: {', '.join(written)}\n")
+
+
+def _compare(options: Namespace, found: Mapping[Path, tuple[DataSet, Evaluation]]) -> None:
+    data, theirs = found[options.against]
     for folder in options.runs:
-        rows.append((load(folder).recipe.title or folder.name, evaluate_run(folder, options.split)))
-    print(measures_table(rows))
-    for folder in options.runs:
-        print(f"written: {folder / f'evaluation-{options.split}.json'}")
+        if folder == options.against:
+            continue
+        ours_data, ours = found[folder]
+        same = ours_data.split(options.split), data.split(options.split)
+        result = against(ours, theirs, same)
+        print(f"\n{folder} (ours) against {options.against} (theirs), paired over queries:")
+        print(plain_table(comparison(result)))
+        path = folder / f"against-{options.split}.json"
+        write_json(path, {"ours": str(folder), "theirs": str(options.against), "measures": result})
+        print(f"written: {path}")

@@ -2,37 +2,141 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from gaussmatch.data import DataSet, load_data
-from gaussmatch.evaluation.retrieval import ambiguity, recalls, true_matches
-from gaussmatch.files import write_json
+from gaussmatch.data.pairs import Pairs
+from gaussmatch.evaluation.blocks import Blocks
+from gaussmatch.evaluation.protocols import FOLDED_FROM, FOLDS, Each, Truth, folded, measures_of
+from gaussmatch.evaluation.provenance import provenance
+from gaussmatch.evaluation.reliability import ambiguity, best_scores, calibrated, selective
+from gaussmatch.evaluation.retrieval import ranks_of
+from gaussmatch.evaluation.tables import latex, markdown
+from gaussmatch.evaluation.triplets import selection
+from gaussmatch.files import write_json, write_text
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.metrics import bootstrap, paired_test
 from gaussmatch.run import Model, load
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """The measures of a model on a split, and the values that they are means of."""
+
+    measures: dict[str, Any]
+    each: Each
+
+
 def evaluate_run(run: Path, split: str = "test", data: DataSet | None = None) -> dict[str, Any]:
-    """Measure the best model of a run and write ``evaluation-{split}.json`` beside it."""
+    """Measure the best model of a run; write ``evaluation-{split}.json``, ``.md`` and ``.tex``."""
+    return measure_run(run, split, data).measures
+
+
+def measure_run(run: Path, split: str = "test", data: DataSet | None = None) -> Evaluation:
+    """As ``evaluate_run``, with the values of each query."""
     model = load(run)
     data = data if data is not None else load_data(model.recipe.data)
-    measures = evaluate(model, data, split)
-    write_json(run / f"evaluation-{split}.json", measures)
-    return measures
+    found = measure(model, data, split)
+    found.measures["provenance"] = provenance(
+        model.recipe, data.split(split), run / "model.safetensors"
+    )
+    title = model.recipe.title or run.name
+    write_text(run / f"evaluation-{split}.md", markdown(title, found.measures))
+    write_text(run / f"evaluation-{split}.tex", latex(title, found.measures))
+    write_json(run / f"evaluation-{split}.json", found.measures)  # last: it means "done"
+    return found
 
 
 def evaluate(model: Model, data: DataSet, split: str = "test") -> dict[str, Any]:
-    """Recalls always; R-Precision where true matches are known; ρ where there are variances too."""
+    """All measures that the data and the model allow."""
+    return measure(model, data, split).measures
+
+
+def measure(model: Model, data: DataSet, split: str = "test") -> Evaluation:
+    """Retrieval always; R-Precision and mAP@R where true matches are known; PMRP where classes
+    are; 1K folds on large splits; selective answering and, on test, a calibrated match
+    probability; ρ where there are variances too; binary selection where there are regions."""
     pairs = data.split(split)
     images, captions = model.encode_pairs(pairs)
-    similarity = model.matcher.similarity
+    s, truth = model.matcher.similarity, Truth.of(pairs)
     measures: dict[str, Any] = {
         "data": pairs.name,
         "images": len(images),
         "captions": len(captions),
-        **recalls(similarity, images, captions, pairs),
     }
-    if pairs.relevance is not None:
-        measures |= true_matches(similarity, images, captions, pairs.relevance)
-        if not captions.is_point:
-            measures |= ambiguity(images, captions, pairs.relevance)
+    found, each = measures_of(s, images, captions, truth)
+    measures |= found
+    if len(images) >= FOLDED_FROM and len(images) % FOLDS == 0:
+        measures |= folded(s, images, captions, truth)
+    measures |= _reliability(model, data, split, images, captions, each)
+    if pairs.relevance is not None and not captions.is_point:
+        measures |= ambiguity(images, captions, pairs.relevance)
+    if pairs.regions is not None and pairs.images.picture(0) is not None:
+        measures["selection"] = selection(model, pairs)
+    measures["intervals"] = _intervals(each)
+    return Evaluation(measures, each)
+
+
+def against(
+    ours: Evaluation, theirs: Evaluation, same: tuple[Pairs, Pairs]
+) -> dict[str, dict[str, float]]:
+    """For each measure that both have: ours, theirs, ours − theirs, its interval and p."""
+    a, b = same
+    if list(a.captions) != list(b.captions) or a.image_of.tolist() != b.image_of.tolist():
+        raise ValueError(
+            f"{a.name} and {b.name} are not the same queries; measure both on one data"
+        )
+    rows = {}
+    for name, values in ours.each.items():
+        if name in theirs.each and not bool((values + theirs.each[name]).isnan().all()):
+            difference = paired_test(theirs.each[name], values)
+            rows[name] = {
+                "ours": float(values.nanmean()),
+                "theirs": float(theirs.each[name].nanmean()),
+                "difference": difference.mean,
+                "low": difference.low,
+                "high": difference.high,
+                "p": difference.p,
+            }
+    return rows
+
+
+def _reliability(
+    model: Model, data: DataSet, split: str, images: Gaussian, captions: Gaussian, each: Each
+) -> dict[str, Any]:
+    s = model.matcher.similarity
+    best = dict(zip(("i2t", "t2i"), best_scores(Blocks(s, images, captions)), strict=True))
+    correct = {way: each[f"{way}_r1"] / 100 for way in best}
+    measures: dict[str, Any] = {}
+    for way, queries in (("i2t", images), ("t2i", captions)):
+        if not queries.is_point:
+            measures |= selective(way, correct[way], queries.uncertainty().double())
+        measures |= selective(way, correct[way], -best[way], "score_")
+    if split == "test":
+        measures |= calibrated(
+            _scores_and_hits(model, data.dev), {way: (best[way], correct[way]) for way in best}
+        )
     return measures
+
+
+def _scores_and_hits(model: Model, pairs: Pairs) -> dict[str, tuple[Tensor, Tensor]]:
+    blocks = Blocks(model.matcher.similarity, *model.encode_pairs(pairs))
+    return {
+        way: (best, (ranks == 0).double())
+        for way, best, ranks in zip(
+            ("i2t", "t2i"), best_scores(blocks), ranks_of(blocks, pairs.pairs()), strict=True
+        )
+    }
+
+
+def _intervals(each: Each) -> Mapping[str, list[float]]:
+    """95 % bootstrap intervals over queries."""
+    known = {name: v for name, v in each.items() if not math.isnan(float(v.nanmean()))}
+    intervals = {name: bootstrap(values) for name, values in known.items()}
+    return {name: [i.low, i.high] for name, i in intervals.items()}

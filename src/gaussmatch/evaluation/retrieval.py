@@ -8,13 +8,7 @@ from torch import Tensor
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.evaluation.blocks import Blocks
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.metrics import (
-    Relevance,
-    over_queries,
-    precision_at_r,
-    spearman,
-    summary,
-)
+from gaussmatch.metrics import Relevance, summary
 from gaussmatch.metrics.ranking import NEVER, ScoreRows
 from gaussmatch.similarities import Similarity
 
@@ -97,32 +91,3 @@ def _top(rows: ScoreRows, queries: int, k: int) -> Tensor:
 def recalls(s: Similarity, images: Gaussian, captions: Gaussian, pairs: Pairs) -> dict[str, float]:
     """R@1/5/10 and median rank both ways, and rsum, with each caption's own image as the match."""
     return summary(*ranks(s, images, captions, pairs.pairs()))
-
-
-def true_matches(
-    s: Similarity, images: Gaussian, captions: Gaussian, relevance: Relevance
-) -> dict[str, float]:
-    """R-Precision in percent on everything that is *true*, not just on the annotated pairs."""
-    blocks = Blocks(s, images, captions)
-    i2t = over_queries(precision_at_r, blocks.rows, relevance.transpose())
-    t2i = over_queries(precision_at_r, blocks.columns, relevance)
-    return {
-        "i2t_r_precision": 100 * float(i2t.nanmean()),
-        "t2i_r_precision": 100 * float(t2i.nanmean()),
-    }
-
-
-def ambiguity(images: Gaussian, captions: Gaussian, relevance: Relevance) -> dict[str, float]:
-    """Spearman's ρ of uncertainty with the log of the number of true matches.
-
-    For captions: images it is true of. For images: captions that are true of it.
-    """
-    return {
-        "caption_rho": _rho(captions, relevance.counts),
-        "image_rho": _rho(images, relevance.transpose().counts),
-    }
-
-
-def _rho(items: Gaussian, counts: Tensor) -> float:
-    known = counts > 0
-    return spearman(items.uncertainty()[known].double(), torch.log(counts[known].double()))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 INK = "#7a7f87"  # axes and text: enough contrast on white and on near-black
 COLOURS = ("#3b82d6", "#e0703a", "#3fa66b", "#a463c8")
+WAYS = {"i2t": "image to text", "t2i": "text to image"}
 
 
 def curves(
@@ -44,6 +45,19 @@ def cloud(x: Sequence[float], y: Sequence[float], title: str, xlabel: str, ylabe
             centres.append(np.sqrt(low * max(low, high - 1)))
             medians.append(np.median(ys[inside]))
     axes.plot(centres, medians, color=COLOURS[1], marker="o", ms=4, label="median")
+    axes.legend(frameon=False, labelcolor=INK)
+    return _svg(figure)
+
+
+def deciles(measures: Mapping[str, Any]) -> str:
+    """R@1 in ten bins of uncertainty, from the surest queries to the least sure, both ways."""
+    figure, axes = _blank("Recall by uncertainty", "decile of uncertainty, sure to unsure", "R@1")
+    for colour, (way, name) in zip(COLOURS, WAYS.items(), strict=False):
+        if f"{way}_deciles" in measures:
+            heights = [one["accuracy"] for one in measures[f"{way}_deciles"]]
+            places = range(1, len(heights) + 1)
+            axes.plot(places, heights, marker="o", ms=4, color=colour, label=name)
+    axes.set_ylim(bottom=0)
     axes.legend(frameon=False, labelcolor=INK)
     return _svg(figure)
 

@@ -84,6 +84,11 @@ class Relevance:
         mask[rows, self.items[lo:hi]] = True
         return mask
 
+    def rows(self, start: int, stop: int) -> Relevance:
+        """Queries ``start:stop`` with the whole gallery, numbered from 0."""
+        ends = self.indptr[start : stop + 1]
+        return Relevance(ends - ends[0], self.items[int(ends[0]) : int(ends[-1])], self.gallery)
+
     def transpose(self) -> Relevance:
         """The same relation seen from the gallery."""
         return Relevance.from_pairs(

@@ -1,0 +1,102 @@
+"""Is the uncertainty of a run worth anything? Measured on its own queries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gaussmatch.evaluation.blocks import Blocks
+from gaussmatch.evaluation.retrieval import ROWS
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.metrics import (
+    MatchProbability,
+    Relevance,
+    accuracy_by_bin,
+    calibration_error,
+    risk_coverage,
+    spearman,
+)
+
+POINTS = 50  # of a stored curve
+
+
+def ambiguity(images: Gaussian, captions: Gaussian, relevance: Relevance) -> dict[str, float]:
+    """Spearman's ρ of uncertainty with the log of the number of true matches.
+
+    For captions: images it is true of. For images: captions that are true of it. Left out where
+    it is not defined (fewer than two items, or all alike).
+    """
+    found = {
+        "caption_rho": _rho(captions, relevance.counts),
+        "image_rho": _rho(images, relevance.transpose().counts),
+    }
+    return {name: rho for name, rho in found.items() if not math.isnan(rho)}
+
+
+def best_scores(blocks: Blocks) -> tuple[Tensor, Tensor]:
+    """The closeness of each image to its nearest caption, and of each caption to its image."""
+    i2t = torch.empty(blocks.images, dtype=blocks.dtype)
+    t2i = torch.full((blocks.captions,), -torch.inf, dtype=blocks.dtype)
+    for start in range(0, blocks.images, ROWS):
+        scores = blocks.rows(start, min(start + ROWS, blocks.images))
+        i2t[start : start + ROWS] = scores.amax(1)
+        t2i = t2i.maximum(scores.amax(0))
+    return i2t.double() + blocks.offset, t2i.double() + blocks.offset
+
+
+def selective(way: str, correct: Tensor, unsure: Tensor, kind: str = "") -> dict[str, Any]:
+    """Answer only the surest queries: areas, the gain over chance, R@1 of the surest half and
+    fifth, R@1 by uncertainty decile, and the curve.
+
+    Args:
+        way: ``i2t`` or ``t2i``; ``kind`` names what stands for uncertainty if not the variance.
+        correct: 1 where the first item is right.
+    """
+    curve = risk_coverage(correct, unsure)
+    name = f"{way}_{kind}"
+    measures: dict[str, Any] = {
+        f"{name}aurc": curve.aurc,
+        f"{name}aurc_oracle": curve.oracle,
+        f"{name}aurc_random": curve.random,
+        f"{name}r1_surest_half": curve.accuracy_at(0.5),
+        f"{name}r1_surest_fifth": curve.accuracy_at(0.2),
+        f"{name}deciles": [vars(b) for b in accuracy_by_bin(correct, unsure)],
+        f"{name}curve": _thinned(curve.coverage, curve.risk),
+    }
+    if not math.isnan(curve.gain):
+        measures[f"{name}aurc_gain"] = curve.gain
+    return measures
+
+
+def calibrated(
+    fit_on: Mapping[str, tuple[Tensor, Tensor]], judge_on: Mapping[str, tuple[Tensor, Tensor]]
+) -> dict[str, float]:
+    """ECE of the probability that the first item is right, both ways.
+
+    Args:
+        fit_on: way → (best scores, correct) of validation, where the probability is fitted.
+        judge_on: the same of the split that is measured.
+    """
+    return {
+        f"{way}_ece": calibration_error(MatchProbability.fit(*fit_on[way])(scores), correct)
+        for way, (scores, correct) in judge_on.items()
+    }
+
+
+def _rho(items: Gaussian, counts: Tensor) -> float:
+    known = counts > 0
+    if int(known.sum()) < 2:
+        return math.nan
+    return spearman(items.uncertainty()[known].double(), torch.log(counts[known].double()))
+
+
+def _thinned(x: Tensor, y: Tensor) -> list[list[float]]:
+    chosen = torch.linspace(0, len(x) - 1, min(POINTS, len(x))).round().long()
+    return [
+        [round(a, 6), round(b, 6)]
+        for a, b in zip(x[chosen].tolist(), y[chosen].tolist(), strict=True)
+    ]
