@@ -1,0 +1,48 @@
+"""ECCV Caption: the machine-and-human-verified positives of the COCO test split (an extra)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+
+import numpy as np
+
+from gaussmatch.metrics import map_at_r, r_precision, recall_at_k
+
+
+def eccv_positives() -> dict[str, dict[int, list[int]]]:
+    """``i2t`` and ``t2i``: COCO id of a query → COCO ids of its positives, from the package
+    ``eccv_caption``. Only some images and captions are queries there; all are in the gallery."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it warns where its faster JSON reader is missing
+            from eccv_caption import Metrics
+    except ImportError as error:
+        raise ImportError(
+            "ECCV Caption needs its ground truth: pip install 'gaussmatch[eccv]'"
+        ) from error
+    truth: dict[str, dict[int, list[int]]] = Metrics().eccv_gts
+    return truth
+
+
+def eccv_measures(
+    rankings: Mapping[str, np.ndarray], queries: Mapping[str, np.ndarray]
+) -> dict[str, float]:
+    """R@1, R-Precision and mAP@R in percent on ECCV Caption, for each direction given.
+
+    Args:
+        rankings: ``i2t`` or ``t2i`` → (queries × k) COCO ids, best first.
+        queries: the same keys → (queries), COCO id of each row.
+    """
+    truth, measures = eccv_positives(), {}
+    for way, ranked in rankings.items():
+        row = {int(q): n for n, q in enumerate(queries[way])}
+        missing = [q for q in truth[way] if q not in row]
+        if missing:
+            raise ValueError(f"ECCV Caption asks for {way} query {missing[0]}, which is not ranked")
+        rows = ranked[[row[q] for q in truth[way]]]
+        positives = list(truth[way].values())
+        measures[f"{way}_eccv_r1"] = recall_at_k(rows, positives, [1])[0]
+        measures[f"{way}_eccv_r_precision"] = r_precision(rows, positives)
+        measures[f"{way}_eccv_map_at_r"] = map_at_r(rows, positives)
+    return measures
