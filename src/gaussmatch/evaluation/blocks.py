@@ -16,7 +16,7 @@ vectors, with −‖a‖² and −‖b‖² beside it. What comes out is *closen
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -31,7 +31,7 @@ from gaussmatch.similarities.base import wide
 SMALL = 2**29
 """Below this many multiplications float64 is used throughout: it costs nothing that one feels."""
 
-CHUNK = 1024  # items lifted at a time
+CHUNK = 256  # items lifted at a time
 
 
 class Blocks:
@@ -77,20 +77,16 @@ class Blocks:
 
         samples = lift_images(some_images), lift_captions(some_captions)
         centres = [_Centre.of(a, b, squared) for a, b in zip(*samples, strict=True)]
-        self.offset = centres[0].captions(samples[1][0])[:, -1].median()
+        self.offset = centres[0].typical(samples[1][0])
         """What was taken off every score to keep the numbers small."""
         eps = torch.finfo(self.offset.dtype).eps
         self._floor = 16 * eps * torch.stack([c.size() for c in centres]).amax()
-        self._left = _filled(
-            "image",
-            images,
-            lambda g: [c.images(x) for c, x in _zip(centres, lift_images(g))],
-            self.dtype,
-        )
+        self._left = _filled("image", images, lift_images, [c.images for c in centres], self.dtype)
         self._right = _filled(
             "caption",
             captions,
-            lambda g: [c.captions(x, self.offset) for c, x in _zip(centres, lift_captions(g))],
+            lift_captions,
+            [partial(c.captions, self.offset) for c in centres],
             self.dtype,
         )
 
@@ -128,26 +124,38 @@ class _Centre:
         origin = (_middle(a) + _middle(b)) / 2
         return _Centre(origin, 2 * (_middle(a) - origin), _middle(b) - origin)
 
+    def typical(self, b: Tensor) -> Tensor:
+        """The middle of what depends on the caption alone."""
+        out = b.new_empty(len(b), b.shape[-1] + 2)
+        self.captions(b.new_zeros(()), b, out)
+        return out[:, -1].median()
+
     def size(self) -> Tensor:
         """How large the terms are that the centres take out."""
         taken = (self.u * self.v).abs().sum()
         return taken if self.origin is None else taken + self.origin.square().sum()
 
-    def images(self, a: Tensor) -> Tensor:
-        own = torch.zeros_like(a[:, 0])
+    def images(self, a: Tensor, out: Tensor) -> None:
+        """Write [a − u, (a − u)·v + own, 1] into ``out``."""
+        own: Tensor | float = 0.0
         if self.origin is not None:
             a = a - self.origin
-            a, own = 2 * a, -a.square().sum(-1)
+            own = -a.square().sum(-1)
+            a = 2 * a
         a = a - self.u
-        return torch.cat([a, (a @ self.v + own)[:, None], torch.ones_like(a[:, :1])], -1)
+        out[:, :-2] = a
+        out[:, -2] = a @ self.v + own
+        out[:, -1] = 1
 
-    def captions(self, b: Tensor, offset: Tensor | float = 0.0) -> Tensor:
-        own = torch.zeros_like(b[:, 0])
+    def captions(self, offset: Tensor, b: Tensor, out: Tensor) -> None:
+        """Write [b − v, 1, u·b + own − offset] into ``out``."""
+        own: Tensor | float = 0.0
         if self.origin is not None:
             b = b - self.origin
             own = -b.square().sum(-1)
-        constant = (b @ self.u + own - offset)[:, None]
-        return torch.cat([b - self.v, torch.ones_like(constant), constant], -1)
+        out[:, :-2] = b - self.v
+        out[:, -2] = 1
+        out[:, -1] = b @ self.u + own - offset
 
 
 def _middle(x: Tensor) -> Tensor:
@@ -157,23 +165,27 @@ def _middle(x: Tensor) -> Tensor:
 
 def _sample(g: Gaussian) -> Gaussian:
     """Some items, evenly spread: any centre is right, a typical one is best."""
-    return g[:: max(1, len(g) // 512)].to(wide(g))
+    return g[:: max(1, len(g) // 128)].to(wide(g))
 
 
 def _filled(
-    kind: str, g: Gaussian, lift: Callable[[Gaussian], list[Tensor]], dtype: torch.dtype
+    kind: str,
+    g: Gaussian,
+    lift: Callable[[Gaussian], Lifted],
+    writers: Sequence[Callable[[Tensor, Tensor], None]],
+    dtype: torch.dtype,
 ) -> list[Tensor]:
     """The lifted and centred vectors of one side, made in float64 and kept in ``dtype``."""
     filled: list[Tensor] = []
     for start in range(0, len(g), CHUNK):
-        parts = lift(g[start : start + CHUNK].to(wide(g)))
+        lifted = lift(g[start : start + CHUNK].to(wide(g)))
         if not filled:
-            filled = [x.new_empty(len(g), x.shape[-1], dtype=dtype) for x in parts]
-        for whole, part in _zip(filled, parts):
-            kept = whole[start : start + CHUNK].copy_(part)
-            bad = ~kept.isfinite().all(-1)
-            if bad.any():
-                at = start + int(bad.nonzero()[0])
+            filled = [x.new_empty(len(g), x.shape[-1] + 2, dtype=dtype) for x in lifted]
+        for write, x, whole in zip(writers, lifted, filled, strict=True):
+            kept = whole[start : start + CHUNK]
+            write(x, kept)
+            if not kept.abs().amax().isfinite():
+                at = start + int((~kept.isfinite()).any(-1).nonzero()[0])
                 raise ValueError(f"{kind} {at}: its embedding is too large to be scored in {dtype}")
     return filled
 

@@ -37,7 +37,9 @@ def pmrp(
     [0.0, 100.0]
     """
     rows = as_ranked(ranked)
-    parts = folds or [(np.arange(rows.shape[0]), np.arange(rows.shape[1]))]
+    parts: Sequence[tuple[slice | np.ndarray, np.ndarray | None]] = (
+        [(slice(None), None)] if folds is None else list(folds)
+    )
     values = []
     for queries, gallery in parts:
         each = pmrp_each(rows[queries], query_classes[queries], gallery_classes, zetas, gallery)
