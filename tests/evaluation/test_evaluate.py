@@ -109,12 +109,15 @@ def test_scenes_allow_everything(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert set(measures["selection"]) == {"10%", "20%", "30%", "40%", "50%"}
     assert measures["selection"]["50%"]["triplets"] > 50
     assert math.isfinite(measures["selection"]["50%"]["caption_c_uncertainty"])
-    assert "<svg" in (tmp_path / "vsepp-kl" / "uncertainty-test.svg").read_text()
+    assert "<svg" in (tmp_path / "vsepp-kl" / "evaluation-test.svg").read_text()
     result = read_json(tmp_path / "vsepp-kl" / "against-test.json")
     assert 0 < result["measures"]["i2t_r1"]["p"] <= 1
     point = read_json(tmp_path / "vsepp" / "evaluation-test.json")
     assert "t2i_aurc" not in point
     assert "t2i_score_aurc" in point
     assert main(["evaluate", str(tmp_path / "vsepp"), "--data.seed", "1"]) == 0
+    other = read_json(tmp_path / "vsepp" / "evaluation-test-data.seed-1.json")
+    assert other["provenance"]["recipe"]["data"]["seed"] == 1
+    assert read_json(tmp_path / "vsepp" / "evaluation-test.json") == point
     assert main([*words, "--data.size", "huge"]) == 2
     assert "huge" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from typing import Any
 
 from gaussmatch.cli.tables import measures_table, plain_table
 from gaussmatch.data import DataSet, load_data
-from gaussmatch.evaluation.evaluate import Evaluation, against, measure_run
+from gaussmatch.evaluation.evaluate import Evaluation, against, file_stem, measure_run
 from gaussmatch.evaluation.tables import comparison, rows
 from gaussmatch.experiments.figures import deciles
 from gaussmatch.files import write_json, write_text
@@ -36,21 +36,21 @@ def run(argv: Sequence[str]) -> None:
     for folder in dict.fromkeys([*options.runs, *filter(None, [options.against])]):
         name = load(folder).recipe.title or folder.name
         data = load_data(load_recipe(folder / "recipe.yaml", overrides).data)
-        found[folder] = (data, measure_run(folder, options.split, data))
-        _show(name, folder, options.split, found[folder][1].measures)
+        found[folder] = (data, measure_run(folder, options.split, data, overrides))
+        _show(name, folder, file_stem(options.split, overrides), found[folder][1].measures)
         table.append((name, found[folder][1].measures))
     print(measures_table(table))
     if options.against is not None:
         _compare(options, found)
 
 
-def _show(name: str, folder: Path, split: str, measures: Mapping[str, Any]) -> None:
+def _show(name: str, folder: Path, stem: str, measures: Mapping[str, Any]) -> None:
     about = f"{measures['images']} images, {measures['captions']} captions"
     print(f"{name} on {measures['data']}: {about}\n")
     print(plain_table([("measure", "images", "captions"), *rows(measures)]))
-    written = [f"evaluation-{split}.{kind}" for kind in ("json", "md", "tex")]
+    written = [f"{stem}.{kind}" for kind in ("json", "md", "tex")]
     if "t2i_deciles" in measures:
-        picture = folder / f"uncertainty-{split}.svg"
+        picture = folder / f"{stem}.svg"
         try:
             write_text(picture, deciles(measures))
             written.append(picture.name)

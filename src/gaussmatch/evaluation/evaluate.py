@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from gaussmatch.evaluation.triplets import selection
 from gaussmatch.files import write_json, write_text
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import bootstrap, paired_test
+from gaussmatch.recipe import load_recipe
 from gaussmatch.run import Model, load
 
 
@@ -38,19 +40,37 @@ def evaluate_run(run: Path, split: str = "test", data: DataSet | None = None) ->
     return measure_run(run, split, data).measures
 
 
-def measure_run(run: Path, split: str = "test", data: DataSet | None = None) -> Evaluation:
-    """As ``evaluate_run``, with the values of each query."""
+def measure_run(
+    run: Path, split: str = "test", data: DataSet | None = None, overrides: Sequence[str] = ()
+) -> Evaluation:
+    """As ``evaluate_run``, with the values of each query.
+
+    Args:
+        overrides: fields of the recipe's data, as ``["--data.seed", "1"]``; the files then carry
+            them in their names, so that they never pass for the run's own.
+    """
     model = load(run)
-    data = data if data is not None else load_data(model.recipe.data)
+    asked = load_recipe(run / "recipe.yaml", overrides).data
+    data = data if data is not None else load_data(asked)
     found = measure(model, data, split)
-    found.measures["provenance"] = provenance(
-        model.recipe, data.split(split), run / "model.safetensors"
-    )
+    recipe = replace(model.recipe, data=asked)
+    found.measures["provenance"] = provenance(recipe, data.split(split), run / "model.safetensors")
     title = model.recipe.title or run.name
-    write_text(run / f"evaluation-{split}.md", markdown(title, found.measures))
-    write_text(run / f"evaluation-{split}.tex", latex(title, found.measures))
-    write_json(run / f"evaluation-{split}.json", found.measures)  # last: it means "done"
+    stem = file_stem(split, overrides)
+    write_text(run / f"{stem}.md", markdown(title, found.measures))
+    write_text(run / f"{stem}.tex", latex(title, found.measures))
+    write_json(run / f"{stem}.json", found.measures)  # last: it means "done"
     return found
+
+
+def file_stem(split: str, overrides: Sequence[str] = ()) -> str:
+    """The name of what is written, without its ending.
+
+    >>> file_stem("test"), file_stem("test", ["--data.seed", "1"])
+    ('evaluation-test', 'evaluation-test-data.seed-1')
+    """
+    words = "-".join(overrides).replace("--", "").replace("=", "-")
+    return "-".join(filter(None, ["evaluation", split, re.sub(r"[^\w.-]", "_", words)]))
 
 
 def evaluate(model: Model, data: DataSet, split: str = "test") -> dict[str, Any]:

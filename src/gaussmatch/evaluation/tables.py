@@ -48,7 +48,8 @@ def rows(measures: Mapping[str, Any]) -> list[Row]:
     rho = [_cell(measures, key) for key in ("image_rho", "caption_rho")]
     if any(rho):
         shown.append(("ρ of uncertainty with ambiguity", rho[0], rho[1]))
-    for threshold, chosen in measures.get("selection", {}).items():
+    for limit, chosen in measures.get("selection", {}).items():
+        threshold = f"{limit} ({chosen['triplets']:.0f} triplets)"
         for name in "ac":
             cells = [f"{chosen[f'{kind}_{name}']:.1f}" for kind in ("crop", "caption")]
             shown.append((f"selection by {name.upper()}, area < {threshold}", *cells))  # type: ignore[arg-type]
