@@ -39,7 +39,8 @@ def ranks(
 def ranks_of(blocks: Blocks, pairs: Relevance) -> tuple[Tensor, Tensor]:
     """``ranks`` of scores that are already lifted."""
     of_images = pairs.transpose()  # image by image, as the blocks come
-    image, caption = of_images.query_of, of_images.items
+    device = blocks.offset.device
+    image, caption = of_images.query_of.to(device), of_images.items.to(device)
     close, rounding = blocks.pairs(image, caption)
     least_i, least_c = (
         close.new_full((size,), torch.inf).scatter_reduce(
@@ -47,7 +48,7 @@ def ranks_of(blocks: Blocks, pairs: Relevance) -> tuple[Tensor, Tensor]:
         )
         for size, ids in ((blocks.images, image), (blocks.captions, caption))
     )
-    i2t, t2i = torch.zeros(blocks.images).long(), torch.zeros(blocks.captions).long()
+    i2t, t2i = image.new_zeros(blocks.images), image.new_zeros(blocks.captions)
     for start in range(0, blocks.images, ROWS):
         stop = min(start + ROWS, blocks.images)
         scores = blocks.rows(start, stop)
@@ -58,6 +59,7 @@ def ranks_of(blocks: Blocks, pairs: Relevance) -> tuple[Tensor, Tensor]:
         right = scores[i - start, c]  # right items do not stand in the way
         i2t.index_add_(0, i, -(right >= least_i[i]).long())
         t2i.index_add_(0, c, -(right >= least_c[c]).long())
+    i2t, t2i = i2t.cpu(), t2i.cpu()
     i2t[of_images.counts == 0] = NEVER
     t2i[pairs.counts == 0] = NEVER
     return i2t, t2i
