@@ -84,6 +84,23 @@ def test_closeness_is_the_score(name):
     assert (rounding > 0).all()
 
 
+@pytest.mark.parametrize("name", ["kl", "min_kl", "wasserstein"])
+@pytest.mark.parametrize("tile", [(1, 1), (7, 20), (30, 8), (99, 99)])
+def test_tiles_cover_everything_once(name, tile, monkeypatch):
+    monkeypatch.setattr("gaussmatch.evaluation.blocks.TILE", tile)
+    s, pairs = similarity(name), relation(0.2)
+    images, captions = gaussians(IMAGES, "ellipsoid"), gaussians(CAPTIONS, "ellipsoid")
+    blocks = Blocks(s, images, captions)
+    whole = torch.full((IMAGES, CAPTIONS), torch.nan, dtype=torch.float64)
+    for rows, columns, part in blocks.tiles():
+        assert whole[rows, columns].isnan().all()
+        whole[rows, columns] = part
+    torch.testing.assert_close(whole, blocks.rows(0, IMAGES))
+    i2t, t2i = ranks(s, images, captions, pairs)
+    assert i2t.tolist() == first_ranks(whole, pairs.transpose().dense()).tolist()
+    assert t2i.tolist() == first_ranks(whole.T.contiguous(), pairs.dense()).tolist()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_top_agrees_with_brute_force(name):
     s = similarity(name)

@@ -16,7 +16,7 @@ vectors, with −‖a‖² and −‖b‖² beside it. What comes out is *closen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,6 +30,9 @@ from gaussmatch.similarities.base import wide
 
 SMALL = 2**29
 """Below this many multiplications float64 is used throughout: it costs nothing that one feels."""
+
+TILE = (4096, 1024)
+"""Images × captions of one part of ``tiles``, at most."""
 
 CHUNK = 256  # items lifted at a time
 
@@ -97,6 +100,23 @@ class Blocks:
     def columns(self, start: int, stop: int) -> Float[Tensor, "block images"]:
         """Captions ``start:stop`` as queries."""
         return _product([b[start:stop] for b in self._right], self._left)
+
+    def tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
+        """All of it once, in parts that stay in the processor's cache: (images, captions, part).
+
+        A part is only good until the next one is asked for: they share their memory.
+        """
+        height, width = (
+            -(-size // -(-size // most))  # parts of one size, none larger than ``most``
+            for size, most in ((self.images, TILE[0]), (self.captions, TILE[1]))
+        )
+        room = [self._left[0].new_empty(height * width) for _ in self._left[:2]]
+        for j in range(0, self.captions, width):
+            columns = slice(j, min(j + width, self.captions))
+            for i in range(0, self.images, height):
+                rows = slice(i, min(i + height, self.images))
+                left, right = [a[rows] for a in self._left], [b[columns] for b in self._right]
+                yield rows, columns, _product(left, right, room)
 
     def pairs(self, image: Tensor, caption: Tensor) -> tuple[Tensor, Tensor]:
         """Closeness of listed pairs, and how much of it can be rounding: both (pairs,)."""
@@ -198,10 +218,14 @@ def _refuse(kind: str, g: Gaussian) -> None:
             raise ValueError(f"the {what} of {kind} {at} holds a NaN or infinity")
 
 
-def _product(left: list[Tensor], right: list[Tensor]) -> Tensor:
-    best = left[0] @ right[0].T
+def _product(left: list[Tensor], right: list[Tensor], room: Sequence[Tensor] = ()) -> Tensor:
+    """The best over the lifts of each product, in the memory given, if any."""
+    shape = len(left[0]), len(right[0])
+    outs: list[Tensor | None] = [r[: shape[0] * shape[1]].view(shape) for r in room]
+    outs = outs or [None, None]
+    best = torch.matmul(left[0], right[0].T, out=outs[0])
     for a, b in _zip(left[1:], right[1:]):
-        torch.maximum(best, a @ b.T, out=best)
+        torch.maximum(best, torch.matmul(a, b.T, out=outs[-1]), out=best)
     return best
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gaussmatch.evaluation.blocks import Blocks
-from gaussmatch.evaluation.retrieval import ROWS
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import (
     MatchProbability,
@@ -39,13 +38,12 @@ def ambiguity(images: Gaussian, captions: Gaussian, relevance: Relevance) -> dic
 
 def best_scores(blocks: Blocks) -> tuple[Tensor, Tensor]:
     """The closeness of each image to its nearest caption, and of each caption to its image."""
-    i2t = torch.empty(blocks.images, dtype=blocks.dtype)
-    t2i = torch.full((blocks.captions,), -torch.inf, dtype=blocks.dtype)
-    for start in range(0, blocks.images, ROWS):
-        scores = blocks.rows(start, min(start + ROWS, blocks.images))
-        i2t[start : start + ROWS] = scores.amax(1)
-        t2i = t2i.maximum(scores.amax(0))
-    return i2t.double() + blocks.offset, t2i.double() + blocks.offset
+    i2t = blocks.offset.new_full((blocks.images,), -torch.inf)
+    t2i = blocks.offset.new_full((blocks.captions,), -torch.inf)
+    for rows, columns, scores in blocks.tiles():
+        i2t[rows] = i2t[rows].maximum(scores.amax(1))
+        t2i[columns] = t2i[columns].maximum(scores.amax(0))
+    return (i2t + blocks.offset).cpu(), (t2i + blocks.offset).cpu()
 
 
 def selective(way: str, correct: Tensor, unsure: Tensor, kind: str = "") -> dict[str, Any]:

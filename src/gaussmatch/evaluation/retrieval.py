@@ -39,7 +39,7 @@ def ranks(
 def ranks_of(blocks: Blocks, pairs: Relevance) -> tuple[Tensor, Tensor]:
     """``ranks`` of scores that are already lifted."""
     of_images = pairs.transpose()  # image by image, as the blocks come
-    device = blocks.offset.device
+    starts, device = of_images.indptr, blocks.offset.device
     image, caption = of_images.query_of.to(device), of_images.items.to(device)
     close, rounding = blocks.pairs(image, caption)
     least_i, least_c = (
@@ -49,14 +49,13 @@ def ranks_of(blocks: Blocks, pairs: Relevance) -> tuple[Tensor, Tensor]:
         for size, ids in ((blocks.images, image), (blocks.captions, caption))
     )
     i2t, t2i = image.new_zeros(blocks.images), image.new_zeros(blocks.captions)
-    for start in range(0, blocks.images, ROWS):
-        stop = min(start + ROWS, blocks.images)
-        scores = blocks.rows(start, stop)
-        i2t[start:stop] = _count(scores >= least_i[start:stop, None], 1)
-        t2i += _count(scores >= least_c, 0)
-        here = slice(int(of_images.indptr[start]), int(of_images.indptr[stop]))
-        i, c = image[here], caption[here]
-        right = scores[i - start, c]  # right items do not stand in the way
+    for rows, columns, scores in blocks.tiles():
+        i2t[rows] += _count(scores >= least_i[rows, None], 1)
+        t2i[columns] += _count(scores >= least_c[columns], 0)
+        here = slice(int(starts[rows.start]), int(starts[rows.stop]))
+        inside = (caption[here] >= columns.start) & (caption[here] < columns.stop)
+        i, c = image[here][inside], caption[here][inside]
+        right = scores[i - rows.start, c - columns.start]  # right items do not stand in the way
         i2t.index_add_(0, i, -(right >= least_i[i]).long())
         t2i.index_add_(0, c, -(right >= least_c[c]).long())
     i2t, t2i = i2t.cpu(), t2i.cpu()
