@@ -1,0 +1,222 @@
+"""Photos → features in the precomputed layout, in shards that survive a kill.
+
+Each shard is a whole file or not there, so a killed extraction goes on where it was. Several
+processes may share the work, each with its own part of the shards; whoever finds all shards of a
+split joins them into one array.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from gaussmatch.data.boxes import Boxes
+from gaussmatch.data.features import MANIFEST, Manifest, encode
+from gaussmatch.data.listing import Listing, Photo
+from gaussmatch.data.pictures import open_picture
+from gaussmatch.encoders.timm_backbone import TimmBackbone
+from gaussmatch.files import atomic, write_text
+
+UNREADABLE = "unreadable.txt"
+"""Ids of the photos that were left out."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the work is cut.
+
+    Args:
+        shard: photos in a shard.
+        batch: photos that go through the network at once.
+        part: (k, of): do every ``of``-th shard, from the k-th (from 0).
+        workers: threads that decode photos.
+        skip_unreadable: leave out what cannot be decoded; it is listed in ``unreadable.txt``.
+    """
+
+    shard: int = 256
+    batch: int = 32
+    part: tuple[int, int] = (0, 1)
+    workers: int = 2
+    skip_unreadable: bool = False
+
+    def __post_init__(self) -> None:
+        k, of = self.part
+        if not 0 <= k < of:
+            raise ValueError(f"part {k}/{of}: must be 0/N to N-1/N")
+        if min(self.shard, self.batch, self.workers) < 1:
+            raise ValueError("shard, batch and workers must be at least 1")
+
+
+def extract(
+    listing: Listing,
+    out: Path,
+    net: TimmBackbone,
+    manifest: Manifest,
+    *,
+    plan: Plan | None = None,
+    boxes: Boxes | None = None,
+    progress: bool = True,
+) -> bool:
+    """Fill ``out``; returns whether everything is there (other parts may still be at work)."""
+    plan = plan or Plan()
+    _claim(out, manifest)
+    missing = [p.path for p in listing.photos if not p.path.is_file()]
+    if missing and not plan.skip_unreadable:
+        raise FileNotFoundError(
+            f"{missing[0]}: no such image ({len(missing)} of {len(listing.photos)} are missing); "
+            "see 'gaussmatch data check', or leave them out with --skip-unreadable"
+        )
+    splits = {name: photos for name, photos in listing.splits.items() if photos}
+    with tqdm(total=len(listing.photos), unit="photo", disable=not progress) as bar:
+        for name, photos in splits.items():
+            bar.set_description(f"{listing.name}/{name}")
+            if (out / f"{name}_ims.npy").is_file():
+                bar.update(len(photos))
+                continue
+            _shards(name, photos, out, net, manifest, plan, boxes, bar)
+    joined = [_join(name, photos, out, plan) for name, photos in splits.items()]
+    return all(joined)
+
+
+def _claim(out: Path, manifest: Manifest) -> None:
+    """Never mix features of two networks in one folder."""
+    if (out / MANIFEST).is_file():
+        before = Manifest.load(out)
+        if (before.backbone, before.sha256, before.kind) != (
+            manifest.backbone,
+            manifest.sha256,
+            manifest.kind,
+        ):
+            raise ValueError(
+                f"{out} holds {before.kind} features of {before.backbone}; "
+                "go on with the same settings, or choose another folder with --out"
+            )
+        return
+    if out.is_dir() and any(out.iterdir()):
+        raise FileExistsError(f"{out} is not empty and holds no {MANIFEST}; choose another --out")
+    manifest.save(out)
+
+
+def _shard_files(name: str, photos: Sequence[Photo], out: Path, plan: Plan) -> list[Path]:
+    count = -(-len(photos) // plan.shard)
+    return [out / "shards" / f"{name}-{plan.shard}-{i:05}.npz" for i in range(count)]
+
+
+def _shards(
+    name: str,
+    photos: Sequence[Photo],
+    out: Path,
+    net: TimmBackbone,
+    manifest: Manifest,
+    plan: Plan,
+    boxes: Boxes | None,
+    bar: tqdm[NoReturn],
+) -> None:
+    k, of = plan.part
+    with ThreadPoolExecutor(plan.workers) as pool:
+        for i, path in enumerate(_shard_files(name, photos, out, plan)):
+            chunk = photos[i * plan.shard : (i + 1) * plan.shard]
+            if i % of != k or path.is_file():
+                bar.update(len(chunk))
+                continue
+            rows, kept = [], []
+            for start in range(0, len(chunk), plan.batch):
+                batch = chunk[start : start + plan.batch]
+                read = list(pool.map(lambda p: _picture(p, net, boxes, plan), batch))
+                good = [(j, picture) for j, picture in enumerate(read) if picture is not None]
+                if good:
+                    pictures = torch.stack([picture for _, picture in good])
+                    if boxes is None:
+                        features = encode(net, manifest.kind, pictures)
+                    else:
+                        told = torch.stack([boxes.of(batch[j]) for j, _ in good])
+                        features = net.boxes(pictures, told).numpy()
+                    rows.append(_half(features, batch[0]))
+                    kept += [start + j for j, _ in good]
+                bar.update(len(batch))
+            with atomic(path) as temporary, open(temporary, "wb") as file:
+                features = np.concatenate(rows) if rows else np.zeros((0, 0), np.float16)
+                np.savez(file, features=features, kept=np.array(kept, dtype=np.int64))
+
+
+def _picture(
+    photo: Photo, net: TimmBackbone, boxes: Boxes | None, plan: Plan
+) -> torch.Tensor | None:
+    try:
+        picture = open_picture(photo.path)
+    except (ValueError, OSError) as error:
+        if plan.skip_unreadable:
+            return None
+        raise ValueError(
+            f"{error}; repair or remove it, or leave such photos out with --skip-unreadable"
+        ) from error
+    return net.picture(picture) if boxes is None else net.whole_picture(picture)
+
+
+def _half(features: np.ndarray, first: Photo) -> np.ndarray:
+    """float16, refused where it does not hold the numbers."""
+    with np.errstate(over="ignore"):
+        half = features.astype(np.float16)
+    if not np.isfinite(half).all():
+        raise ValueError(f"the features of a photo from {first.path} on are not finite in float16")
+    return half
+
+
+def _join(name: str, photos: Sequence[Photo], out: Path, plan: Plan) -> bool:
+    """One array of all shards of a split, row by row through a memory map."""
+    target, files = out / f"{name}_ims.npy", _shard_files(name, photos, out, plan)
+    if target.is_file():
+        return True
+    if not all(path.is_file() for path in files):
+        return False
+    kept: list[int] = []
+    shapes = []
+    for i, path in enumerate(files):
+        with np.load(path) as shard:
+            kept += (i * plan.shard + shard["kept"]).tolist()
+            shapes.append(shard["features"].shape)
+    if not kept:
+        raise ValueError(f"{out}: no photo of {name} could be read")
+    _write_words(name, [photos[i] for i in kept], out)
+    lost = sorted(set(range(len(photos))) - set(kept))
+    if lost:
+        with open(out / UNREADABLE, "a", encoding="utf-8") as file:
+            file.writelines(f"{photos[i].id}\n" for i in lost)
+    width = next(shape[1:] for shape in shapes if shape[0])
+    with atomic(target) as temporary:
+        array = np.lib.format.open_memmap(
+            temporary, mode="w+", dtype=np.float16, shape=(len(kept), *width)
+        )
+        row = 0
+        for path in files:
+            with np.load(path) as shard:
+                if len(shard["kept"]):
+                    array[row : row + len(shard["kept"])] = shard["features"]
+                    row += len(shard["kept"])
+        array.flush()
+        del array
+    for path in files:
+        path.unlink()
+    if not os.listdir(out / "shards"):
+        shutil.rmtree(out / "shards")
+    return True
+
+
+def _write_words(name: str, photos: Sequence[Photo], out: Path) -> None:
+    def lines(words: Sequence[object]) -> str:
+        return "".join(f"{word}\n" for word in words)
+
+    counts = [len(photo.captions) for photo in photos]
+    write_text(out / f"{name}_ims_files.txt", lines([photo.id for photo in photos]))
+    write_text(out / f"{name}_caps.txt", lines([c.text for p in photos for c in p.captions]))
+    rows = [i for i, count in enumerate(counts) for _ in range(count)]
+    write_text(out / f"{name}_rows.txt", lines(rows))
