@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gaussmatch.data import flickr, folder
+from gaussmatch.data import coco, flickr, folder, visual_genome
 from gaussmatch.data.extract import UNREADABLE, extract
 from gaussmatch.data.features import (
     MANIFEST,
@@ -29,6 +29,10 @@ READERS: dict[str, Callable[[DataRecipe, Path], Listing]] = {
     "folder": lambda recipe, root: folder.read(root),
     "flickr8k": lambda recipe, root: flickr.read_flickr8k(root),
     "flickr30k": lambda recipe, root: flickr.read_flickr30k(root),
+    "coco": lambda recipe, root: coco.read(root, _path(recipe.cxc)),
+    "visual-genome": lambda recipe, root: visual_genome.read(
+        root, None if recipe.coco is None else coco.training_images(Path(recipe.coco))
+    ),
 }
 """A new data set of photos is one reader of its files, named here."""
 
@@ -91,6 +95,10 @@ def _check_kind(recipe: DataRecipe, path: Path) -> None:
     held, asked = Manifest.load(path).kind, kind_of(recipe)
     if (held == "pooled") != (asked == "pooled"):
         raise ValueError(f"data.features is {asked}, but {path} holds {held} features")
+
+
+def _path(given: str | None) -> Path | None:
+    return None if given is None else Path(given).expanduser()
 
 
 def _without_unreadable(listing: Listing, given: Path) -> Listing:
