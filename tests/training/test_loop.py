@@ -96,7 +96,7 @@ def test_resumed_equals_uninterrupted(
     assert all(torch.equal(a[k], b[k]) for k in a)
 
     def without_clock(folder: Path) -> list[dict[str, float]]:
-        clock = ("seconds", "pairs_per_s")
+        clock = ("seconds", "pairs_per_s", "waiting")
         return [{k: v for k, v in r.items() if k not in clock} for r in read_log(folder)]
 
     assert without_clock(whole) == without_clock(broken)

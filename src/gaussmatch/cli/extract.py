@@ -14,6 +14,7 @@ from gaussmatch.data.features import Kind, describe
 from gaussmatch.data.photos import READERS, read_listing
 from gaussmatch.encoders.timm_backbone import TimmBackbone
 from gaussmatch.recipe import DataName, DataRecipe
+from gaussmatch.training.setup import choose_device
 
 
 def run(argv: Sequence[str]) -> None:
@@ -28,7 +29,8 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--features", default="pooled", choices=("pooled", "regions"))
     parser.add_argument("--boxes", type=Path, help="JSON lines of a detector's boxes, for regions")
     parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=8, help="photos at once; more on a GPU")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, mps, or auto")
     parser.add_argument("--shard", type=int, default=256, help="photos in what a kill can lose")
     parser.add_argument(
         "--part", type=_part, default=(0, 1), help="k/N: every N-th shard, k from 0"
@@ -47,7 +49,7 @@ def run(argv: Sequence[str]) -> None:
     plan = Plan(
         options.shard, options.batch, options.part, options.workers, options.skip_unreadable
     )
-    net = TimmBackbone(options.backbone, options.weights)
+    net = TimmBackbone(options.backbone, options.weights).to(choose_device(options.device))
     manifest = describe(net, options.weights, kind)
     done = extract(listing, options.out, net, manifest, plan=plan, boxes=boxes)
     if (options.out / UNREADABLE).is_file():

@@ -43,7 +43,7 @@ class Plan:
     """
 
     shard: int = 256
-    batch: int = 32
+    batch: int = 8
     part: tuple[int, int] = (0, 1)
     workers: int = 2
     skip_unreadable: bool = False
@@ -132,16 +132,11 @@ def _shards(
             for start in range(0, len(chunk), plan.batch):
                 batch = chunk[start : start + plan.batch]
                 read = list(pool.map(lambda p: _picture(p, net, boxes, plan), batch))
-                good = [(j, picture) for j, picture in enumerate(read) if picture is not None]
+                good = [j for j, picture in enumerate(read) if picture is not None]
                 if good:
-                    pictures = torch.stack([picture for _, picture in good])
-                    if boxes is None:
-                        features = encode(net, manifest.kind, pictures)
-                    else:
-                        told = torch.stack([boxes.of(batch[j]) for j, _ in good])
-                        features = net.boxes(pictures, told).numpy()
-                    rows.append(_half(features, batch[0]))
-                    kept += [start + j for j, _ in good]
+                    pictures = torch.stack([p for p in read if p is not None])
+                    rows.append(_features([batch[j] for j in good], pictures, net, manifest, boxes))
+                    kept += [start + j for j in good]
                 bar.update(len(batch))
             with atomic(path) as temporary, open(temporary, "wb") as file:
                 features = np.concatenate(rows) if rows else np.zeros((0, 0), np.float16)
@@ -151,6 +146,7 @@ def _shards(
 def _picture(
     photo: Photo, net: TimmBackbone, boxes: Boxes | None, plan: Plan
 ) -> torch.Tensor | None:
+    """The photo as the network takes it; ``None`` if it is broken and may be left out."""
     try:
         picture = open_picture(photo.path)
     except (ValueError, OSError) as error:
@@ -162,12 +158,24 @@ def _picture(
     return net.picture(picture) if boxes is None else net.whole_picture(picture)
 
 
-def _half(features: np.ndarray, first: Photo) -> np.ndarray:
-    """float16, refused where it does not hold the numbers."""
+def _features(
+    photos: Sequence[Photo],
+    pictures: torch.Tensor,
+    net: TimmBackbone,
+    manifest: Manifest,
+    boxes: Boxes | None,
+) -> np.ndarray:
+    """float16 features; refused where half precision does not hold them."""
+    if boxes is None:
+        features = encode(net, manifest.kind, pictures)
+    else:
+        told = torch.stack([boxes.of(photo) for photo in photos]).to(net.device)
+        features = net.boxes(pictures.to(net.device), told).cpu().numpy()
     with np.errstate(over="ignore"):
         half = features.astype(np.float16)
-    if not np.isfinite(half).all():
-        raise ValueError(f"the features of a photo from {first.path} on are not finite in float16")
+    for photo, row in zip(photos, half, strict=True):
+        if not np.isfinite(row).all():
+            raise ValueError(f"{photo.path}: its features are not finite in float16")
     return half
 
 

@@ -85,7 +85,7 @@ def featuriser_with(net: TimmBackbone, kind: Kind) -> Featurise:
             "give ready features (an array)"
         )
 
-    def featurise(images: Sequence[Image.Image], batch: int = 32) -> np.ndarray:
+    def featurise(images: Sequence[Image.Image], batch: int = 8) -> np.ndarray:
         parts = [
             encode(net, kind, torch.stack([net.picture(image) for image in images[i : i + batch]]))
             for i in range(0, len(images), batch)
@@ -97,5 +97,6 @@ def featuriser_with(net: TimmBackbone, kind: Kind) -> Featurise:
 
 def encode(net: TimmBackbone, kind: Kind, pictures: torch.Tensor) -> np.ndarray:
     """Pictures as the network takes them → float32 features."""
-    out = net.pooled(pictures) if kind == "pooled" else net.grid(pictures)
-    return np.asarray(out.float().numpy())
+    given = pictures.to(net.device)
+    out = net.pooled(given) if kind == "pooled" else net.grid(given)
+    return np.asarray(out.float().cpu().numpy())

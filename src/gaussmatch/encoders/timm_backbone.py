@@ -32,10 +32,15 @@ class TimmBackbone(nn.Module):
     def __init__(self, name: str, weights: str | Path | None = None) -> None:
         super().__init__()
         self.name = name
-        self.net = _create(name, weights).eval().requires_grad_(False)
+        net = _create(name, weights).eval().requires_grad_(False)
+        self.net = net.to(memory_format=torch.channels_last)  # twice as fast on a CPU
         self.width = int(self.net.num_features)
         self._transform = _transform(self.net)
         self._squeeze = _transform(self.net, crop_pct=1.0, crop_mode="squash")
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.net.parameters()).device
 
     def picture(self, image: Image.Image) -> Float[Tensor, "3 h w"]:
         """A picture as the network takes it: resized, centre crop, normalised."""
@@ -48,7 +53,8 @@ class TimmBackbone(nn.Module):
     @torch.inference_mode()
     def pooled(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n f"]:
         """One vector a picture."""
-        out: Tensor = self.net.forward_head(self.net.forward_features(pictures), pre_logits=True)
+        given = pictures.contiguous(memory_format=torch.channels_last)
+        out: Tensor = self.net.forward_head(self.net.forward_features(given), pre_logits=True)
         return out
 
     @torch.inference_mode()
@@ -62,7 +68,7 @@ class TimmBackbone(nn.Module):
     ) -> Float[Tensor, "n r f"]:
         """The mean over each box (left, top, right, bottom as shares of the side) of the map."""
         n, r = boxes.shape[:2]
-        steps = (torch.arange(_POINTS) + 0.5) / _POINTS
+        steps = (torch.arange(_POINTS, device=boxes.device) + 0.5) / _POINTS
         low, size = boxes[..., :2], boxes[..., 2:] - boxes[..., :2]
         x = low[..., 0, None] + size[..., 0, None] * steps  # n r p
         y = low[..., 1, None] + size[..., 1, None] * steps
@@ -80,7 +86,8 @@ class TimmBackbone(nn.Module):
 
     def map(self, pictures: Tensor) -> Float[Tensor, "n f h w"]:
         """The last feature map, whatever layout the network has."""
-        out: Tensor = self.net.forward_features(pictures)
+        given = pictures.contiguous(memory_format=torch.channels_last)
+        out: Tensor = self.net.forward_features(given)
         if out.ndim == 3:  # tokens of a transformer
             out = out[:, getattr(self.net, "num_prefix_tokens", 0) :]
             side = math.isqrt(out.shape[1])
@@ -98,7 +105,7 @@ class TimmBackbone(nn.Module):
         digest = hashlib.sha256(self.name.encode())
         for key, value in sorted(self.net.state_dict().items()):
             digest.update(key.encode())
-            digest.update(value.contiguous().numpy().tobytes())
+            digest.update(value.cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
 
 
