@@ -113,6 +113,26 @@ def test_a_kill_loses_one_shard_at_most(
     assert sum(counted) == 10 - 4
 
 
+def test_other_photos_are_not_taken_for_the_same(
+    root: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a kill, and after the end: rows never belong to other photos than they say."""
+    net, listing = TimmBackbone(BACKBONE, weights), read_flickr8k(root)
+    manifest, out = describe(net, weights, "pooled"), root.parent / "features"
+    extract(listing, out, net, manifest, plan=Plan(2, 2, (0, 2), 1), progress=False)
+    lines = (root / "Flickr_8k.trainImages.txt").read_text().splitlines(keepends=True)
+    (root / "Flickr_8k.trainImages.txt").write_text("".join(lines[1:]))
+    assert main(words(root, weights)) == 0
+    fresh = root.parent / "fresh"
+    extract(read_flickr8k(root), fresh, net, manifest, progress=False)
+    a, b = (np.load(folder / "train_ims.npy") for folder in (out, fresh))
+    np.testing.assert_allclose(a, b, atol=1e-2)
+    (root / "Flickr_8k.trainImages.txt").write_text("".join(lines))
+    capsys.readouterr()
+    assert main(words(root, weights)) == 2
+    assert "train_ims_files.txt: the photos of train are others now" in capsys.readouterr().err
+
+
 def test_two_parts_make_what_one_makes(root: Path, weights: Path) -> None:
     assert main(words(root, weights)) == 0
     whole = np.load(root.parent / "features" / "train_ims.npy")

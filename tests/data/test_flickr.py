@@ -26,6 +26,8 @@ def test_flickr8k_small(tmp_path: Path) -> None:
     assert [data.test.relevance.of(c).tolist() for c in range(4)] == [[0], [0], [1], [0, 1]]
     assert data.dev.relevance is None
     assert data.test.images.picture(0) is None
+    few = DataRecipe(name="flickr8k", root=str(root), extracted="net.npy", dev_images=1)
+    assert (len(load_data(few).dev.images), len(load_data(few).dev.captions)) == (1, 2)
 
 
 def test_bad_split_files(tmp_path: Path) -> None:
@@ -77,7 +79,7 @@ def test_features_that_do_not_fit(tmp_path: Path) -> None:
     (root / "net_files.txt").unlink()
     with pytest.raises(FileNotFoundError, match=r"net_files\.txt: missing"):
         load_data(recipe)
-    with pytest.raises(ValueError, match=r"no manifest\.json"):
+    with pytest.raises(ValueError, match=r"net\.npy has no manifest\.json"):
         featuriser(recipe)
 
 

@@ -23,6 +23,7 @@ from gaussmatch.data.boxes import Boxes
 from gaussmatch.data.features import MANIFEST, Manifest, encode
 from gaussmatch.data.listing import Listing, Photo
 from gaussmatch.data.pictures import open_picture
+from gaussmatch.data.sources import read_lines
 from gaussmatch.encoders.timm_backbone import TimmBackbone
 from gaussmatch.files import atomic, write_text
 
@@ -80,6 +81,7 @@ def extract(
         for name, photos in splits.items():
             bar.set_description(f"{listing.name}/{name}")
             if (out / f"{name}_ims.npy").is_file():
+                _check_same(name, photos, out)
                 bar.update(len(photos))
                 continue
             _shards(name, photos, out, net, manifest, plan, boxes, bar)
@@ -125,7 +127,7 @@ def _shards(
     with ThreadPoolExecutor(plan.workers) as pool:
         for i, path in enumerate(_shard_files(name, photos, out, plan)):
             chunk = photos[i * plan.shard : (i + 1) * plan.shard]
-            if i % of != k or path.is_file():
+            if i % of != k or _is_of(path, chunk):
                 bar.update(len(chunk))
                 continue
             rows, kept = [], []
@@ -140,7 +142,29 @@ def _shards(
                 bar.update(len(batch))
             with atomic(path) as temporary, open(temporary, "wb") as file:
                 features = np.concatenate(rows) if rows else np.zeros((0, 0), np.float16)
-                np.savez(file, features=features, kept=np.array(kept, dtype=np.int64))
+                np.savez(
+                    file,
+                    features=features,
+                    kept=np.array(kept, dtype=np.int64),
+                    ids=np.array([photo.id for photo in chunk]),
+                )
+
+
+def _is_of(path: Path, chunk: Sequence[Photo]) -> bool:
+    """Whether a shard is there and of these photos (they may have changed since)."""
+    if not path.is_file():
+        return False
+    with np.load(path) as shard:
+        return bool(shard["ids"].tolist() == [photo.id for photo in chunk])
+
+
+def _check_same(name: str, photos: Sequence[Photo], out: Path) -> None:
+    lost = set(read_lines(out / UNREADABLE)) if (out / UNREADABLE).is_file() else set()
+    if read_lines(out / f"{name}_ims_files.txt") != [p.id for p in photos if p.id not in lost]:
+        raise ValueError(
+            f"{out / f'{name}_ims_files.txt'}: the photos of {name} are others now; "
+            "extract into a new folder with --out"
+        )
 
 
 def _picture(
@@ -184,7 +208,8 @@ def _join(name: str, photos: Sequence[Photo], out: Path, plan: Plan) -> bool:
     target, files = out / f"{name}_ims.npy", _shard_files(name, photos, out, plan)
     if target.is_file():
         return True
-    if not all(path.is_file() for path in files):
+    chunks = (photos[i : i + plan.shard] for i in range(0, len(photos), plan.shard))
+    if not all(_is_of(path, chunk) for path, chunk in zip(files, chunks, strict=True)):
         return False
     kept: list[int] = []
     shapes = []

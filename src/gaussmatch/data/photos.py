@@ -64,7 +64,7 @@ def photo_featuriser(recipe: DataRecipe, root: Path) -> Featurise:
     given = root if recipe.name == "precomputed" else find_extracted(recipe, root)
     if given is None:
         return featuriser_with(TimmBackbone(recipe.backbone, recipe.weights), kind_of(recipe))
-    return featuriser_of(given.with_suffix("") if given.suffix == ".npy" else given)
+    return featuriser_of(given)
 
 
 def find_extracted(recipe: DataRecipe, root: Path) -> Path | None:
