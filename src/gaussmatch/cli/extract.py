@@ -9,9 +9,10 @@ from typing import cast
 
 from gaussmatch.data.boxes import Boxes
 from gaussmatch.data.check import guess_format
-from gaussmatch.data.extract import UNREADABLE, Plan, extract
+from gaussmatch.data.extract import Plan, extract
 from gaussmatch.data.features import Kind, describe
 from gaussmatch.data.photos import READERS, read_listing
+from gaussmatch.data.shards import UNREADABLE
 from gaussmatch.encoders.timm_backbone import TimmBackbone
 from gaussmatch.recipe import DataName, DataRecipe
 from gaussmatch.training.setup import choose_device

@@ -7,8 +7,6 @@ split joins them into one array.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,12 +21,9 @@ from gaussmatch.data.boxes import Boxes
 from gaussmatch.data.features import MANIFEST, Manifest, encode
 from gaussmatch.data.listing import Listing, Photo
 from gaussmatch.data.pictures import open_picture
-from gaussmatch.data.sources import read_lines
+from gaussmatch.data.shards import check_same, is_of, join, shard_files
 from gaussmatch.encoders.timm_backbone import TimmBackbone
-from gaussmatch.files import atomic, write_text
-
-UNREADABLE = "unreadable.txt"
-"""Ids of the photos that were left out."""
+from gaussmatch.files import atomic
 
 
 @dataclass(frozen=True)
@@ -81,11 +76,11 @@ def extract(
         for name, photos in splits.items():
             bar.set_description(f"{listing.name}/{name}")
             if (out / f"{name}_ims.npy").is_file():
-                _check_same(name, photos, out)
+                check_same(name, photos, out)
                 bar.update(len(photos))
                 continue
             _shards(name, photos, out, net, manifest, plan, boxes, bar)
-    joined = [_join(name, photos, out, plan) for name, photos in splits.items()]
+    joined = [join(name, photos, out, plan.shard) for name, photos in splits.items()]
     return all(joined)
 
 
@@ -108,11 +103,6 @@ def _claim(out: Path, manifest: Manifest) -> None:
     manifest.save(out)
 
 
-def _shard_files(name: str, photos: Sequence[Photo], out: Path, plan: Plan) -> list[Path]:
-    count = -(-len(photos) // plan.shard)
-    return [out / "shards" / f"{name}-{plan.shard}-{i:05}.npz" for i in range(count)]
-
-
 def _shards(
     name: str,
     photos: Sequence[Photo],
@@ -125,9 +115,9 @@ def _shards(
 ) -> None:
     k, of = plan.part
     with ThreadPoolExecutor(plan.workers) as pool:
-        for i, path in enumerate(_shard_files(name, photos, out, plan)):
+        for i, path in enumerate(shard_files(name, photos, out, plan.shard)):
             chunk = photos[i * plan.shard : (i + 1) * plan.shard]
-            if i % of != k or _is_of(path, chunk):
+            if i % of != k or is_of(path, chunk):
                 bar.update(len(chunk))
                 continue
             rows, kept = [], []
@@ -148,23 +138,6 @@ def _shards(
                     kept=np.array(kept, dtype=np.int64),
                     ids=np.array([photo.id for photo in chunk]),
                 )
-
-
-def _is_of(path: Path, chunk: Sequence[Photo]) -> bool:
-    """Whether a shard is there and of these photos (they may have changed since)."""
-    if not path.is_file():
-        return False
-    with np.load(path) as shard:
-        return bool(shard["ids"].tolist() == [photo.id for photo in chunk])
-
-
-def _check_same(name: str, photos: Sequence[Photo], out: Path) -> None:
-    lost = set(read_lines(out / UNREADABLE)) if (out / UNREADABLE).is_file() else set()
-    if read_lines(out / f"{name}_ims_files.txt") != [p.id for p in photos if p.id not in lost]:
-        raise ValueError(
-            f"{out / f'{name}_ims_files.txt'}: the photos of {name} are others now; "
-            "extract into a new folder with --out"
-        )
 
 
 def _picture(
@@ -201,55 +174,3 @@ def _features(
         if not np.isfinite(row).all():
             raise ValueError(f"{photo.path}: its features are not finite in float16")
     return half
-
-
-def _join(name: str, photos: Sequence[Photo], out: Path, plan: Plan) -> bool:
-    """One array of all shards of a split, row by row through a memory map."""
-    target, files = out / f"{name}_ims.npy", _shard_files(name, photos, out, plan)
-    if target.is_file():
-        return True
-    chunks = (photos[i : i + plan.shard] for i in range(0, len(photos), plan.shard))
-    if not all(_is_of(path, chunk) for path, chunk in zip(files, chunks, strict=True)):
-        return False
-    kept: list[int] = []
-    shapes = []
-    for i, path in enumerate(files):
-        with np.load(path) as shard:
-            kept += (i * plan.shard + shard["kept"]).tolist()
-            shapes.append(shard["features"].shape)
-    if not kept:
-        raise ValueError(f"{out}: no photo of {name} could be read")
-    _write_words(name, [photos[i] for i in kept], out)
-    lost = sorted(set(range(len(photos))) - set(kept))
-    if lost:
-        with open(out / UNREADABLE, "a", encoding="utf-8") as file:
-            file.writelines(f"{photos[i].id}\n" for i in lost)
-    width = next(shape[1:] for shape in shapes if shape[0])
-    with atomic(target) as temporary:
-        array = np.lib.format.open_memmap(
-            temporary, mode="w+", dtype=np.float16, shape=(len(kept), *width)
-        )
-        row = 0
-        for path in files:
-            with np.load(path) as shard:
-                if len(shard["kept"]):
-                    array[row : row + len(shard["kept"])] = shard["features"]
-                    row += len(shard["kept"])
-        array.flush()
-        del array
-    for path in files:
-        path.unlink()
-    if not os.listdir(out / "shards"):
-        shutil.rmtree(out / "shards")
-    return True
-
-
-def _write_words(name: str, photos: Sequence[Photo], out: Path) -> None:
-    def lines(words: Sequence[object]) -> str:
-        return "".join(f"{word}\n" for word in words)
-
-    counts = [len(photo.captions) for photo in photos]
-    write_text(out / f"{name}_ims_files.txt", lines([photo.id for photo in photos]))
-    write_text(out / f"{name}_caps.txt", lines([c.text for p in photos for c in p.captions]))
-    rows = [i for i, count in enumerate(counts) for _ in range(count)]
-    write_text(out / f"{name}_rows.txt", lines(rows))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gaussmatch.data import coco, flickr, folder, visual_genome
-from gaussmatch.data.extract import UNREADABLE, extract
+from gaussmatch.data.extract import extract
 from gaussmatch.data.features import (
     MANIFEST,
     Featurise,
@@ -21,6 +21,7 @@ from gaussmatch.data.features import (
 from gaussmatch.data.listing import Listing, Photo, assemble
 from gaussmatch.data.pairs import DataSet, ImageSource
 from gaussmatch.data.scenes.cache import cache_root
+from gaussmatch.data.shards import UNREADABLE
 from gaussmatch.data.sources import features_by_name, read_lines
 from gaussmatch.encoders.timm_backbone import TimmBackbone
 from gaussmatch.recipe import DataRecipe
