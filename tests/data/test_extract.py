@@ -80,7 +80,9 @@ def test_regions_are_a_grid(root: Path, weights: Path) -> None:
     out = root.parent / "features"
     assert np.load(out / "test_ims.npy").shape[:2] == (2, 36)
     recipe = DataRecipe(name="flickr8k", root=str(root), extracted=str(out))
-    with pytest.raises(ValueError, match=r"data\.features is pooled, but .* holds regions"):
+    with pytest.raises(
+        ValueError, match=r"data\.features is pooled, but .*set data\.features to regions"
+    ):
         load_data(recipe)
 
 

@@ -48,6 +48,13 @@ def test_images_five_times_are_the_same_images(root: Path) -> None:
     assert pairs.image_of.tolist() == [0] * 5 + [1] * 5
 
 
+def test_one_caption_an_image_is_not_five_times(tmp_path: Path) -> None:
+    write(tmp_path, "test", 10, 10)
+    pairs = read_split(tmp_path, "test")
+    assert len(pairs.images) == 10
+    assert pairs.image_of.tolist() == list(range(10))
+
+
 def test_regions_stay_on_the_disk(tmp_path: Path) -> None:
     write(tmp_path, "train", 2, 10, (36, 8))
     pairs = read_split(tmp_path, "train")

@@ -10,10 +10,8 @@ from pathlib import Path
 from gaussmatch.data import coco, flickr, folder, visual_genome
 from gaussmatch.data.extract import extract
 from gaussmatch.data.features import (
-    MANIFEST,
     Featurise,
     Kind,
-    Manifest,
     describe,
     featuriser_of,
     featuriser_with,
@@ -55,7 +53,9 @@ def load_photos(recipe: DataRecipe, root: Path) -> DataSet:
 
     def images(split: str, photos: Sequence[Photo]) -> ImageSource:
         array = given if given.suffix == ".npy" else given / f"{split}_ims.npy"
-        return features_by_name(array, [p.id for p in photos], [p.path for p in photos])
+        source = features_by_name(array, [p.id for p in photos], [p.path for p in photos])
+        _check_shape(recipe, array, source[0].shape)
+        return source
 
     return assemble(listing, images, recipe.dev_images)
 
@@ -74,8 +74,6 @@ def find_extracted(recipe: DataRecipe, root: Path) -> Path | None:
         return None
     for path in (Path(recipe.extracted).expanduser(), root / recipe.extracted):
         if path.exists():
-            if path.is_dir() and (path / MANIFEST).is_file():
-                _check_kind(recipe, path)
             return path
     raise FileNotFoundError(
         f"{recipe.extracted}: no such features, neither here nor in {root} (data.extracted); "
@@ -92,10 +90,13 @@ def kind_of(recipe: DataRecipe) -> Kind:
     return recipe.features
 
 
-def _check_kind(recipe: DataRecipe, path: Path) -> None:
-    held, asked = Manifest.load(path).kind, kind_of(recipe)
-    if (held == "pooled") != (asked == "pooled"):
-        raise ValueError(f"data.features is {asked}, but {path} holds {held} features")
+def _check_shape(recipe: DataRecipe, array: Path, shape: tuple[int, ...]) -> None:
+    held = "pooled" if len(shape) == 1 else "regions"
+    if kind_of(recipe) != held:
+        raise ValueError(
+            f"data.features is {recipe.features}, but {array} holds {shape} for each image; "
+            f"set data.features to {held}"
+        )
 
 
 def _path(given: str | None) -> Path | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,13 +52,19 @@ def read_split(root: Path, split: str) -> Pairs:
     if (root / f"{stem}_rows.txt").is_file():
         image_of, rows = _told(root / f"{stem}_rows.txt", len(captions), len(array))
     else:
-        image_of, rows = _inferred(root / f"{stem}_ims.npy", len(array), len(captions))
+        image_of, rows = _inferred(root / f"{stem}_ims.npy", array, len(captions))
     return Pairs(f"{root.name}/{split}", StoredFeatures(array, rows), captions, image_of)
 
 
-def _inferred(path: Path, images: int, captions: int) -> tuple[Tensor, range]:
-    """(image of each caption, row of each image) from the two numbers alone."""
-    if images == captions and captions % PER_IMAGE == 0:
+def _inferred(path: Path, array: np.ndarray, captions: int) -> tuple[Tensor, range]:
+    """(image of each caption, row of each image) from the numbers of rows and captions.
+
+    As many rows as captions are images five times where the first five rows are one image, and
+    else images with one caption each.
+    """
+    images = len(array)
+    repeated = captions % PER_IMAGE == 0 and bool((array[:PER_IMAGE] == array[0]).all())
+    if images == captions and images and repeated:
         rows = range(0, images, PER_IMAGE)
     elif images and captions % images == 0:
         rows = range(images)
