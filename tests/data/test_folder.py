@@ -121,6 +121,12 @@ def test_which_table(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+def test_the_folder_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = table(tmp_path / "mine", "captions.csv", "image,caption\na,x\nb,y\nc,z\n")
+    monkeypatch.chdir(root)
+    assert read(Path()).name == "mine"
+
+
 def test_too_few_photos_for_a_split(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="2 photos are too few"):
         read(table(tmp_path, "captions.csv", "image,caption\na.jpg,x\nb.jpg,y\n"))

@@ -54,16 +54,15 @@ def read(root: Path) -> Listing:
     if not captions:
         raise ValueError(f"{table}: no captions below the header")
     photos = [Photo(name, find_image(root, name), tuple(said)) for name, said in captions.items()]
+    name = root.resolve().name
     unsplit = [photo.id for photo in photos if splits[photo.id] is None]
     if unsplit and len(unsplit) < len(photos):
         raise ValueError(
             f"{table}: {unsplit[0]} has no split, though others have; give all or none"
         )
     if unsplit:
-        return Listing(root.name, cut(photos), [f"{table.name} names no split: 80/10/10 by name"])
-    return Listing(
-        root.name, {name: [p for p in photos if splits[p.id] == name] for name in SPLITS}
-    )
+        return Listing(name, cut(photos), [f"{table.name} names no split: 80/10/10 by name"])
+    return Listing(name, {s: [p for p in photos if splits[p.id] == s] for s in SPLITS})
 
 
 def find_table(root: Path) -> Path:

@@ -33,7 +33,7 @@ def load(root: Path, dev_images: int | None = None) -> DataSet:
     widths = {split: pairs.images[0].shape for split, pairs in parts.items()}
     if len(set(widths.values())) > 1:
         raise ValueError(f"{root}: the splits have features of different shapes, {widths}")
-    return DataSet(root.name or "precomputed", *parts.values())
+    return DataSet(root.resolve().name, *parts.values())
 
 
 def read_split(root: Path, split: str) -> Pairs:
@@ -53,7 +53,7 @@ def read_split(root: Path, split: str) -> Pairs:
         image_of, rows = _told(root / f"{stem}_rows.txt", len(captions), len(array))
     else:
         image_of, rows = _inferred(root / f"{stem}_ims.npy", array, len(captions))
-    return Pairs(f"{root.name}/{split}", StoredFeatures(array, rows), captions, image_of)
+    return Pairs(f"{root.resolve().name}/{split}", StoredFeatures(array, rows), captions, image_of)
 
 
 def _inferred(path: Path, array: np.ndarray, captions: int) -> tuple[Tensor, range]:
