@@ -30,7 +30,7 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--features", default="pooled", choices=("pooled", "regions"))
     parser.add_argument("--boxes", type=Path, help="JSON lines of a detector's boxes, for regions")
     parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
-    parser.add_argument("--batch", type=int, default=8, help="photos at once; more on a GPU")
+    parser.add_argument("--batch", type=int, help="photos at once (default: 2 on a CPU, else 64)")
     parser.add_argument("--device", default="auto", help="cpu, cuda, mps, or auto")
     parser.add_argument("--shard", type=int, default=256, help="photos in what a kill can lose")
     parser.add_argument(
@@ -47,10 +47,10 @@ def run(argv: Sequence[str]) -> None:
     listing = read_listing(DataRecipe(name=cast(DataName, form)), options.path)
     boxes = None if options.boxes is None else Boxes(options.boxes)
     kind = cast(Kind, options.features if boxes is None else "boxes")
-    plan = Plan(
-        options.shard, options.batch, options.part, options.workers, options.skip_unreadable
-    )
-    net = TimmBackbone(options.backbone, options.weights).to(choose_device(options.device))
+    device = choose_device(options.device)
+    batch = options.batch or (2 if device.type == "cpu" else 64)
+    plan = Plan(options.shard, batch, options.part, options.workers, options.skip_unreadable)
+    net = TimmBackbone(options.backbone, options.weights).to(device)
     manifest = describe(net, options.weights, kind)
     done = extract(listing, options.out, net, manifest, plan=plan, boxes=boxes)
     if (options.out / UNREADABLE).is_file():

@@ -32,14 +32,14 @@ class Plan:
 
     Args:
         shard: photos in a shard.
-        batch: photos that go through the network at once.
+        batch: photos that go through the network at once; few are fastest on a CPU.
         part: (k, of): do every ``of``-th shard, from the k-th (from 0).
         workers: threads that decode photos.
         skip_unreadable: leave out what cannot be decoded; it is listed in ``unreadable.txt``.
     """
 
     shard: int = 256
-    batch: int = 8
+    batch: int = 2
     part: tuple[int, int] = (0, 1)
     workers: int = 2
     skip_unreadable: bool = False

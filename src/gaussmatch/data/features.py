@@ -85,7 +85,7 @@ def featuriser_with(net: TimmBackbone, kind: Kind) -> Featurise:
             "give ready features (an array)"
         )
 
-    def featurise(images: Sequence[Image.Image], batch: int = 8) -> np.ndarray:
+    def featurise(images: Sequence[Image.Image], batch: int = 2) -> np.ndarray:
         parts = [
             encode(net, kind, torch.stack([net.picture(image) for image in images[i : i + batch]]))
             for i in range(0, len(images), batch)
