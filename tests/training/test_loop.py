@@ -55,6 +55,7 @@ def test_it_learns_and_leaves_a_whole_run(tmp_path: Path) -> None:
     epochs = [r for r in read_log(out) if r["kind"] == "epoch"]
     assert [r["epoch"] for r in epochs] == [1, 2, 3, 4]
     assert epochs[-1]["rsum"] > 250  # chance is about 100
+    assert all(0 <= r["waiting"] <= 1 for r in read_log(out) if r["kind"] == "step")
     metrics = read_json(out / "metrics.json")
     best = max(epochs, key=lambda r: r["rsum"])
     assert metrics["finished"]

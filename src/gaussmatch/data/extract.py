@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NoReturn
 
@@ -121,9 +122,10 @@ def _shards(
                 bar.update(len(chunk))
                 continue
             rows, kept = [], []
+            decoded = pool.map(lambda p: _picture(p, net, boxes, plan), chunk)  # runs ahead
             for start in range(0, len(chunk), plan.batch):
                 batch = chunk[start : start + plan.batch]
-                read = list(pool.map(lambda p: _picture(p, net, boxes, plan), batch))
+                read = list(islice(decoded, len(batch)))
                 good = [j for j, picture in enumerate(read) if picture is not None]
                 if good:
                     pictures = torch.stack([p for p in read if p is not None])
