@@ -62,7 +62,7 @@ def test_errors(tmp_path: Path) -> None:
     ],
 )
 def test_words_as_nltk_cuts_them(caption: str, words: str, tmp_path: Path) -> None:
-    """Compared with nltk's own on 65,474 captions of Flickr8k and COCO: 99.6 % agree."""
+    """Compared with NLTKWordTokenizer (no sentence splitting) on 65,474 captions: 99.6 % agree."""
     vocabulary = Vocabulary.build([caption], min_count=1, words="nltk")
     vocabulary.save(tmp_path / "v.json")
     again = Vocabulary.load(tmp_path / "v.json")
