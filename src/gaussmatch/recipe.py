@@ -24,6 +24,9 @@ from gaussmatch.losses import Mining
 SimilarityName = Literal[
     "cosine", "kl", "reverse_kl", "min_kl", "wasserstein", "wasserstein_literal", "csd"
 ]
+DataName = Literal[
+    "scenes", "precomputed", "folder", "flickr8k", "flickr30k", "coco", "visual-genome"
+]
 
 
 @dataclass(frozen=True)
@@ -31,18 +34,41 @@ class DataRecipe:
     """Which data.
 
     Args:
-        name: the data set.
+        name: the data set; ``gaussmatch data where`` tells which files each needs.
+        root: its folder; scenes needs none.
         size: how much of scenes: tiny (a look), small, or full.
         seed: which scenes are drawn.
-        features: what an image is to the encoder: one pooled vector, 36 region vectors, or pixels.
+        features: what an image is to the encoder: one pooled vector, 36 region vectors, or pixels
+            (scenes only).
+        extracted: the features of photos: a folder made by ``gaussmatch extract``, or a .npy file
+            with ``{stem}_files.txt`` beside it; a path, or a name inside root. None extracts them
+            once, into the cache.
+        backbone: the network of timm that extracts them.
+        weights: a local file of its weights; none downloads timm's own.
+        cxc: with coco: the folder of sits_*.csv, whose judgements become true pairs.
+        coco: with visual-genome: the folder of COCO, whose training images are left out.
+        dev_images: validate on the first so many images of dev; none for all.
         min_count: a word must occur this often in the training captions to have a vector.
+        words: how captions are cut into words: plain, or nltk as in the published vocabularies.
     """
 
-    name: Literal["scenes"] = "scenes"
+    name: DataName = "scenes"
+    root: str | None = None
     size: Literal["tiny", "small", "full"] = "full"
     seed: int = 0
     features: Literal["pooled", "regions", "pixels"] = "pooled"
+    extracted: str | None = None
+    backbone: str = "resnet50"
+    weights: str | None = None
+    cxc: str | None = None
+    coco: str | None = None
+    dev_images: int | None = None
     min_count: int = 4
+    words: Literal["plain", "nltk"] = "plain"
+
+    def __post_init__(self) -> None:
+        if self.dev_images is not None:
+            _positive("data", self, "dev_images")
 
 
 @dataclass(frozen=True)
@@ -113,6 +139,8 @@ class TrainingRecipe:
         seed: of the weights and of the order of the data.
         workers: processes that read images; 0 reads in the training process.
         device: cpu, cuda, mps, or auto for the best there is.
+        bucket: put captions of like length in a batch. Faster with long captions, but the
+            negatives are then of like length too, so it is off unless asked for.
     """
 
     epochs: int = 30
@@ -124,6 +152,7 @@ class TrainingRecipe:
     seed: int = 0
     workers: int = 0
     device: str = "auto"
+    bucket: bool = False
 
     def __post_init__(self) -> None:
         _positive("training", self, "epochs", "learning_rate", "decay_epoch", "decay", "clip")

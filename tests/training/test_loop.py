@@ -55,6 +55,7 @@ def test_it_learns_and_leaves_a_whole_run(tmp_path: Path) -> None:
     epochs = [r for r in read_log(out) if r["kind"] == "epoch"]
     assert [r["epoch"] for r in epochs] == [1, 2, 3, 4]
     assert epochs[-1]["rsum"] > 250  # chance is about 100
+    assert all(0 <= r["waiting"] <= 1 for r in read_log(out) if r["kind"] == "step")
     metrics = read_json(out / "metrics.json")
     best = max(epochs, key=lambda r: r["rsum"])
     assert metrics["finished"]
@@ -96,7 +97,7 @@ def test_resumed_equals_uninterrupted(
     assert all(torch.equal(a[k], b[k]) for k in a)
 
     def without_clock(folder: Path) -> list[dict[str, float]]:
-        clock = ("seconds", "pairs_per_s")
+        clock = ("seconds", "pairs_per_s", "waiting")
         return [{k: v for k, v in r.items() if k not in clock} for r in read_log(folder)]
 
     assert without_clock(whole) == without_clock(broken)

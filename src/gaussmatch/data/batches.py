@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,9 @@ from torch.utils.data import DataLoader, Dataset
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.data.vocabulary import Vocabulary
 from gaussmatch.encoders.text import Tokens, pad
+
+BUCKET_BATCHES = 20
+"""With bucketing, captions are sorted by length among this many batches."""
 
 
 class Batch(NamedTuple):
@@ -29,13 +33,24 @@ class Batches:
 
     The order of epoch e is drawn from (seed, e), so a resumed run sees the same batches as an
     uninterrupted one. A last batch of a single pair has no negative and is left out.
+
+    With ``bucket`` the captions of a batch are of like length, so that less is padded; its
+    negatives are then of like length too, which changes what is learned.
     """
 
     def __init__(
-        self, pairs: Pairs, vocabulary: Vocabulary, batch_size: int, seed: int, workers: int = 0
+        self,
+        pairs: Pairs,
+        vocabulary: Vocabulary,
+        batch_size: int,
+        seed: int,
+        workers: int = 0,
+        bucket: bool = False,
     ) -> None:
         self.pairs, self.batch_size, self.seed, self.workers = pairs, batch_size, seed, workers
-        self._dataset = _PairDataset(pairs, vocabulary.rows(pairs.captions))
+        rows = vocabulary.rows(pairs.captions)
+        self._dataset, self._lengths = _PairDataset(pairs, rows), [len(row) for row in rows]
+        self._bucket = bucket
         if len(self.pairs.captions) < 2:
             raise ValueError(f"{pairs.name}: training needs at least two pairs")
 
@@ -46,7 +61,11 @@ class Batches:
     def epoch(self, epoch: int) -> Iterator[Batch]:
         seeded = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
         order = torch.randperm(len(self.pairs.captions), generator=seeded).tolist()
+        if self._bucket:
+            order = self._by_length(order)
         chunks = [order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size)]
+        if self._bucket:
+            chunks = [chunks[i] for i in torch.randperm(len(chunks), generator=seeded).tolist()]
         return iter(
             DataLoader(
                 self._dataset,
@@ -56,6 +75,26 @@ class Batches:
                 pin_memory=torch.cuda.is_available(),
             )
         )
+
+    def _by_length(self, order: list[int]) -> list[int]:
+        """Sorted within windows of many batches, so that batches differ from epoch to epoch."""
+        window = BUCKET_BATCHES * self.batch_size
+        parts = (order[i : i + window] for i in range(0, len(order), window))
+        return [i for part in parts for i in sorted(part, key=self._lengths.__getitem__)]
+
+
+class Waiting(Iterator[Batch]):
+    """Batches as they come, with the seconds spent waiting for them."""
+
+    def __init__(self, batches: Iterable[Batch]) -> None:
+        self._batches, self.seconds = iter(batches), 0.0
+
+    def __next__(self) -> Batch:
+        asked = time.perf_counter()
+        try:
+            return next(self._batches)
+        finally:
+            self.seconds += time.perf_counter() - asked
 
 
 class _PairDataset(Dataset[tuple[np.ndarray, list[int], int]]):

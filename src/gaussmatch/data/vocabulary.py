@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from gaussmatch.encoders.text import Tokens, pad
 from gaussmatch.files import write_text
@@ -13,6 +14,22 @@ from gaussmatch.files import write_text
 PAD, START, END, UNKNOWN = "<pad>", "<start>", "<end>", "<unk>"
 SPECIALS = (PAD, START, END, UNKNOWN)
 """Numbers 0–3, as in the official codes."""
+
+Words = Literal["plain", "nltk"]
+
+_CLITIC = r"'(?:s|m|d|ll|re|ve)(?!\w)"
+_NLTK = "|".join(
+    [
+        r"can(?=not(?!\w))|gon(?=na(?!\w))|wan(?=na(?!\w))|got(?=ta(?!\w))",  # two words
+        r"\w+?(?=n't(?!\w))|n't(?!\w)",  # does n't
+        _CLITIC,  # dog 's
+        r"\d+(?:[.,:]\d+)+",  # 7:30
+        rf"\w(?:(?:[\w\-/.*+=~^|\\]|(?!{_CLITIC})'(?=\w))*\w)?",  # t-shirt, black/white, o'clock
+        r"\.{3}|--+|``|''",
+        r"[^\s\w]",  # any other mark is a word
+    ]
+)
+"""What nltk's ``word_tokenize`` makes a word of in a lower-cased caption."""
 
 
 class Vocabulary:
@@ -29,10 +46,15 @@ class Vocabulary:
         self._tokenizer = tokenizer
 
     @staticmethod
-    def build(captions: Iterable[str], min_count: int = 4) -> Vocabulary:
+    def build(captions: Iterable[str], min_count: int = 4, words: Words = "plain") -> Vocabulary:
+        """The words of ``captions``, cut ``plain`` (runs of letters, runs of marks) or ``nltk``."""
         tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
         tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
-        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+        tokenizer.pre_tokenizer = (
+            pre_tokenizers.Split(Regex(_NLTK), "removed", invert=True)
+            if words == "nltk"
+            else pre_tokenizers.Whitespace()
+        )
         trainer = trainers.WordLevelTrainer(
             min_frequency=min_count, special_tokens=list(SPECIALS), show_progress=False
         )

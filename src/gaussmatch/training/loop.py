@@ -13,7 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from gaussmatch.data import DataSet, load_data
-from gaussmatch.data.batches import Batch, Batches
+from gaussmatch.data.batches import Batch, Batches, Waiting
 from gaussmatch.data.vocabulary import Vocabulary
 from gaussmatch.evaluation.retrieval import recalls
 from gaussmatch.losses import TripletLoss, negatives
@@ -51,12 +51,19 @@ def train(
     settings = recipe.training
 
     seed_everything(settings.seed)
-    vocabulary = Vocabulary.build(data.train.captions, recipe.data.min_count)
+    vocabulary = Vocabulary.build(data.train.captions, recipe.data.min_count, recipe.data.words)
     matcher = build(recipe.model, len(vocabulary)).to(choose_device(settings.device))
     model = Model(recipe, vocabulary, matcher)
     optimiser = torch.optim.Adam(matcher.parameters(), lr=settings.learning_rate)
     schedule = torch.optim.lr_scheduler.StepLR(optimiser, settings.decay_epoch, settings.decay)
-    batches = Batches(data.train, vocabulary, settings.batch_size, settings.seed, settings.workers)
+    batches = Batches(
+        data.train,
+        vocabulary,
+        settings.batch_size,
+        settings.seed,
+        settings.workers,
+        settings.bucket,
+    )
 
     progress, checkpoint = Progress(), out / "checkpoint.pt"
     if resume and checkpoint.exists():
@@ -112,8 +119,8 @@ class Steps:
         """Train on every batch; returns the mean loss."""
         self.matcher.train()
         loss, total, started = epoch_loss(self.recipe, epoch), 0.0, time.perf_counter()
-        done = 0
-        for done, batch in enumerate(bar, start=1):
+        done, waiting = 0, Waiting(bar)
+        for done, batch in enumerate(waiting, start=1):
             value = self.step(loss, batch)
             self.progress.step += 1
             total += value
@@ -121,10 +128,16 @@ class Steps:
                 advice = self.watch.advice(value, self.recipe.loss.warmup_epochs)
                 warnings.warn(advice, CollapseWarning, stacklevel=2)
             if done % REPORT_EVERY == 0 or done == bar.total:
-                speed = done * self.recipe.training.batch_size / (time.perf_counter() - started)
+                elapsed = time.perf_counter() - started
+                speed = done * self.recipe.training.batch_size / elapsed
                 bar.set_postfix(loss=f"{total / done:.2f}", pairs_per_s=f"{speed:.0f}")
                 self.log.write(
-                    "step", epoch, self.progress.step, loss=value, pairs_per_s=round(speed, 1)
+                    "step",
+                    epoch,
+                    self.progress.step,
+                    loss=value,
+                    pairs_per_s=round(speed, 1),
+                    waiting=round(waiting.seconds / elapsed, 4),
                 )
         return total / done
 

@@ -1,0 +1,70 @@
+"""``gaussmatch extract PATH --out DIR``: photos → features in the precomputed layout."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+from gaussmatch.data.boxes import Boxes
+from gaussmatch.data.check import guess_format
+from gaussmatch.data.extract import Plan, extract
+from gaussmatch.data.features import Kind, describe
+from gaussmatch.data.photos import READERS, read_listing
+from gaussmatch.data.shards import UNREADABLE
+from gaussmatch.encoders.timm_backbone import TimmBackbone
+from gaussmatch.recipe import DataName, DataRecipe
+from gaussmatch.training.setup import choose_device
+
+
+def run(argv: Sequence[str]) -> None:
+    parser = ArgumentParser(
+        "gaussmatch extract", description="Photos → features, once and for all."
+    )
+    parser.add_argument("path", type=Path, help="the folder of the data set")
+    parser.add_argument("--out", type=Path, required=True, help="the folder of the features")
+    parser.add_argument("--format", choices=tuple(READERS), help="guessed if not given")
+    parser.add_argument("--backbone", default="resnet50", help="any name that timm knows")
+    parser.add_argument("--weights", type=Path, help="a local file; else timm downloads its own")
+    parser.add_argument("--features", default="pooled", choices=("pooled", "regions"))
+    parser.add_argument("--boxes", type=Path, help="JSON lines of a detector's boxes, for regions")
+    parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
+    parser.add_argument("--batch", type=int, help="photos at once (default: 2 on a CPU, else 64)")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, mps, or auto")
+    parser.add_argument("--shard", type=int, default=256, help="photos in what a kill can lose")
+    parser.add_argument(
+        "--part", type=_part, default=(0, 1), help="k/N: every N-th shard, k from 0"
+    )
+    parser.add_argument("--workers", type=int, default=2, help="threads that decode photos")
+    options = parser.parse_args(argv)
+    if options.boxes is not None and options.features == "pooled":
+        parser.error("--boxes makes region features: add --features regions")
+
+    form = options.format or guess_format(options.path)
+    if form not in READERS:
+        parser.error(f"{options.path} is {form}, which has no photos to extract from")
+    listing = read_listing(DataRecipe(name=cast(DataName, form)), options.path)
+    boxes = None if options.boxes is None else Boxes(options.boxes)
+    kind = cast(Kind, options.features if boxes is None else "boxes")
+    device = choose_device(options.device)
+    batch = options.batch or (2 if device.type == "cpu" else 64)
+    plan = Plan(options.shard, batch, options.part, options.workers, options.skip_unreadable)
+    net = TimmBackbone(options.backbone, options.weights).to(device)
+    manifest = describe(net, options.weights, kind)
+    done = extract(listing, options.out, net, manifest, plan=plan, boxes=boxes)
+    if (options.out / UNREADABLE).is_file():
+        print(f"left out, see {options.out / UNREADABLE}")
+    if not done:
+        print("this part is done; the others join the shards when they are done as well")
+        return
+    shape = "36 × " * (kind != "pooled") + str(net.width)
+    print(f"{options.out}: {len(listing.photos):,} photos → {shape}, float16, of {net.name}")
+    print(f"next: gaussmatch train … --data.root {options.path} --data.extracted {options.out}")
+
+
+def _part(text: str) -> tuple[int, int]:
+    k, slash, of = text.partition("/")
+    if not slash or not k.isdigit() or not of.isdigit():
+        raise ArgumentTypeError(f"{text!r} is not k/N, such as 0/4")
+    return int(k), int(of)

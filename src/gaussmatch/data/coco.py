@@ -1,0 +1,192 @@
+"""MS-COCO from its own files: ``captions_*.json``, ``instances_*.json``, photos by year.
+
+The split is Karpathy's, from ``dataset_coco.json`` or from lists of caption ids
+(``coco_{train,restval,dev,test}_ids.npy``); restval joins train. Without either, train is COCO's
+own train, and its val is halved into dev and test by the hash of the image numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gaussmatch.data import karpathy
+from gaussmatch.data.cxc import read_positives, score_files
+from gaussmatch.data.listing import SPLITS, Caption, Listing, Photo, split_name
+from gaussmatch.files import read_json
+
+PER_IMAGE = 5
+"""Karpathy's lists keep the first five captions of an image (some have six or seven)."""
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """What COCO's files say: by image number the file and its folder, by caption id the words."""
+
+    images: dict[int, Path]
+    year_of: dict[int, str]  #: such as ``val2014``
+    captions: dict[int, tuple[int, str]]  #: caption id → image number, words
+    classes: dict[int, set[str]]
+    class_names: tuple[str, ...]
+
+
+def read(root: Path, cxc: Path | None = None) -> Listing:
+    """COCO with its object classes; ``cxc`` adds the judgements of Crisscrossed Captions."""
+    told = read_annotations(root)
+    places = (root, root / "annotations")
+    karpathys = next(
+        (p / "dataset_coco.json" for p in places if _has(p, "dataset_coco.json")), None
+    )
+    ids = next((p for p in places if any(p.glob("coco_*_ids.npy"))), None)
+    notes: list[str] = []
+    if karpathys is not None:
+        chosen = _from_karpathy(karpathys, told)
+    elif ids is not None:
+        chosen = _from_ids(ids, told)
+    else:
+        chosen, notes = _own_split(told)
+    splits = {s: [_photo(told, i, captions) for i, captions in chosen[s].items()] for s in SPLITS}
+    also = frozenset(
+        (str(caption), str(image))
+        for path in (score_files(cxc) if cxc is not None else ())
+        for caption, image in read_positives(path).extra
+    )
+    return Listing("coco", splits, notes, also, told.class_names)
+
+
+def training_images(root: Path) -> set[int]:
+    """Numbers of the images that COCO models are trained on."""
+    return {int(photo.id) for photo in read(root).splits["train"]}
+
+
+def read_annotations(root: Path) -> Annotated:
+    folder = root / "annotations" if (root / "annotations").is_dir() else root
+    files = sorted(folder.glob("captions_*.json"))
+    if not files:
+        raise FileNotFoundError(f"{folder}: no captions_*.json; see 'gaussmatch data where coco'")
+    told = Annotated({}, {}, {}, {}, ())
+    for path in files:
+        content, year = _content(path), path.stem.removeprefix("captions_")
+        photos = next((p for p in (root / year, root / "images" / year) if p.is_dir()), root / year)
+        for i, image in enumerate(content["images"]):
+            number, name = _fields(image, f"{path}, image {i}", "id", "file_name")
+            told.images[number], told.year_of[number] = photos / name, year
+        for i, said in enumerate(content["annotations"]):
+            place = f"{path}, annotation {i}"
+            caption, number, words = _fields(said, place, "id", "image_id", "caption")
+            if number not in told.images:
+                raise ValueError(f"{place}: image_id {number} is not among the file's images")
+            if not words.strip():
+                raise ValueError(f"{place}: caption {caption} is empty; write one or remove it")
+            told.captions[caption] = (number, " ".join(words.split()))
+    names: dict[int, str] = {}
+    for path in sorted(folder.glob("instances_*.json")):
+        content = _content(path)
+        if "categories" not in content:
+            raise ValueError(f"{path}: no list 'categories'; this is not a file of instances")
+        names |= {c["id"]: c["name"] for c in content["categories"]}
+        for i, thing in enumerate(content["annotations"]):
+            number, kind = _fields(thing, f"{path}, annotation {i}", "image_id", "category_id")
+            if kind not in names:
+                raise ValueError(f"{path}, annotation {i}: no category {kind} in 'categories'")
+            told.classes.setdefault(number, set()).add(names[kind])
+    ordered = tuple(names[key] for key in sorted(names))
+    return Annotated(told.images, told.year_of, told.captions, told.classes, ordered)
+
+
+Chosen = dict[str, dict[int, list[int]]]  # split → image number → caption ids
+
+
+def _from_karpathy(path: Path, told: Annotated) -> Chosen:
+    chosen: Chosen = {split: {} for split in SPLITS}
+    for entry in karpathy.entries(path, PER_IMAGE):
+        if entry.coco_id not in told.images:
+            raise ValueError(
+                f"{entry.place}: {entry.filename} is in no captions_*.json; add those of its year"
+            )
+        numbers = [int(caption.id) for caption in entry.captions]
+        _known(entry.place, numbers, told)
+        chosen[entry.split].setdefault(entry.coco_id, []).extend(numbers)
+    return chosen
+
+
+def _from_ids(folder: Path, told: Annotated) -> Chosen:
+    chosen: Chosen = {split: {} for split in SPLITS}
+    seen: dict[int, tuple[str, str]] = {}
+    for path in sorted(folder.glob("coco_*_ids.npy"), key=lambda p: ("restval" in p.name, p.name)):
+        split = split_name(path.name.split("_")[1], str(path))
+        numbers = np.load(path, allow_pickle=False)
+        if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+            raise ValueError(f"{path}: {numbers.dtype} {numbers.shape}; must be a list of integers")
+        _known(str(path), numbers.tolist(), told)
+        for caption in numbers.tolist():
+            image = told.captions[caption][0]
+            before, _ = seen.setdefault(image, (split, path.name))
+            if before != split:
+                raise ValueError(
+                    f"{path}: caption {caption} is of image {image}, which "
+                    f"{seen[image][1]} puts in {before}; an image belongs to one split"
+                )
+            chosen[split].setdefault(image, []).append(caption)
+    return chosen
+
+
+def _known(place: str, captions: Iterable[int], told: Annotated) -> None:
+    lost = [caption for caption in captions if caption not in told.captions]
+    if lost:
+        raise ValueError(
+            f"{place}: {len(lost)} caption ids, such as {lost[0]}, are in no captions_*.json; "
+            "put captions_train2014.json and captions_val2014.json into annotations/"
+        )
+
+
+def _own_split(told: Annotated) -> tuple[Chosen, list[str]]:
+    of: dict[int, list[int]] = {}
+    for caption, (image, _) in told.captions.items():
+        of.setdefault(image, []).append(caption)
+    chosen: Chosen = {split: {} for split in SPLITS}
+    val = {}
+    for image, captions in of.items():
+        if told.year_of[image].startswith("train"):
+            chosen["train"][image] = captions
+        else:
+            val[image] = captions
+    order = sorted(val, key=lambda image: hashlib.sha256(str(image).encode()).digest())
+    half = len(order) // 2
+    chosen["dev"] = {image: val[image] for image in order[:half]}
+    chosen["test"] = {image: val[image] for image in order[half:]}
+    note = "no Karpathy split found: train is COCO's train, dev and test are halves of its val"
+    return chosen, [note]
+
+
+def _photo(told: Annotated, image: int, captions: list[int]) -> Photo:
+    return Photo(
+        str(image),
+        told.images[image],
+        tuple(Caption(str(c), told.captions[c][1]) for c in captions),
+        frozenset(told.classes.get(image, ())),
+    )
+
+
+def _content(path: Path) -> dict[str, Any]:
+    content = read_json(path)
+    for key in ("images", "annotations"):
+        if not isinstance(content, dict) or not isinstance(content.get(key), list):
+            raise ValueError(f"{path}: no list {key!r}; this is not one of COCO's files")
+    return dict(content)
+
+
+def _fields(record: Any, place: str, *names: str) -> tuple[Any, ...]:
+    try:
+        return tuple(record[name] for name in names)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{place}: no field {error}") from error
+
+
+def _has(folder: Path, name: str) -> bool:
+    return (folder / name).is_file()

@@ -1,0 +1,178 @@
+"""Photos → features in the precomputed layout, in shards that survive a kill.
+
+Each shard is a whole file or not there, so a killed extraction goes on where it was. Several
+processes may share the work, each with its own part of the shards; whoever finds all shards of a
+split joins them into one array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from gaussmatch.data.boxes import Boxes
+from gaussmatch.data.features import MANIFEST, Manifest, encode
+from gaussmatch.data.listing import Listing, Photo
+from gaussmatch.data.pictures import open_picture
+from gaussmatch.data.shards import check_same, is_of, join, shard_files
+from gaussmatch.encoders.timm_backbone import TimmBackbone
+from gaussmatch.files import atomic
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the work is cut.
+
+    Args:
+        shard: photos in a shard.
+        batch: photos that go through the network at once; few are fastest on a CPU.
+        part: (k, of): do every ``of``-th shard, from the k-th (from 0).
+        workers: threads that decode photos.
+        skip_unreadable: leave out what cannot be decoded; it is listed in ``unreadable.txt``.
+    """
+
+    shard: int = 256
+    batch: int = 2
+    part: tuple[int, int] = (0, 1)
+    workers: int = 2
+    skip_unreadable: bool = False
+
+    def __post_init__(self) -> None:
+        k, of = self.part
+        if not 0 <= k < of:
+            raise ValueError(f"part {k}/{of}: must be 0/N to N-1/N")
+        if min(self.shard, self.batch, self.workers) < 1:
+            raise ValueError("shard, batch and workers must be at least 1")
+
+
+def extract(
+    listing: Listing,
+    out: Path,
+    net: TimmBackbone,
+    manifest: Manifest,
+    *,
+    plan: Plan | None = None,
+    boxes: Boxes | None = None,
+    progress: bool = True,
+) -> bool:
+    """Fill ``out``; returns whether everything is there (other parts may still be at work)."""
+    plan = plan or Plan()
+    _claim(out, manifest)
+    missing = [p.path for p in listing.photos if not p.path.is_file()]
+    if missing and not plan.skip_unreadable:
+        raise FileNotFoundError(
+            f"{missing[0]}: no such image ({len(missing)} of {len(listing.photos)} are missing); "
+            "see 'gaussmatch data check', or leave them out with --skip-unreadable"
+        )
+    splits = {name: photos for name, photos in listing.splits.items() if photos}
+    with tqdm(total=len(listing.photos), unit="photo", disable=not progress) as bar:
+        for name, photos in splits.items():
+            bar.set_description(f"{listing.name}/{name}")
+            if (out / f"{name}_ims.npy").is_file():
+                check_same(name, photos, out)
+                bar.update(len(photos))
+                continue
+            _shards(name, photos, out, net, manifest, plan, boxes, bar)
+    joined = [join(name, photos, out, plan.shard) for name, photos in splits.items()]
+    return all(joined)
+
+
+def _claim(out: Path, manifest: Manifest) -> None:
+    """Never mix features of two networks in one folder."""
+    if (out / MANIFEST).is_file():
+        before = Manifest.load(out)
+        if (before.backbone, before.sha256, before.kind) != (
+            manifest.backbone,
+            manifest.sha256,
+            manifest.kind,
+        ):
+            raise ValueError(
+                f"{out} holds {before.kind} features of {before.backbone}; "
+                "go on with the same settings, or choose another folder with --out"
+            )
+        return
+    if out.is_dir() and any(out.iterdir()):
+        raise FileExistsError(f"{out} is not empty and holds no {MANIFEST}; choose another --out")
+    manifest.save(out)
+
+
+def _shards(
+    name: str,
+    photos: Sequence[Photo],
+    out: Path,
+    net: TimmBackbone,
+    manifest: Manifest,
+    plan: Plan,
+    boxes: Boxes | None,
+    bar: tqdm[NoReturn],
+) -> None:
+    k, of = plan.part
+    with ThreadPoolExecutor(plan.workers) as pool:
+        for i, path in enumerate(shard_files(name, photos, out, plan.shard)):
+            chunk = photos[i * plan.shard : (i + 1) * plan.shard]
+            if i % of != k or is_of(path, chunk):
+                bar.update(len(chunk))
+                continue
+            rows, kept = [], []
+            decoded = pool.map(lambda p: _picture(p, net, boxes, plan), chunk)  # runs ahead
+            for start in range(0, len(chunk), plan.batch):
+                batch = chunk[start : start + plan.batch]
+                read = list(islice(decoded, len(batch)))
+                good = [j for j, picture in enumerate(read) if picture is not None]
+                if good:
+                    pictures = torch.stack([p for p in read if p is not None])
+                    rows.append(_features([batch[j] for j in good], pictures, net, manifest, boxes))
+                    kept += [start + j for j in good]
+                bar.update(len(batch))
+            with atomic(path) as temporary, open(temporary, "wb") as file:
+                features = np.concatenate(rows) if rows else np.zeros((0, 0), np.float16)
+                np.savez(
+                    file,
+                    features=features,
+                    kept=np.array(kept, dtype=np.int64),
+                    ids=np.array([photo.id for photo in chunk]),
+                )
+
+
+def _picture(
+    photo: Photo, net: TimmBackbone, boxes: Boxes | None, plan: Plan
+) -> torch.Tensor | None:
+    """The photo as the network takes it; ``None`` if it is broken and may be left out."""
+    try:
+        picture = open_picture(photo.path)
+    except (ValueError, OSError) as error:
+        if plan.skip_unreadable:
+            return None
+        raise ValueError(
+            f"{error}; repair or remove it, or leave such photos out with --skip-unreadable"
+        ) from error
+    return net.picture(picture) if boxes is None else net.whole_picture(picture)
+
+
+def _features(
+    photos: Sequence[Photo],
+    pictures: torch.Tensor,
+    net: TimmBackbone,
+    manifest: Manifest,
+    boxes: Boxes | None,
+) -> np.ndarray:
+    """float16 features; refused where half precision does not hold them."""
+    if boxes is None:
+        features = encode(net, manifest.kind, pictures)
+    else:
+        told = torch.stack([boxes.of(photo) for photo in photos]).to(net.device)
+        features = net.boxes(pictures.to(net.device), told).cpu().numpy()
+    with np.errstate(over="ignore"):
+        half = features.astype(np.float16)
+    for photo, row in zip(photos, half, strict=True):
+        if not np.isfinite(row).all():
+            raise ValueError(f"{photo.path}: its features are not finite in float16")
+    return half

@@ -1,0 +1,102 @@
+"""How photos become features, written beside them so that new photos become the same.
+
+A folder of extracted features holds the precomputed layout (``{split}_ims.npy``,
+``{split}_caps.txt``), the image of each row (``{split}_ims_files.txt``) and ``manifest.json``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from PIL import Image
+
+from gaussmatch.encoders.timm_backbone import TimmBackbone
+from gaussmatch.files import read_json, write_json
+
+MANIFEST = "manifest.json"
+Kind = Literal["pooled", "regions", "boxes"]
+Featurise = Callable[[Sequence[Image.Image]], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Which network made the features, and how.
+
+    Args:
+        backbone: timm's name.
+        weights: the local file, or ``None`` for those that timm downloads.
+        sha256: of the weights.
+        kind: pooled (F), regions (36, F) of a 6 × 6 raster, or boxes (R, F) of a detector.
+        width: F.
+    """
+
+    backbone: str
+    weights: str | None
+    sha256: str
+    kind: Kind
+    width: int
+
+    def save(self, folder: Path) -> None:
+        write_json(folder / MANIFEST, {"made_by": "gaussmatch extract", **asdict(self)})
+
+    @staticmethod
+    def load(folder: Path) -> Manifest:
+        path = folder / MANIFEST
+        content = read_json(path)
+        try:
+            fields = {name: content[name] for name in Manifest.__dataclass_fields__}
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path}: not a manifest of 'gaussmatch extract' ({error})") from error
+        return Manifest(**fields)
+
+
+def describe(net: TimmBackbone, weights: str | Path | None, kind: Kind) -> Manifest:
+    told = None if weights is None else str(Path(weights).resolve())
+    return Manifest(net.name, told, net.sha256(), kind, net.width)
+
+
+def featuriser_of(folder: Path) -> Featurise:
+    """Photos → the features of a folder; for features of unknown origin a clear refusal."""
+    if not (folder / MANIFEST).is_file():
+        raise ValueError(
+            f"{folder} has no {MANIFEST}: it is not known how its features were made, so new "
+            "photos cannot become the same; give ready features (an array), or make the features "
+            "with 'gaussmatch extract'"
+        )
+    manifest = Manifest.load(folder)
+    net = TimmBackbone(manifest.backbone, manifest.weights)
+    if net.sha256() != manifest.sha256:
+        raise ValueError(
+            f"{folder / MANIFEST}: the features were made with other weights of "
+            f"{manifest.backbone} than {manifest.weights or 'those that timm has now'}"
+        )
+    return featuriser_with(net, manifest.kind)
+
+
+def featuriser_with(net: TimmBackbone, kind: Kind) -> Featurise:
+    if kind == "boxes":
+        raise ValueError(
+            "the features were made from a detector's boxes, which a new photo does not have; "
+            "give ready features (an array)"
+        )
+
+    def featurise(images: Sequence[Image.Image], batch: int = 2) -> np.ndarray:
+        parts = [
+            encode(net, kind, torch.stack([net.picture(image) for image in images[i : i + batch]]))
+            for i in range(0, len(images), batch)
+        ]
+        return np.concatenate(parts)
+
+    return featurise
+
+
+def encode(net: TimmBackbone, kind: Kind, pictures: torch.Tensor) -> np.ndarray:
+    """Pictures as the network takes them → float32 features."""
+    given = pictures.to(net.device)
+    out = net.pooled(given) if kind == "pooled" else net.grid(given)
+    return np.asarray(out.float().cpu().numpy())

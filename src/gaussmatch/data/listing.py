@@ -1,0 +1,150 @@
+"""What the files of a data set say, before any picture is read: photos, captions, splits.
+
+Every reader of somebody's file layout gives a ``Listing``; from there on all data sets are alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from gaussmatch.data.pairs import DataSet, ImageSource, Pairs, Region
+from gaussmatch.metrics.relevance import Relevance
+
+SPLITS = ("train", "dev", "test")
+_SPLIT_NAMES = {
+    **dict.fromkeys(("train", "training", "restval"), "train"),
+    **dict.fromkeys(("dev", "val", "valid", "validation"), "dev"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+
+
+@dataclass(frozen=True)
+class Caption:
+    """A caption with the name that its publisher gave it."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Photo:
+    """An image file with its captions.
+
+    Args:
+        id: the publisher's name of the image: a file name, or COCO's number.
+        path: where the file should be.
+        captions: one or more.
+        classes: names of the objects in it, where the data set tells.
+        regions: boxes with captions of their own, where the data set tells.
+    """
+
+    id: str
+    path: Path
+    captions: tuple[Caption, ...]
+    classes: frozenset[str] = frozenset()
+    regions: tuple[Region, ...] = ()
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A data set as its files tell it.
+
+    Args:
+        name: for messages, such as ``"flickr8k"``.
+        splits: photos of train, dev and test, in the order of the files.
+        notes: what a user should know: orphans, photos in no split.
+        also_true: (caption id, photo id): further pairs that people judged to match.
+        classes: all object classes, where the data set has them.
+    """
+
+    name: str
+    splits: dict[str, list[Photo]]
+    notes: list[str] = field(default_factory=list)
+    also_true: frozenset[tuple[str, str]] = frozenset()
+    classes: tuple[str, ...] = ()
+
+    @property
+    def photos(self) -> list[Photo]:
+        return [photo for photos in self.splits.values() for photo in photos]
+
+
+def assemble(
+    listing: Listing,
+    images: Callable[[str, Sequence[Photo]], ImageSource],
+    dev_images: int | None = None,
+) -> DataSet:
+    """The data set of a listing; ``images`` gives the pixels or features of a split's photos.
+
+    Args:
+        dev_images: validate on the first so many images of dev only.
+    """
+    chosen = {name: listing.splits.get(name, []) for name in SPLITS}
+    if dev_images is not None:
+        chosen["dev"] = chosen["dev"][:dev_images]
+    for name, photos in chosen.items():
+        if not photos:
+            raise ValueError(f"{listing.name}: no image is in the split {name!r}")
+    return DataSet(listing.name, *(_pairs(listing, n, p, images(n, p)) for n, p in chosen.items()))
+
+
+def _pairs(listing: Listing, split: str, photos: Sequence[Photo], source: ImageSource) -> Pairs:
+    captions = [caption for photo in photos for caption in photo.captions]
+    image_of = [i for i, photo in enumerate(photos) for _ in photo.captions]
+    classes = None
+    if listing.classes:
+        classes = torch.tensor([[c in p.classes for c in listing.classes] for p in photos])
+    regions = [p.regions for p in photos]
+    return Pairs(
+        name=f"{listing.name}/{split}",
+        images=source,
+        captions=[caption.text for caption in captions],
+        image_of=torch.tensor(image_of),
+        classes=classes,
+        regions=regions if any(regions) else None,
+        relevance=_relevance(listing, photos, captions, image_of) if split != "train" else None,
+    )
+
+
+def _relevance(
+    listing: Listing, photos: Sequence[Photo], captions: Sequence[Caption], image_of: list[int]
+) -> Relevance | None:
+    """Own pairs and those that people judged to match; ``None`` where nobody judged."""
+    row = {caption.id: i for i, caption in enumerate(captions)}
+    column = {photo.id: i for i, photo in enumerate(photos)}
+    more = [(row[c], column[p]) for c, p in listing.also_true if c in row and p in column]
+    if not more:
+        return None
+    return Relevance.from_pairs(
+        [*range(len(captions)), *(c for c, _ in more)],
+        [*image_of, *(p for _, p in more)],
+        queries=len(captions),
+        gallery=len(photos),
+    )
+
+
+def split_name(word: str, place: str) -> str:
+    """``train``, ``dev`` or ``test`` from a publisher's word for it; ``place`` is for the error."""
+    try:
+        return _SPLIT_NAMES[word.strip().lower()]
+    except KeyError:
+        raise ValueError(f"{place}: no split {word!r}; write train, dev or test") from None
+
+
+def cut(
+    photos: Iterable[Photo], shares: tuple[float, float] = (0.1, 0.1)
+) -> dict[str, list[Photo]]:
+    """A split for data without one: the same for the same names on every machine.
+
+    Photos are ordered by the hash of their id; the first share is test, the second dev, each at
+    least one photo.
+    """
+    order = sorted(photos, key=lambda p: hashlib.sha256(p.id.encode()).digest())
+    test, dev = (max(1, round(share * len(order))) for share in shares)
+    if len(order) < test + dev + 1:
+        raise ValueError(f"{len(order)} photos are too few for train, dev and test")
+    return {"train": order[test + dev :], "dev": order[test : test + dev], "test": order[:test]}

@@ -1,0 +1,125 @@
+"""Data sets of photos: who reads their files, and where the features of the photos come from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gaussmatch.data import coco, flickr, folder, visual_genome
+from gaussmatch.data.extract import extract
+from gaussmatch.data.features import (
+    Featurise,
+    Kind,
+    describe,
+    featuriser_of,
+    featuriser_with,
+)
+from gaussmatch.data.listing import Listing, Photo, assemble
+from gaussmatch.data.pairs import DataSet, ImageSource
+from gaussmatch.data.scenes.cache import cache_root
+from gaussmatch.data.shards import UNREADABLE
+from gaussmatch.data.sources import features_by_name, read_lines
+from gaussmatch.encoders.timm_backbone import TimmBackbone
+from gaussmatch.recipe import DataRecipe
+
+READERS: dict[str, Callable[[DataRecipe, Path], Listing]] = {
+    "folder": lambda recipe, root: folder.read(root),
+    "flickr8k": lambda recipe, root: flickr.read_flickr8k(root),
+    "flickr30k": lambda recipe, root: flickr.read_flickr30k(root),
+    "coco": lambda recipe, root: coco.read(root, _path(recipe.cxc)),
+    "visual-genome": lambda recipe, root: visual_genome.read(
+        root, None if recipe.coco is None else coco.training_images(Path(recipe.coco))
+    ),
+}
+"""A new data set of photos is one reader of its files, named here."""
+
+
+def read_listing(recipe: DataRecipe, root: Path) -> Listing:
+    """What the files of a data set say."""
+    if not root.is_dir():
+        raise FileNotFoundError(f"{root}: no such folder of {recipe.name} (data.root)")
+    return READERS[recipe.name](recipe, root)
+
+
+def load_photos(recipe: DataRecipe, root: Path) -> DataSet:
+    """A data set of photos with its features: those given, or extracted once into the cache."""
+    listing = read_listing(recipe, root)
+    given = find_extracted(recipe, root)
+    if given is None:
+        given = _extracted_once(recipe, listing)
+    listing = _without_unreadable(listing, given)
+
+    def images(split: str, photos: Sequence[Photo]) -> ImageSource:
+        array = given if given.suffix == ".npy" else given / f"{split}_ims.npy"
+        source = features_by_name(array, [p.id for p in photos], [p.path for p in photos])
+        _check_shape(recipe, array, source[0].shape)
+        return source
+
+    return assemble(listing, images, recipe.dev_images)
+
+
+def photo_featuriser(recipe: DataRecipe, root: Path) -> Featurise:
+    """New photos → the features that a recipe's model was trained on."""
+    given = root if recipe.name == "precomputed" else find_extracted(recipe, root)
+    if given is None:
+        return featuriser_with(TimmBackbone(recipe.backbone, recipe.weights), kind_of(recipe))
+    return featuriser_of(given)
+
+
+def find_extracted(recipe: DataRecipe, root: Path) -> Path | None:
+    """The folder or file of features that a recipe names: as given, or inside root."""
+    if recipe.extracted is None:
+        return None
+    for path in (Path(recipe.extracted).expanduser(), root / recipe.extracted):
+        if path.exists():
+            return path
+    raise FileNotFoundError(
+        f"{recipe.extracted}: no such features, neither here nor in {root} (data.extracted); "
+        f"make them with 'gaussmatch extract {root} --out {recipe.extracted}'"
+    )
+
+
+def kind_of(recipe: DataRecipe) -> Kind:
+    if recipe.features == "pixels":
+        raise ValueError(
+            f"data.features is pixels, which only scenes has; choose pooled or regions for "
+            f"{recipe.name}"
+        )
+    return recipe.features
+
+
+def _check_shape(recipe: DataRecipe, array: Path, shape: tuple[int, ...]) -> None:
+    held = "pooled" if len(shape) == 1 else "regions"
+    if kind_of(recipe) != held:
+        raise ValueError(
+            f"data.features is {recipe.features}, but {array} holds {shape} for each image; "
+            f"set data.features to {held}"
+        )
+
+
+def _path(given: str | None) -> Path | None:
+    return None if given is None else Path(given).expanduser()
+
+
+def _without_unreadable(listing: Listing, given: Path) -> Listing:
+    """Leave out the photos that ``extract --skip-unreadable`` left out."""
+    if not (given / UNREADABLE).is_file():
+        return listing
+    lost = set(read_lines(given / UNREADABLE))
+    splits = {s: [p for p in photos if p.id not in lost] for s, photos in listing.splits.items()}
+    return replace(listing, splits=splits)
+
+
+def _extracted_once(recipe: DataRecipe, listing: Listing) -> Path:
+    net = TimmBackbone(recipe.backbone, recipe.weights)
+    manifest = describe(net, recipe.weights, kind_of(recipe))
+    words = [manifest.sha256, manifest.kind]
+    for split, photos in listing.splits.items():
+        for p in photos:
+            words += [split, str(p.path.resolve()), *(c.text for c in p.captions)]
+    key = hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
+    out = cache_root().parent / "features" / f"{listing.name}-{recipe.backbone}-{key}"
+    extract(listing, out, net, manifest)
+    return out

@@ -1,0 +1,97 @@
+"""Precomputed features in the layout of VSE++, SCAN and VSRN.
+
+``{split}_ims.npy``   (N, F) or (N, regions, F); images once, or once for each caption
+``{split}_caps.txt``  one caption a line, those of one image together
+``{split}_rows.txt``  optional, ours: the image row of each caption, where their number differs
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gaussmatch.data.pairs import DataSet, Pairs
+from gaussmatch.data.sources import StoredFeatures, open_features, read_lines
+
+PER_IMAGE = 5
+"""Captions of an image in the published files, where images come once for each caption."""
+ALIASES = {"train": ("train",), "dev": ("dev", "val"), "test": ("test", "testall")}
+
+
+def load(root: Path, dev_images: int | None = None) -> DataSet:
+    """The three splits of a folder of precomputed features.
+
+    Args:
+        dev_images: validate on the first so many images (the published codes use 1,000).
+    """
+    parts = {split: read_split(root, split) for split in ALIASES}
+    if dev_images is not None:
+        parts["dev"] = _first(parts["dev"], dev_images)
+    widths = {split: pairs.images[0].shape for split, pairs in parts.items()}
+    if len(set(widths.values())) > 1:
+        raise ValueError(f"{root}: the splits have features of different shapes, {widths}")
+    return DataSet(root.resolve().name, *parts.values())
+
+
+def read_split(root: Path, split: str) -> Pairs:
+    """One split; a wrong number of rows is refused with both numbers."""
+    stem = next((s for s in ALIASES[split] if (root / f"{s}_ims.npy").is_file()), None)
+    if stem is None:
+        wanted = " or ".join(f"{s}_ims.npy" for s in ALIASES[split])
+        raise FileNotFoundError(f"{root}: no {wanted}; see 'gaussmatch data where precomputed'")
+    array, lines = open_features(root / f"{stem}_ims.npy"), root / f"{stem}_caps.txt"
+    if not lines.is_file():
+        raise FileNotFoundError(f"{lines}: missing; one caption a line for {stem}_ims.npy")
+    captions = read_lines(lines)
+    for number, caption in enumerate(captions, start=1):
+        if not caption.strip():
+            raise ValueError(f"{lines}, line {number}: an empty caption; write one or remove both")
+    if (root / f"{stem}_rows.txt").is_file():
+        image_of, rows = _told(root / f"{stem}_rows.txt", len(captions), len(array))
+    else:
+        image_of, rows = _inferred(root / f"{stem}_ims.npy", array, len(captions))
+    return Pairs(f"{root.resolve().name}/{split}", StoredFeatures(array, rows), captions, image_of)
+
+
+def _inferred(path: Path, array: np.ndarray, captions: int) -> tuple[Tensor, range]:
+    """(image of each caption, row of each image) from the numbers of rows and captions.
+
+    As many rows as captions are images five times where the first five rows are one image, and
+    else images with one caption each.
+    """
+    images = len(array)
+    repeated = captions % PER_IMAGE == 0 and bool((array[:PER_IMAGE] == array[0]).all())
+    if images == captions and images and repeated:
+        rows = range(0, images, PER_IMAGE)
+    elif images and captions % images == 0:
+        rows = range(images)
+    else:
+        raise ValueError(
+            f"{path}: {images} rows of features do not match {captions} captions; there must be "
+            "a row for each image, or one for each caption, with five captions an image"
+        )
+    return torch.arange(captions) // (captions // len(rows)), rows
+
+
+def _told(path: Path, captions: int, images: int) -> tuple[Tensor, range]:
+    lines = read_lines(path)
+    if len(lines) != captions:
+        raise ValueError(f"{path}: {len(lines)} lines for {captions} captions; one each is needed")
+    for number, line in enumerate(lines, start=1):
+        if not line.isascii() or not line.isdigit() or int(line) >= images:
+            raise ValueError(f"{path}, line {number}: {line!r} is not a row from 0 to {images - 1}")
+    return torch.tensor([int(line) for line in lines]), range(images)
+
+
+def _first(pairs: Pairs, images: int) -> Pairs:
+    assert isinstance(pairs.images, StoredFeatures)
+    kept = (pairs.image_of < images).nonzero().flatten()
+    return Pairs(
+        pairs.name,
+        pairs.images.first(images),
+        [pairs.captions[i] for i in kept.tolist()],
+        pairs.image_of[kept],
+    )

@@ -1,0 +1,92 @@
+"""Where the features of images lie, read row by row without loading the whole file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from gaussmatch.data.pictures import open_picture
+
+
+class StoredFeatures:
+    """An ``ImageSource``: rows of a memory-mapped array, beside the photos they were made of.
+
+    Args:
+        array: (N, F) or (N, R, F).
+        rows: the row of each image.
+        paths: the photo of each image, where there are photos.
+    """
+
+    def __init__(
+        self, array: np.ndarray, rows: Sequence[int], paths: Sequence[Path] | None = None
+    ) -> None:
+        self._array, self._rows, self._paths = array, rows, paths
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return np.array(self._array[self._rows[index]], dtype=np.float32)
+
+    def first(self, images: int) -> StoredFeatures:
+        """The first so many images."""
+        paths = None if self._paths is None else self._paths[:images]
+        return StoredFeatures(self._array, self._rows[:images], paths)
+
+    def picture(self, index: int) -> Image.Image | None:
+        if self._paths is None or not self._paths[index].is_file():
+            return None
+        return open_picture(self._paths[index])
+
+
+def open_features(path: Path) -> np.ndarray:
+    """A ``.npy`` of floats, (N, F) or (N, R, F), memory-mapped; anything else is refused."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: no such file of features") from None
+    except (ValueError, OSError, EOFError) as error:
+        raise ValueError(
+            f"{path}: not a whole .npy array of numbers ({error}); copy or extract it again"
+        ) from error
+    if array.dtype.kind != "f":
+        raise ValueError(
+            f"{path}: features are {array.dtype}, but must be float16, float32 or float64"
+        )
+    if array.ndim not in (2, 3):
+        raise ValueError(f"{path}: shape {array.shape}; features are (n, F) or (n, regions, F)")
+    return array
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file in UTF-8, with or without BOM and CRLF; a last empty one dropped."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        raise ValueError(f"{path}, line {line}: not UTF-8 ({error.reason}); save it so") from error
+    lines = text.replace("\r\n", "\n").split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def features_by_name(features: Path, ids: Sequence[str], paths: Sequence[Path]) -> StoredFeatures:
+    """Features of the named images from an array whose rows ``{stem}_files.txt`` names."""
+    array, listed = open_features(features), features.with_name(f"{features.stem}_files.txt")
+    if not listed.is_file():
+        raise FileNotFoundError(
+            f"{listed}: missing; it must name the image of each row of {features.name}"
+        )
+    names = [line.strip() for line in read_lines(listed)]
+    if len(names) != len(array):
+        raise ValueError(f"{listed}: {len(names)} names, but {features.name} has {len(array)} rows")
+    row = {name: i for i, name in enumerate(names)}
+    rows = []
+    for name, path in zip(ids, paths, strict=True):
+        found = row.get(name, row.get(path.name))
+        if found is None:
+            raise ValueError(f"{listed}: does not name {path.name}; extract its features as well")
+        rows.append(found)
+    return StoredFeatures(array, rows, paths)

@@ -1,0 +1,158 @@
+"""Any image network of timm, frozen: a picture becomes one vector or one for each region."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d, grid_sample
+
+from gaussmatch.encoders.torchvision_compat import make_importable
+
+GRID = 6
+"""Regions are the cells of a GRID × GRID raster, row by row from the top left."""
+_POINTS = 7  # samples along each side of a box
+
+
+class TimmBackbone(nn.Module):
+    """A network of timm without its classifier, with the transform that it was trained with.
+
+    Args:
+        name: timm's name, such as ``"resnet152"``.
+        weights: a local ``.safetensors`` or ``.pth`` file; ``None`` downloads timm's own.
+    """
+
+    def __init__(self, name: str, weights: str | Path | None = None) -> None:
+        super().__init__()
+        self.name = name
+        net = _create(name, weights).eval().requires_grad_(False)
+        self.net = net.to(memory_format=torch.channels_last)  # faster on a CPU
+        self.width = int(self.net.num_features)
+        self._transform = _transform(self.net)
+        self._squeeze = _transform(self.net, crop_pct=1.0, crop_mode="squash")
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.net.parameters()).device
+
+    def picture(self, image: Image.Image) -> Float[Tensor, "3 h w"]:
+        """A picture as the network takes it: resized, centre crop, normalised."""
+        return self._transform(image.convert("RGB"))
+
+    def whole_picture(self, image: Image.Image) -> Float[Tensor, "3 h w"]:
+        """The same without the crop (squeezed), so that boxes keep their place."""
+        return self._squeeze(image.convert("RGB"))
+
+    @torch.inference_mode()
+    def pooled(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n f"]:
+        """One vector a picture."""
+        given = pictures.contiguous(memory_format=torch.channels_last)
+        out: Tensor = self.net.forward_head(self.net.forward_features(given), pre_logits=True)
+        return out
+
+    @torch.inference_mode()
+    def grid(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 36 f"]:
+        """The 36 cells of a 6 × 6 raster over the last feature map."""
+        return adaptive_avg_pool2d(self.map(pictures), GRID).flatten(2).transpose(1, 2)
+
+    @torch.inference_mode()
+    def boxes(
+        self, pictures: Float[Tensor, "n 3 h w"], boxes: Float[Tensor, "n r 4"]
+    ) -> Float[Tensor, "n r f"]:
+        """The mean over each box (left, top, right, bottom as shares of the side) of the map."""
+        n, r = boxes.shape[:2]
+        steps = (torch.arange(_POINTS, device=boxes.device) + 0.5) / _POINTS
+        low, size = boxes[..., :2], boxes[..., 2:] - boxes[..., :2]
+        x = low[..., 0, None] + size[..., 0, None] * steps  # n r p
+        y = low[..., 1, None] + size[..., 1, None] * steps
+        at = torch.stack(
+            [
+                x[:, :, None].expand(n, r, _POINTS, _POINTS),
+                y[..., None].expand(n, r, _POINTS, _POINTS),
+            ],
+            -1,
+        ).flatten(2, 3)
+        sampled = grid_sample(
+            self.map(pictures), 2 * at - 1, align_corners=False, padding_mode="border"
+        )
+        return sampled.mean(-1).transpose(1, 2)
+
+    def map(self, pictures: Tensor) -> Float[Tensor, "n f h w"]:
+        """The last feature map, whatever layout the network has."""
+        given = pictures.contiguous(memory_format=torch.channels_last)
+        out: Tensor = self.net.forward_features(given)
+        if out.ndim == 3:  # tokens of a transformer
+            out = out[:, getattr(self.net, "num_prefix_tokens", 0) :]
+            side = math.isqrt(out.shape[1])
+            if side * side != out.shape[1]:
+                raise ValueError(f"{self.name} gives no square map of regions; use pooled features")
+            return out.transpose(1, 2).unflatten(2, (side, side))
+        if out.ndim == 4 and out.shape[-1] == self.width != out.shape[1]:
+            return out.permute(0, 3, 1, 2)
+        if out.ndim != 4:
+            raise ValueError(f"{self.name} gives no map of regions; use pooled features")
+        return out
+
+    def sha256(self) -> str:
+        """Of all weights: two networks with the same hash give the same features."""
+        digest = hashlib.sha256(self.name.encode())
+        for key, value in sorted(self.net.state_dict().items()):
+            digest.update(key.encode())
+            digest.update(value.cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+
+def known_backbones(like: str = "") -> Sequence[str]:
+    """Names of timm's networks, or of those that match a pattern such as ``"resnet*"``."""
+    return list(_timm().list_models(like or "*"))
+
+
+def _timm() -> Any:
+    make_importable()
+    try:
+        import timm
+    except ImportError as error:
+        raise ImportError(
+            f"features need timm ({error}); install it with: pip install 'gaussmatch[vision]'"
+        ) from error
+    return timm
+
+
+def _create(name: str, weights: str | Path | None) -> Any:
+    timm = _timm()
+    if not timm.is_model(name):
+        near = timm.list_models(f"*{name[:6]}*")[:5]
+        hint = f"; near are {', '.join(near)}" if near else ""
+        raise ValueError(f"timm has no backbone {name!r}{hint}")
+    if weights is None:
+        try:
+            return timm.create_model(name, pretrained=True)
+        except Exception as error:  # the hub raises many kinds when offline
+            raise OSError(
+                f"the weights of {name} cannot be downloaded ({type(error).__name__}); "
+                "give a local file with --weights (data.weights in a recipe)"
+            ) from error
+    if not Path(weights).is_file():
+        raise FileNotFoundError(f"{weights}: no such file of weights")
+    try:
+        net = timm.create_model(name)
+        timm.models.load_checkpoint(net, str(weights), weights_only=True)  # nothing is executed
+        return net
+    except Exception as error:  # safetensors, pickle and torch raise many kinds
+        first = str(error).splitlines()[0] if str(error) else ""
+        raise ValueError(
+            f"{weights}: not the weights of {name} ({type(error).__name__}: {first})"
+        ) from error
+
+
+def _transform(net: Any, **changes: Any) -> Any:
+    from timm.data import create_transform, resolve_model_data_config
+
+    return create_transform(**{**resolve_model_data_config(net), **changes}, is_training=False)

@@ -1,0 +1,101 @@
+"""``gaussmatch data``: what is there and what is wrong with it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data.files import flickr8k, photo
+from PIL import Image
+
+from gaussmatch.cli import main
+from gaussmatch.data import pictures
+from gaussmatch.data.check import guess_format
+from gaussmatch.data.where import WHERE
+
+
+def check(root: Path, *words: str) -> int:
+    return main(["data", "check", str(root), "--sheet", str(root.parent / "sheet.png"), *words])
+
+
+def test_a_whole_data_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(flickr8k(tmp_path / "f8k")) == 0
+    told = capsys.readouterr().out
+    assert "train: 6 images, 12 captions" in told
+    assert "captions per image: 6 images with 2" in told
+    assert "words per caption: 9 to 9, median 9" in told
+    assert "orphan.jpg.1 has captions and no photo" in told
+    assert "no problems found" in told
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.size == (1200, 1024)
+
+
+def test_broken_missing_and_leaking_photos_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = flickr8k(tmp_path / "f8k")
+    images = root / "images"
+    (images / "0.jpg").unlink()
+    (images / "1.jpg").write_bytes((images / "1.jpg").read_bytes()[:300])
+    shutil.copy(images / "2.jpg", images / "9.jpg")
+    monkeypatch.setattr(pictures, "MAX_PIXELS", 40 * 30)
+    photo(images / "3.jpg", size=(41, 30))
+    assert check(root) == 2
+    told = capsys.readouterr().err
+    assert "3 problem(s)" in told
+    assert "1 photos are missing: 0.jpg" in told
+    assert "2 photos cannot be decoded: 1.jpg, 3.jpg" in told
+    assert "(leakage): 2.jpg (train) = 9.jpg (test)" in told
+
+
+def test_precomputed_features_are_looked_through(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split in ("train", "dev", "test"):
+        np.save(tmp_path / f"{split}_ims.npy", np.ones((2, 36, 4), dtype=np.float16))
+        (tmp_path / f"{split}_caps.txt").write_text("a dog\n" * 10)
+    assert check(tmp_path) == 0
+    assert "features 36 × 4" in capsys.readouterr().out
+    bad = np.ones((2, 36, 4))
+    bad[1, 3, 2] = np.inf
+    np.save(tmp_path / "dev_ims.npy", bad)
+    assert check(tmp_path, "--format", "precomputed") == 2
+    assert "1 rows of" in capsys.readouterr().err
+
+
+def test_cxc_prints_the_papers_numbers(
+    shared_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data", "check", "--format", "cxc", str(shared_data / "cxc")]) == 0
+    told = capsys.readouterr().out
+    assert "10,614" in told
+    assert "35,614" in told
+
+
+def test_real_coco_is_checked(
+    shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["data", "check", str(shared_data / "coco_mini"), "--sheet", str(tmp_path / "s.png")]
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    assert "80 object classes; 159 images show at least one" in told
+
+
+def test_the_format_is_guessed_or_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--format"):
+        guess_format(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        guess_format(tmp_path / "none")
+    for file, form in (("captions.csv", "folder"), ("captions_val2017.json", "coco")):
+        (tmp_path / file).touch()
+        assert guess_format(tmp_path) == form
+
+
+def test_where(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "where"]) == 0
+    told = capsys.readouterr().out
+    assert all(text in told for text in WHERE.values())
+    assert main(["data", "where", "coco"]) == 0
+    assert capsys.readouterr().out.strip() == WHERE["coco"]

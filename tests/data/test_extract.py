@@ -1,0 +1,267 @@
+"""Photos → features: resumable, shared, and made again the same way for new photos."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from data.files import flickr8k, photo
+from safetensors.torch import save_file
+
+import gaussmatch as gm
+from gaussmatch.cli import main
+from gaussmatch.data import featuriser, load_data
+from gaussmatch.data.boxes import Boxes
+from gaussmatch.data.extract import Plan, extract
+from gaussmatch.data.features import Kind, describe
+from gaussmatch.data.flickr import read_flickr8k
+from gaussmatch.data.listing import Photo
+from gaussmatch.data.pictures import open_picture
+from gaussmatch.encoders.timm_backbone import TimmBackbone, known_backbones
+from gaussmatch.encoders.torchvision_compat import make_importable
+from gaussmatch.recipe import DataRecipe
+
+make_importable()
+timm = pytest.importorskip("timm", reason="features of photos need the extra 'vision'")
+BACKBONE = "test_resnet"
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small network with random weights: no test downloads anything."""
+    assert BACKBONE in known_backbones("test_*")
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("weights") / "net.safetensors"
+    save_file(timm.create_model(BACKBONE).state_dict(), path)
+    return path
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return flickr8k(tmp_path / "f8k")
+
+
+def words(root: Path, weights: Path, *more: str) -> list[str]:
+    out = str(root.parent / "features")
+    return [
+        "extract", str(root), "--out", out, "--backbone", BACKBONE, "--weights", str(weights),
+        "--shard", "2", "--batch", "2", "--workers", "1", *more,
+    ]  # fmt: skip
+
+
+def test_extract_then_load_and_make_again(
+    root: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words(root, weights)) == 0
+    assert "10 photos" in capsys.readouterr().out
+    out = root.parent / "features"
+    stored = np.load(out / "train_ims.npy", mmap_mode="r")
+    assert (stored.dtype, stored.shape[0]) == (np.float16, 6)
+    assert not (out / "shards").exists()
+    data = load_data(DataRecipe(name="flickr8k", root=str(root), extracted=str(out)))
+    assert data.test.relevance is not None
+    alone = load_data(DataRecipe(name="precomputed", root=str(out)))
+    assert alone.train.captions == data.train.captions
+    assert torch.equal(alone.train.image_of, data.train.image_of)
+    for recipe in (
+        DataRecipe(name="flickr8k", root=str(root), extracted=str(out)),
+        DataRecipe(name="precomputed", root=str(out)),
+        DataRecipe(name="flickr8k", root=str(root), backbone=BACKBONE, weights=str(weights)),
+    ):
+        made = featuriser(recipe)([open_picture(root / "images" / f"{i}.jpg") for i in range(6)])
+        np.testing.assert_allclose(made, stored, atol=2e-2, rtol=2e-3)
+
+
+def test_regions_are_a_grid(root: Path, weights: Path) -> None:
+    assert main(words(root, weights, "--features", "regions")) == 0
+    out = root.parent / "features"
+    assert np.load(out / "test_ims.npy").shape[:2] == (2, 36)
+    recipe = DataRecipe(name="flickr8k", root=str(root), extracted=str(out))
+    with pytest.raises(
+        ValueError, match=r"data\.features is pooled, but .*set data\.features to regions"
+    ):
+        load_data(recipe)
+
+
+def test_a_kill_loses_one_shard_at_most(
+    root: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    pooled = TimmBackbone.pooled
+
+    def dies(self: TimmBackbone, pictures: torch.Tensor) -> torch.Tensor:
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        seen.append(len(pictures))
+        return pooled(self, pictures)
+
+    monkeypatch.setattr(TimmBackbone, "pooled", dies)
+    assert main(words(root, weights)) == 130
+    shards = root.parent / "features" / "shards"
+    assert len(list(shards.iterdir())) == 2
+    counted: list[int] = []
+
+    def counts(self: TimmBackbone, pictures: torch.Tensor) -> torch.Tensor:
+        counted.append(len(pictures))
+        return pooled(self, pictures)
+
+    monkeypatch.setattr(TimmBackbone, "pooled", counts)
+    assert main(words(root, weights)) == 0
+    assert sum(counted) == 10 - 4
+    assert main(words(root, weights)) == 0
+    assert sum(counted) == 10 - 4
+
+
+def test_other_photos_are_not_taken_for_the_same(
+    root: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a kill, and after the end: rows never belong to other photos than they say."""
+    net, listing = TimmBackbone(BACKBONE, weights), read_flickr8k(root)
+    manifest, out = describe(net, weights, "pooled"), root.parent / "features"
+    extract(listing, out, net, manifest, plan=Plan(2, 2, (0, 2), 1), progress=False)
+    lines = (root / "Flickr_8k.trainImages.txt").read_text().splitlines(keepends=True)
+    (root / "Flickr_8k.trainImages.txt").write_text("".join(lines[1:]))
+    assert main(words(root, weights)) == 0
+    fresh = root.parent / "fresh"
+    extract(read_flickr8k(root), fresh, net, manifest, progress=False)
+    a, b = (np.load(folder / "train_ims.npy") for folder in (out, fresh))
+    np.testing.assert_allclose(a, b, atol=1e-2)
+    (root / "Flickr_8k.trainImages.txt").write_text("".join(lines))
+    capsys.readouterr()
+    assert main(words(root, weights)) == 2
+    assert "train_ims_files.txt: the photos of train are others now" in capsys.readouterr().err
+
+
+def test_two_parts_make_what_one_makes(root: Path, weights: Path) -> None:
+    assert main(words(root, weights)) == 0
+    whole = np.load(root.parent / "features" / "train_ims.npy")
+    net, listing = TimmBackbone(BACKBONE, weights), read_flickr8k(root)
+    manifest, out = describe(net, weights, "pooled"), root.parent / "parts"
+    done = [
+        extract(listing, out, net, manifest, plan=Plan(2, 2, (k, 2), 1), progress=False)
+        for k in (1, 0)
+    ]
+    assert done == [False, True]
+    assert np.array_equal(np.load(out / "train_ims.npy"), whole)
+
+
+def test_broken_photos_stop_it_unless_told_otherwise(
+    root: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "images" / "4.jpg").write_bytes((root / "images" / "4.jpg").read_bytes()[:300])
+    assert main(words(root, weights)) == 2
+    err = capsys.readouterr().err
+    assert "4.jpg: cannot be decoded" in err
+    assert "--skip-unreadable" in err
+    (root / "images" / "9.jpg").unlink()
+    assert main(words(root, weights)) == 2
+    assert "9.jpg: no such image (1 of 10 are missing)" in capsys.readouterr().err
+    assert main(words(root, weights, "--skip-unreadable")) == 0
+    out = root.parent / "features"
+    assert (out / "unreadable.txt").read_text() == "4.jpg\n9.jpg\n"
+    data = load_data(DataRecipe(name="flickr8k", root=str(root), extracted=str(out)))
+    assert (len(data.train.images), len(data.test.images)) == (5, 1)
+
+
+def test_a_folder_of_other_features_is_left_alone(
+    root: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = root.parent / "features"
+    out.mkdir()
+    (out / "thesis.txt").touch()
+    assert main(words(root, weights)) == 2
+    assert "is not empty" in capsys.readouterr().err
+    (out / "thesis.txt").unlink()
+    assert main(words(root, weights)) == 0
+    assert main(words(root, weights, "--features", "regions")) == 2
+    assert "holds pooled features of test_resnet" in capsys.readouterr().err
+
+
+def test_boxes_of_a_detector(root: Path, weights: Path, tmp_path: Path) -> None:
+    lines = [{"image": f"{i}.jpg", "boxes": [[0, 0, 40, 30], [0, 0, 10, 10]]} for i in range(10)]
+    path = tmp_path / "boxes.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(words(root, weights, "--features", "regions", "--boxes", str(path))) == 0
+    out = root.parent / "features"
+    stored = np.load(out / "test_ims.npy").astype(np.float32)
+    assert stored.shape[:2] == (2, 36)
+    assert np.allclose(stored[:, 0], stored[:, 35])  # the whole picture fills what is missing
+    assert not np.allclose(stored[:, 0], stored[:, 1])
+    recipe = DataRecipe(name="flickr8k", root=str(root), features="regions", extracted=str(out))
+    assert load_data(recipe).test.images[0].shape == stored.shape[1:]
+    with pytest.raises(ValueError, match="made from a detector's boxes"):
+        featuriser(recipe)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 1: not"),
+        ('{"image": "a.jpg"}', "line 1: not"),
+        ('{"image": "a.jpg", "boxes": [[5, 0, 1, 9]]}', "line 1: .* is not left < right"),
+        ('{"image": "b.jpg", "boxes": []}', "no boxes for a.jpg"),
+        ('{"image": "a.jpg", "boxes": [[0, 0, 99, 9]]}', "beyond the 40 × 30 photo"),
+    ],
+)
+def test_bad_boxes(tmp_path: Path, line: str, message: str) -> None:
+    (tmp_path / "boxes.jsonl").write_text(line + "\n")
+    shown = Photo("a.jpg", photo(tmp_path / "a.jpg"), ())
+    with pytest.raises(ValueError, match=rf"boxes\.jsonl.*{message}"):
+        Boxes(tmp_path / "boxes.jsonl").of(shown)
+
+
+def test_other_weights_are_noticed(root: Path, weights: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.safetensors"
+    mine.write_bytes(weights.read_bytes())
+    assert main(words(root, mine)) == 0
+    torch.manual_seed(1)
+    save_file(timm.create_model(BACKBONE).state_dict(), mine)
+    recipe = DataRecipe(name="precomputed", root=str(root.parent / "features"))
+    with pytest.raises(ValueError, match="made with other weights"):
+        featuriser(recipe)
+    mine.write_bytes(mine.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"mine\.safetensors: not the weights of test_resnet"):
+        featuriser(recipe)
+    mine.unlink()
+    with pytest.raises(FileNotFoundError, match=r"mine\.safetensors: no such file of weights"):
+        featuriser(recipe)
+
+
+def test_an_unknown_backbone() -> None:
+    with pytest.raises(ValueError, match="timm has no backbone 'resnet5O'; near are"):
+        TimmBackbone("resnet5O")
+
+
+@pytest.mark.parametrize("name", ["test_vit", "test_efficientnet", "test_convnext"])
+@pytest.mark.parametrize("kind", ["pooled", "grid"])
+def test_any_kind_of_network(name: str, kind: Kind, tmp_path: Path) -> None:
+    save_file(timm.create_model(name).state_dict(), tmp_path / "net.safetensors")
+    net = TimmBackbone(name, tmp_path / "net.safetensors")
+    picture = net.picture(open_picture(photo(tmp_path / "a.jpg")))[None]
+    shape = (1, net.width) if kind == "pooled" else (1, 36, net.width)
+    assert getattr(net, kind)(picture).shape == shape
+
+
+def test_your_own_photos_train_in_one_command(
+    tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path / "cache"))
+    root = tmp_path / "mine"
+    rows = ["image,caption"]
+    for i in range(30):
+        photo(root / f"{i}.jpg", i)
+        rows += [f"{i}.jpg,a dog number {i % 3}", f'{i}.jpg,"Ein Hund, Nummer {i % 5} 🐕"']
+    (root / "captions.csv").write_text("\n".join(rows), encoding="utf-8")
+    run = tmp_path / "run"
+    done = main(
+        ["train", "folder/vsepp-kl", "--data.root", str(root), "--data.backbone", BACKBONE,
+         "--data.weights", str(weights), "--training.epochs", "1", "--training.batch_size", "8",
+         "--model.dim", "8", "--out", str(run)]
+    )  # fmt: skip
+    assert done == 0
+    model = gm.load(run)
+    images = model.encode_images([root / "0.jpg", root / "1.jpg"])
+    assert model.similarity(images, model.encode_texts(["a dog"])).shape == (2, 1)
