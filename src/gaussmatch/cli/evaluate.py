@@ -20,7 +20,7 @@ from gaussmatch.run import load
 def run(argv: Sequence[str]) -> None:
     parser = ArgumentParser(
         "gaussmatch evaluate",
-        description="Measure runs on a split: all that the data allows, with 95 %% intervals by "
+        description="Measure runs on a split: all that the data allows, with 95 % intervals by "
         "bootstrap over queries. Written beside each run as JSON, Markdown and LaTeX.",
         epilog="Fields of the recipe's data can be given too: --data.seed 1 is another data set.",
         allow_abbrev=False,

@@ -36,10 +36,6 @@ class ReverseKL(Similarity):
 
     name = "reverse_kl"
     metric = "inner_product"
-    uncertainty_note = (
-        "here the image's variance divides the squared difference, so a caption gains nothing "
-        "by being wide"
-    )
 
     def lift_images(self, g: Gaussian) -> Lifted:
         return (_reference(g),)
