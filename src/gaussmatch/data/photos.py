@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gaussmatch.data import coco, flickr, folder, visual_genome
+from gaussmatch.data.cache import cache_root
 from gaussmatch.data.extract import extract
 from gaussmatch.data.features import (
     Featurise,
@@ -18,7 +19,6 @@ from gaussmatch.data.features import (
 )
 from gaussmatch.data.listing import Listing, Photo, assemble
 from gaussmatch.data.pairs import DataSet, ImageSource
-from gaussmatch.data.scenes.cache import cache_root
 from gaussmatch.data.shards import UNREADABLE
 from gaussmatch.data.sources import features_by_name, read_lines
 from gaussmatch.encoders.timm_backbone import TimmBackbone
@@ -120,6 +120,6 @@ def _extracted_once(recipe: DataRecipe, listing: Listing) -> Path:
         for p in photos:
             words += [split, str(p.path.resolve()), *(c.text for c in p.captions)]
     key = hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
-    out = cache_root().parent / "features" / f"{listing.name}-{recipe.backbone}-{key}"
+    out = cache_root() / "features" / f"{listing.name}-{recipe.backbone}-{key}"
     extract(listing, out, net, manifest)
     return out

@@ -19,9 +19,9 @@ import torch
 from PIL import Image
 from tqdm import tqdm
 
+from gaussmatch.data.cache import cache_root, made_once
 from gaussmatch.data.pairs import DataSet, Pairs, Region
 from gaussmatch.data.scenes.backbone import backbone_hash, load_backbone
-from gaussmatch.data.scenes.cache import cache_root, made_once
 from gaussmatch.data.scenes.captions import Caption, annotate, describe
 from gaussmatch.data.scenes.draw import draw
 from gaussmatch.data.scenes.truth import true_of
@@ -80,7 +80,7 @@ def load(
         raise ValueError(f"no size {size!r}; choose from {', '.join(SIZES)}")
     if features not in ("pooled", "regions", "pixels"):
         raise ValueError(f"no features {features!r}; choose pooled, regions or pixels")
-    root = cache_root() if cache is None else Path(cache)
+    root = cache_root() / "scenes" if cache is None else Path(cache)
     key = f"v{VERSION}-{size}-{seed}"
     base = made_once(root / key, lambda folder: _write_world(folder, size, seed, progress))
     held = base

@@ -16,9 +16,9 @@ _LIST = "files.json"
 
 
 def cache_root() -> Path:
-    """``$GAUSSMATCH_CACHE``, or ``~/.cache/gaussmatch``; the folder ``scenes`` in it."""
+    """``$GAUSSMATCH_CACHE``, or ``~/.cache/gaussmatch``."""
     root = os.environ.get("GAUSSMATCH_CACHE")
-    return (Path(root) if root else Path.home() / ".cache" / "gaussmatch") / "scenes"
+    return Path(root) if root else Path.home() / ".cache" / "gaussmatch"
 
 
 def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
