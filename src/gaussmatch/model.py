@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
-from gaussmatch.encoders import Probabilistic, Projection, Tokens, WordGRU
+from gaussmatch.encoders import (
+    PCMEImage,
+    PCMEText,
+    Probabilistic,
+    Projection,
+    PVSEImage,
+    PVSEText,
+    Tokens,
+    WordGRU,
+)
 from gaussmatch.encoders.scenenet import SceneNet
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.recipe import ModelRecipe
@@ -14,7 +24,9 @@ from gaussmatch.similarities import Similarity, similarity
 
 
 class Matcher(nn.Module):
-    """Two encoders into one joint space. Point encoders give Gaussians without variance.
+    """Two encoders into one joint space. Point encoders give Gaussians without variance, and
+    those with several embeddings an item a batch (n, K). A similarity that learns is trained and
+    saved with them.
 
     ``heads`` are networks that only a loss term uses, such as a caption generator; they are
     trained and saved with the rest.
@@ -59,7 +71,11 @@ def build(recipe: ModelRecipe, vocabulary: int) -> Matcher:
             Probabilistic(encoder, str(encoder.part), shape=recipe.shape, bound=recipe.bound)
             for encoder in (image, text)
         )
-    return Matcher(image, text, similarity(recipe.similarity), heads)
+    settings: dict[str, Any] = {}
+    if recipe.similarity == "match_prob":
+        pcme = recipe.pcme
+        settings = {"samples": pcme.samples, "scale": pcme.scale, "shift": pcme.shift}
+    return Matcher(image, text, similarity(recipe.similarity, **settings), heads)
 
 
 Parts = tuple[nn.Module, nn.Module, dict[str, nn.Module]]
@@ -68,23 +84,53 @@ Parts = tuple[nn.Module, nn.Module, dict[str, nn.Module]]
 
 def _vsepp(recipe: ModelRecipe, vocabulary: int) -> Parts:
     text = WordGRU(vocabulary, recipe.dim, recipe.word_dim, recipe.normalise)
-    return _image_encoder(recipe), text, {}
+    width, backbone = _features(recipe)
+    image = Projection(width, recipe.dim, backbone=backbone, normalise=recipe.normalise)
+    return image, text, {}
 
 
-def _image_encoder(recipe: ModelRecipe) -> Projection:
+def _pvse(recipe: ModelRecipe, vocabulary: int) -> Parts:
+    own, (width, backbone) = recipe.pvse, _features(recipe)
+    image = PVSEImage(
+        width, recipe.dim, own.embeddings, own.dropout, backbone, normalise=recipe.normalise
+    )
+    text = PVSEText(
+        vocabulary,
+        recipe.dim,
+        recipe.word_dim,
+        own.embeddings,
+        own.dropout,
+        own.state,
+        normalise=recipe.normalise,
+    )
+    return image, text, {}
+
+
+def _pcme(recipe: ModelRecipe, vocabulary: int) -> Parts:
+    width, backbone = _features(recipe)
+    image = PCMEImage(width, recipe.dim, backbone, recipe.normalise)
+    text = PCMEText(vocabulary, recipe.dim, recipe.word_dim, recipe.pcme.state, recipe.normalise)
+    return image, text, {}
+
+
+def _features(recipe: ModelRecipe) -> tuple[int, nn.Module | None]:
+    """The width of the image features, and the backbone that makes them of pictures, if any."""
     if recipe.backbone == "scenenet":
-        net = SceneNet()
-        return Projection(SceneNet.features, recipe.dim, backbone=net, normalise=recipe.normalise)
+        return SceneNet.features, SceneNet()
     if recipe.backbone is not None:
         raise ValueError(f"no backbone {recipe.backbone!r}; choose scenenet, or none for features")
     if recipe.feature_dim is None:
         raise ValueError("model.feature_dim is not set and no data was given to find it from")
-    return Projection(recipe.feature_dim, recipe.dim, normalise=recipe.normalise)
+    return recipe.feature_dim, None
 
 
 def _gaussian(output: Tensor | Gaussian) -> Gaussian:
     return output if isinstance(output, Gaussian) else Gaussian(output)
 
 
-SYSTEMS: dict[str, Callable[[ModelRecipe, int], Parts]] = {"vse++": _vsepp}
+SYSTEMS: dict[str, Callable[[ModelRecipe, int], Parts]] = {
+    "vse++": _vsepp,
+    "pvse": _pvse,
+    "pcme": _pcme,
+}
 """How to build each system of the paper; a new one is an entry here and its encoders."""

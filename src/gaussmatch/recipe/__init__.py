@@ -14,7 +14,7 @@ from gaussmatch.recipe.load import (
     recipe_folder,
     recipe_parser,
 )
-from gaussmatch.recipe.model import ModelRecipe
+from gaussmatch.recipe.model import ModelRecipe, PCMERecipe, PVSERecipe
 from gaussmatch.recipe.training import LossRecipe, TrainingRecipe
 from gaussmatch.recipe.whole import Recipe
 
@@ -23,6 +23,8 @@ __all__ = [
     "DataRecipe",
     "LossRecipe",
     "ModelRecipe",
+    "PCMERecipe",
+    "PVSERecipe",
     "Recipe",
     "TrainingRecipe",
     "all_recipes",
