@@ -111,6 +111,7 @@ class Model:
         ]
         return Gaussian.cat(images), self.encode_texts(pairs.captions, allow_unknown=True)
 
+    @torch.no_grad()
     def similarity(self, images: Gaussian, captions: Gaussian) -> Tensor:
         """Scores (n × m) of every image with every caption; higher is better."""
         return self.matcher.similarity.matrix(images, captions)

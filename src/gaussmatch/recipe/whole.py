@@ -23,5 +23,19 @@ class Recipe:
     loss: LossRecipe = field(default_factory=LossRecipe)
     training: TrainingRecipe = field(default_factory=TrainingRecipe)
 
+    def __post_init__(self) -> None:
+        """What sections must agree on."""
+        model, loss = self.model, self.loss
+        if (loss.kind == "soft-contrastive") != (model.similarity == "match_prob"):
+            raise ValueError(
+                f"loss.kind is {loss.kind!r} but model.similarity is {model.similarity!r}: "
+                "soft-contrastive and match_prob (log-odds) go together"
+            )
+        if loss.diversity and model.system != "pvse":
+            raise ValueError(f"loss.diversity is for the embeddings of pvse, not {model.system}")
+        for name in ("vib", "vib_as_published"):
+            if getattr(loss, name) and not model.has_variance:
+                raise ValueError(f"loss.{name} needs variances, but the model has points")
+
     def save(self, path: str | os.PathLike[str]) -> None:
         write_text(path, yaml.safe_dump(asdict(self), sort_keys=False, allow_unicode=True))
