@@ -7,7 +7,9 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from gaussmatch.encoders import Probabilistic, Projection, Tokens, WordGRU
+from gaussmatch.encoders.generator import CaptionGenerator
 from gaussmatch.encoders.scenenet import SceneNet
+from gaussmatch.encoders.vsrn import RegionReasoning
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.recipe import ModelRecipe
 from gaussmatch.similarities import Similarity, similarity
@@ -71,20 +73,49 @@ def _vsepp(recipe: ModelRecipe, vocabulary: int) -> Parts:
     return _image_encoder(recipe), text, {}
 
 
+def _vsrn(recipe: ModelRecipe, vocabulary: int) -> Parts:
+    vsrn, generator = recipe.vsrn, recipe.vsrn.generator
+    image = RegionReasoning(
+        _feature_dim(recipe),
+        recipe.dim,
+        vsrn.blocks,
+        vsrn.over,
+        vsrn.batch_norm,
+        recipe.normalise,
+        vsrn.duplicate,
+    )
+    text = WordGRU(vocabulary, recipe.dim, recipe.word_dim, recipe.normalise)
+    if not generator.used:
+        return image, text, {}
+    head = CaptionGenerator(
+        vocabulary,
+        recipe.dim,
+        generator.hidden,
+        generator.word_dim,
+        generator.dropout,
+        generator.longest,
+    )
+    return image, text, {"generator": head}
+
+
 def _image_encoder(recipe: ModelRecipe) -> Projection:
     if recipe.backbone == "scenenet":
         net = SceneNet()
         return Projection(SceneNet.features, recipe.dim, backbone=net, normalise=recipe.normalise)
     if recipe.backbone is not None:
         raise ValueError(f"no backbone {recipe.backbone!r}; choose scenenet, or none for features")
+    return Projection(_feature_dim(recipe), recipe.dim, normalise=recipe.normalise)
+
+
+def _feature_dim(recipe: ModelRecipe) -> int:
     if recipe.feature_dim is None:
         raise ValueError("model.feature_dim is not set and no data was given to find it from")
-    return Projection(recipe.feature_dim, recipe.dim, normalise=recipe.normalise)
+    return recipe.feature_dim
 
 
 def _gaussian(output: Tensor | Gaussian) -> Gaussian:
     return output if isinstance(output, Gaussian) else Gaussian(output)
 
 
-SYSTEMS: dict[str, Callable[[ModelRecipe, int], Parts]] = {"vse++": _vsepp}
+SYSTEMS: dict[str, Callable[[ModelRecipe, int], Parts]] = {"vse++": _vsepp, "vsrn": _vsrn}
 """How to build each system of the paper; a new one is an entry here and its encoders."""

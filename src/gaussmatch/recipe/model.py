@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from gaussmatch.encoders.graph import NormOver
 from gaussmatch.encoders.variance import Bound, Shape
+from gaussmatch.encoders.vsrn import Duplicate
 from gaussmatch.recipe.checks import positive
 
 SimilarityName = Literal[
@@ -14,11 +16,60 @@ SimilarityName = Literal[
 
 
 @dataclass(frozen=True)
+class GeneratorRecipe:
+    """The network that tells captions, for loss.generation.
+
+    Args:
+        used: make one; published checkpoints have none.
+        hidden: width of its GRUs.
+        word_dim: width of its word vectors.
+        dropout: of its inputs.
+        longest: captions are cut at so many words, start and end included.
+    """
+
+    used: bool = True
+    hidden: int = 512
+    word_dim: int = 300
+    dropout: float = 0.2
+    longest: int = 60
+
+    def __post_init__(self) -> None:
+        positive("model.vsrn.generator", self, "hidden", "word_dim")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"model.vsrn.generator.dropout must be in [0, 1), got {self.dropout}")
+        if self.longest < 2:
+            raise ValueError(f"model.vsrn.generator.longest must be 2 or more, got {self.longest}")
+
+
+@dataclass(frozen=True)
+class VSRNRecipe:
+    """What only VSRN has.
+
+    Args:
+        blocks: graph-reasoning blocks.
+        over: the L2-norm of the regions runs over features, or over regions as in the published
+            code (needed for its weights).
+        batch_norm: the Flickr30K variant: BatchNorm after the GRU, no first L2-norm.
+        duplicate: what a probabilistic model doubles: the GRU over regions, or all before it too.
+        generator: the network of loss.generation.
+    """
+
+    blocks: int = 4
+    over: NormOver = "features"
+    batch_norm: bool = False
+    duplicate: Duplicate = "gru"
+    generator: GeneratorRecipe = field(default_factory=GeneratorRecipe)
+
+    def __post_init__(self) -> None:
+        positive("model.vsrn", self, "blocks")
+
+
+@dataclass(frozen=True)
 class ModelRecipe:
     """Which model.
 
     Args:
-        system: vse++.
+        system: vse++, or vsrn (on region features).
         dim: D, the dimension of the joint space.
         word_dim: width of the word vectors.
         normalise: L2-norm of the means.
@@ -28,9 +79,10 @@ class ModelRecipe:
         similarity: between an image and a caption.
         backbone: train this network end to end on pixels (scenenet); none for given features.
         feature_dim: width of the image features; found from the data when none.
+        vsrn: what only VSRN has.
     """
 
-    system: Literal["vse++"] = "vse++"
+    system: Literal["vse++", "vsrn"] = "vse++"
     dim: int = 1024
     word_dim: int = 300
     normalise: bool = True
@@ -40,6 +92,7 @@ class ModelRecipe:
     similarity: SimilarityName = "cosine"
     backbone: str | None = None
     feature_dim: int | None = None
+    vsrn: VSRNRecipe = field(default_factory=VSRNRecipe)
 
     def __post_init__(self) -> None:
         if self.probabilistic == (self.similarity == "cosine"):
@@ -48,3 +101,5 @@ class ModelRecipe:
                 f"{self.similarity!r}: a point model takes cosine, a probabilistic one any other"
             )
         positive("model", self, "dim", "word_dim")
+        if self.system == "vsrn" and self.backbone is not None:
+            raise ValueError("model.backbone: vsrn takes region features, set it to none")
