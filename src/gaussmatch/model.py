@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from gaussmatch.encoders import Probabilistic, Projection, Tokens, WordGRU
-from gaussmatch.encoders.scenenet import SceneNet
+from gaussmatch.encoders.backbone import Backbone
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.recipe import ModelRecipe
 from gaussmatch.similarities import Similarity, similarity
@@ -72,14 +72,13 @@ def _vsepp(recipe: ModelRecipe, vocabulary: int) -> Parts:
 
 
 def _image_encoder(recipe: ModelRecipe) -> Projection:
-    if recipe.backbone == "scenenet":
-        net = SceneNet()
-        return Projection(SceneNet.features, recipe.dim, backbone=net, normalise=recipe.normalise)
+    backbone, width = None, recipe.feature_dim
     if recipe.backbone is not None:
-        raise ValueError(f"no backbone {recipe.backbone!r}; choose scenenet, or none for features")
-    if recipe.feature_dim is None:
+        backbone = Backbone(recipe.backbone, recipe.backbone_norm, recipe.checkpointing)
+        width = backbone.width
+    if width is None:
         raise ValueError("model.feature_dim is not set and no data was given to find it from")
-    return Projection(recipe.feature_dim, recipe.dim, normalise=recipe.normalise)
+    return Projection(width, recipe.dim, backbone, recipe.normalise, recipe.normalise_features)
 
 
 def _gaussian(output: Tensor | Gaussian) -> Gaussian:

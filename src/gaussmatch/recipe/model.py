@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from gaussmatch.encoders.backbone import NormMode
 from gaussmatch.encoders.variance import Bound, Shape
 from gaussmatch.recipe.checks import positive
 
@@ -26,7 +27,16 @@ class ModelRecipe:
         shape: of the Gaussians.
         bound: how variances are kept in [0.1, 10].
         similarity: between an image and a caption.
-        backbone: train this network end to end on pixels (scenenet); none for given features.
+        backbone: train this network end to end on pixels: scenenet, or any network of timm; none
+            for given features.
+        backbone_weights: a local file of the weights it starts with; none takes those that come
+            with scenenet, or downloads timm's. A run named in training.start_from goes first.
+        backbone_norm: what its batch normalisation does in training: frozen keeps the running
+            statistics, train takes those of each batch and updates the running ones.
+        checkpointing: compute a backbone's activations again in the backward pass: less memory,
+            more time.
+        normalise_features: L2-norm of the features before the projection; none as the official
+            code has it: a backbone's are normalised, given ones are not.
         feature_dim: width of the image features; found from the data when none.
     """
 
@@ -39,6 +49,10 @@ class ModelRecipe:
     bound: Bound = "clamp"
     similarity: SimilarityName = "cosine"
     backbone: str | None = None
+    backbone_weights: str | None = None
+    backbone_norm: NormMode = "frozen"
+    checkpointing: bool = False
+    normalise_features: bool | None = None
     feature_dim: int | None = None
 
     def __post_init__(self) -> None:
@@ -48,3 +62,6 @@ class ModelRecipe:
                 f"{self.similarity!r}: a point model takes cosine, a probabilistic one any other"
             )
         positive("model", self, "dim", "word_dim")
+        if self.backbone is None and (self.backbone_weights is not None or self.checkpointing):
+            name = "checkpointing" if self.checkpointing else "backbone_weights"
+            raise ValueError(f"model.{name} is set, but model.backbone is not: name the network")
