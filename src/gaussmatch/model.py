@@ -7,8 +7,8 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from gaussmatch.encoders import Probabilistic, Projection, Tokens, WordGRU
+from gaussmatch.encoders.backbone import Backbone
 from gaussmatch.encoders.generator import CaptionGenerator
-from gaussmatch.encoders.scenenet import SceneNet
 from gaussmatch.encoders.vsrn import RegionReasoning
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.recipe import ModelRecipe
@@ -99,12 +99,12 @@ def _vsrn(recipe: ModelRecipe, vocabulary: int) -> Parts:
 
 
 def _image_encoder(recipe: ModelRecipe) -> Projection:
-    if recipe.backbone == "scenenet":
-        net = SceneNet()
-        return Projection(SceneNet.features, recipe.dim, backbone=net, normalise=recipe.normalise)
-    if recipe.backbone is not None:
-        raise ValueError(f"no backbone {recipe.backbone!r}; choose scenenet, or none for features")
-    return Projection(_feature_dim(recipe), recipe.dim, normalise=recipe.normalise)
+    if recipe.backbone is None:
+        backbone, width = None, _feature_dim(recipe)
+    else:
+        backbone = Backbone(recipe.backbone, recipe.backbone_norm, recipe.checkpointing)
+        width = backbone.width
+    return Projection(width, recipe.dim, backbone, recipe.normalise, recipe.normalise_features)
 
 
 def _feature_dim(recipe: ModelRecipe) -> int:

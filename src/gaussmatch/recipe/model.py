@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gaussmatch.encoders.backbone import NormMode
 from gaussmatch.encoders.graph import NormOver
 from gaussmatch.encoders.variance import Bound, Shape
 from gaussmatch.encoders.vsrn import Duplicate
@@ -77,7 +78,16 @@ class ModelRecipe:
         shape: of the Gaussians.
         bound: how variances are kept in [0.1, 10].
         similarity: between an image and a caption.
-        backbone: train this network end to end on pixels (scenenet); none for given features.
+        backbone: train this network end to end on pixels: scenenet, or any network of timm; none
+            for given features.
+        backbone_weights: a local file of the weights it starts with; none takes those that come
+            with scenenet, or downloads timm's. A run named in training.start_from goes first.
+        backbone_norm: what its batch normalisation does in training: frozen keeps the running
+            statistics, train takes those of each batch and updates the running ones.
+        checkpointing: compute a backbone's activations again in the backward pass: less memory,
+            more time.
+        normalise_features: L2-norm of the features before the projection; none as the official
+            code has it: a backbone's are normalised, given ones are not.
         feature_dim: width of the image features; found from the data when none.
         vsrn: what only VSRN has.
     """
@@ -91,6 +101,10 @@ class ModelRecipe:
     bound: Bound = "clamp"
     similarity: SimilarityName = "cosine"
     backbone: str | None = None
+    backbone_weights: str | None = None
+    backbone_norm: NormMode = "frozen"
+    checkpointing: bool = False
+    normalise_features: bool | None = None
     feature_dim: int | None = None
     vsrn: VSRNRecipe = field(default_factory=VSRNRecipe)
 
@@ -103,3 +117,6 @@ class ModelRecipe:
         positive("model", self, "dim", "word_dim")
         if self.system == "vsrn" and self.backbone is not None:
             raise ValueError("model.backbone: vsrn takes region features, set it to none")
+        if self.backbone is None and (self.backbone_weights is not None or self.checkpointing):
+            name = "checkpointing" if self.checkpointing else "backbone_weights"
+            raise ValueError(f"model.{name} is set, but model.backbone is not: name the network")
