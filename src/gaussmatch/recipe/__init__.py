@@ -14,7 +14,13 @@ from gaussmatch.recipe.load import (
     recipe_folder,
     recipe_parser,
 )
-from gaussmatch.recipe.model import GeneratorRecipe, ModelRecipe, VSRNRecipe
+from gaussmatch.recipe.model import (
+    GeneratorRecipe,
+    ModelRecipe,
+    PCMERecipe,
+    PVSERecipe,
+    VSRNRecipe,
+)
 from gaussmatch.recipe.training import LossRecipe, TrainingRecipe
 from gaussmatch.recipe.whole import Recipe
 
@@ -24,6 +30,8 @@ __all__ = [
     "GeneratorRecipe",
     "LossRecipe",
     "ModelRecipe",
+    "PCMERecipe",
+    "PVSERecipe",
     "Recipe",
     "TrainingRecipe",
     "VSRNRecipe",
