@@ -54,12 +54,25 @@ class Backbone(nn.Module):
             self.register_buffer(buffer, shaped, persistent=False)
 
     def forward(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n f"]:
-        given = (pictures - self._mean) / self._std
-        given = given.contiguous(memory_format=torch.channels_last)
+        given = self._normalised(pictures)
         if isinstance(self.net, SceneNet):
             return self.net(given)
         out: Tensor = self.net.forward_head(self.net.forward_features(given), pre_logits=True)
         return out
+
+    def forward_grid(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n r f"]:
+        """The cells of the last feature map, row by row from the top left."""
+        given = self._normalised(pictures)
+        if isinstance(self.net, SceneNet):
+            return self.net.forward_grid(given)
+        grid: Tensor = self.net.forward_features(given)
+        if grid.ndim != 4 or grid.shape[1] != self.width:
+            raise ValueError(f"{self.name} gives no map of local features; take a ResNet")
+        return grid.flatten(2).transpose(1, 2)
+
+    def _normalised(self, pictures: Tensor) -> Tensor:
+        given = (pictures - self._mean) / self._std
+        return given.contiguous(memory_format=torch.channels_last)
 
     def train(self, mode: bool = True) -> Backbone:
         """Training mode, but for frozen batch normalisation."""

@@ -20,12 +20,18 @@ class LossRecipe:
         mining: which negatives count.
         warmup_epochs: epochs with all negatives (sum) first; one of them prevents the collapse.
         same_image_negatives: count other captions of an image as its negatives (official VSE++).
+        generation: weight of telling the caption from the regions (vsrn).
     """
 
     margin: float = 0.2
     mining: Mining = "hardest"
     warmup_epochs: int = 0
     same_image_negatives: bool = False
+    generation: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.generation < 0:
+            raise ValueError(f"loss.generation must not be negative, got {self.generation}")
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,13 @@ class Recipe:
     training: TrainingRecipe = field(default_factory=TrainingRecipe)
 
     def __post_init__(self) -> None:
+        if self.loss.generation and not (
+            self.model.system == "vsrn" and self.model.vsrn.generator.used
+        ):
+            raise ValueError(
+                f"loss.generation is {self.loss.generation}, but only a model with a generator "
+                "tells captions: model.system vsrn with model.vsrn.generator.used true"
+            )
         if (self.model.backbone is not None) != (self.data.features == "pixels"):
             raise ValueError(
                 f"model.backbone is {self.model.backbone or 'none'} but data.features is "
