@@ -17,7 +17,9 @@ from gaussmatch.encoders import (
     Tokens,
     WordGRU,
 )
-from gaussmatch.encoders.scenenet import SceneNet
+from gaussmatch.encoders.backbone import Backbone
+from gaussmatch.encoders.generator import CaptionGenerator
+from gaussmatch.encoders.vsrn import RegionReasoning
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.recipe import ModelRecipe
 from gaussmatch.similarities import Similarity, similarity
@@ -85,8 +87,33 @@ Parts = tuple[nn.Module, nn.Module, dict[str, nn.Module]]
 def _vsepp(recipe: ModelRecipe, vocabulary: int) -> Parts:
     text = WordGRU(vocabulary, recipe.dim, recipe.word_dim, recipe.normalise)
     width, backbone = _features(recipe)
-    image = Projection(width, recipe.dim, backbone=backbone, normalise=recipe.normalise)
+    image = Projection(width, recipe.dim, backbone, recipe.normalise, recipe.normalise_features)
     return image, text, {}
+
+
+def _vsrn(recipe: ModelRecipe, vocabulary: int) -> Parts:
+    vsrn, generator = recipe.vsrn, recipe.vsrn.generator
+    image = RegionReasoning(
+        _features(recipe)[0],
+        recipe.dim,
+        vsrn.blocks,
+        vsrn.over,
+        vsrn.batch_norm,
+        recipe.normalise,
+        vsrn.duplicate,
+    )
+    text = WordGRU(vocabulary, recipe.dim, recipe.word_dim, recipe.normalise)
+    if not generator.used:
+        return image, text, {}
+    head = CaptionGenerator(
+        vocabulary,
+        recipe.dim,
+        generator.hidden,
+        generator.word_dim,
+        generator.dropout,
+        generator.longest,
+    )
+    return image, text, {"generator": head}
 
 
 def _pvse(recipe: ModelRecipe, vocabulary: int) -> Parts:
@@ -115,12 +142,11 @@ def _pcme(recipe: ModelRecipe, vocabulary: int) -> Parts:
     return image, text, {}
 
 
-def _features(recipe: ModelRecipe) -> tuple[int, nn.Module | None]:
+def _features(recipe: ModelRecipe) -> tuple[int, Backbone | None]:
     """The width of the image features, and the backbone that makes them of pictures, if any."""
-    if recipe.backbone == "scenenet":
-        return SceneNet.features, SceneNet()
     if recipe.backbone is not None:
-        raise ValueError(f"no backbone {recipe.backbone!r}; choose scenenet, or none for features")
+        backbone = Backbone(recipe.backbone, recipe.backbone_norm, recipe.checkpointing)
+        return backbone.width, backbone
     if recipe.feature_dim is None:
         raise ValueError("model.feature_dim is not set and no data was given to find it from")
     return recipe.feature_dim, None
@@ -132,6 +158,7 @@ def _gaussian(output: Tensor | Gaussian) -> Gaussian:
 
 SYSTEMS: dict[str, Callable[[ModelRecipe, int], Parts]] = {
     "vse++": _vsepp,
+    "vsrn": _vsrn,
     "pvse": _pvse,
     "pcme": _pcme,
 }

@@ -1,13 +1,14 @@
 """Losses over the score matrix of a batch. Each returns its named terms; the total is their sum.
 
-Beside them, losses of the embeddings themselves: ``diversity``, ``mean_discrepancy``,
-``bottleneck``.
+Beside them, losses of what else the networks give: ``diversity``, ``mean_discrepancy`` and
+``bottleneck`` of the embeddings, ``generation_loss`` of told captions.
 """
 
 from gaussmatch.losses.base import Reduction, ScoreLoss
 from gaussmatch.losses.bottleneck import bottleneck
 from gaussmatch.losses.discrepancy import mean_discrepancy
 from gaussmatch.losses.diversity import diversity
+from gaussmatch.losses.generation import generation_loss, lesson
 from gaussmatch.losses.soft_contrastive import SoftContrastive
 from gaussmatch.losses.triplet import Mining, TripletLoss, negatives
 
@@ -19,6 +20,8 @@ __all__ = [
     "TripletLoss",
     "bottleneck",
     "diversity",
+    "generation_loss",
+    "lesson",
     "mean_discrepancy",
     "negatives",
 ]

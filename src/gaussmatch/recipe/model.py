@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gaussmatch.encoders.backbone import NormMode
 from gaussmatch.encoders.bigru import State
+from gaussmatch.encoders.graph import NormOver
 from gaussmatch.encoders.variance import Bound, Shape
+from gaussmatch.encoders.vsrn import Duplicate
 from gaussmatch.recipe.checks import positive
 
 SimilarityName = Literal[
@@ -20,6 +23,55 @@ SimilarityName = Literal[
     "mil",
     "match_prob",
 ]
+
+
+@dataclass(frozen=True)
+class GeneratorRecipe:
+    """The network that tells captions, for loss.generation.
+
+    Args:
+        used: make one; published checkpoints have none.
+        hidden: width of its GRUs.
+        word_dim: width of its word vectors.
+        dropout: of its inputs.
+        longest: captions are cut at so many words, start and end included.
+    """
+
+    used: bool = True
+    hidden: int = 512
+    word_dim: int = 300
+    dropout: float = 0.2
+    longest: int = 60
+
+    def __post_init__(self) -> None:
+        positive("model.vsrn.generator", self, "hidden", "word_dim")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"model.vsrn.generator.dropout must be in [0, 1), got {self.dropout}")
+        if self.longest < 2:
+            raise ValueError(f"model.vsrn.generator.longest must be 2 or more, got {self.longest}")
+
+
+@dataclass(frozen=True)
+class VSRNRecipe:
+    """What only VSRN has.
+
+    Args:
+        blocks: graph-reasoning blocks.
+        over: the L2-norm of the regions runs over features, or over regions as in the published
+            code (needed for its weights).
+        batch_norm: the Flickr30K variant: BatchNorm after the GRU, no first L2-norm.
+        duplicate: what a probabilistic model doubles: the GRU over regions, or all before it too.
+        generator: the network of loss.generation.
+    """
+
+    blocks: int = 4
+    over: NormOver = "features"
+    batch_norm: bool = False
+    duplicate: Duplicate = "gru"
+    generator: GeneratorRecipe = field(default_factory=GeneratorRecipe)
+
+    def __post_init__(self) -> None:
+        positive("model.vsrn", self, "blocks")
 
 
 @dataclass(frozen=True)
@@ -71,7 +123,7 @@ class ModelRecipe:
     """Which model.
 
     Args:
-        system: vse++, pvse or pcme.
+        system: vse++, vsrn (on region features), pvse or pcme.
         dim: D, the dimension of the joint space.
         word_dim: width of the word vectors.
         normalise: L2-norm of the means.
@@ -79,13 +131,23 @@ class ModelRecipe:
         shape: of the Gaussians.
         bound: how variances are kept in [0.1, 10].
         similarity: between an image and a caption.
-        backbone: train this network end to end on pixels (scenenet); none for given features.
+        backbone: train this network end to end on pixels: scenenet, or any network of timm; none
+            for given features.
+        backbone_weights: a local file of the weights it starts with; none takes those that come
+            with scenenet, or downloads timm's. A run named in training.start_from goes first.
+        backbone_norm: what its batch normalisation does in training: frozen keeps the running
+            statistics, train takes those of each batch and updates the running ones.
+        checkpointing: compute a backbone's activations again in the backward pass: less memory,
+            more time.
+        normalise_features: L2-norm of the features before the projection; none as the official
+            code has it: a backbone's are normalised, given ones are not.
         feature_dim: width of the image features; found from the data when none.
+        vsrn: what only VSRN has.
         pvse: what only PVSE has.
         pcme: what only PCME has.
     """
 
-    system: Literal["vse++", "pvse", "pcme"] = "vse++"
+    system: Literal["vse++", "vsrn", "pvse", "pcme"] = "vse++"
     dim: int = 1024
     word_dim: int = 300
     normalise: bool = True
@@ -94,7 +156,12 @@ class ModelRecipe:
     bound: Bound = "clamp"
     similarity: SimilarityName = "cosine"
     backbone: str | None = None
+    backbone_weights: str | None = None
+    backbone_norm: NormMode = "frozen"
+    checkpointing: bool = False
+    normalise_features: bool | None = None
     feature_dim: int | None = None
+    vsrn: VSRNRecipe = field(default_factory=VSRNRecipe)
     pvse: PVSERecipe = field(default_factory=PVSERecipe)
     pcme: PCMERecipe = field(default_factory=PCMERecipe)
 
@@ -112,6 +179,11 @@ class ModelRecipe:
                 f"model.probabilistic is {str(self.probabilistic).lower()} but model.similarity is "
                 f"{self.similarity!r}: a point model takes cosine, a probabilistic one any other"
             )
+        if self.system == "vsrn" and self.backbone is not None:
+            raise ValueError("model.backbone: vsrn takes region features, set it to none")
+        if self.backbone is None and (self.backbone_weights is not None or self.checkpointing):
+            name = "checkpointing" if self.checkpointing else "backbone_weights"
+            raise ValueError(f"model.{name} is set, but model.backbone is not: name the network")
 
     @property
     def has_variance(self) -> bool:

@@ -8,6 +8,8 @@ from typing import Literal
 from gaussmatch.losses import Mining, Reduction
 from gaussmatch.recipe.checks import positive
 
+PrecisionName = Literal["float32", "auto", "bfloat16", "float16"]
+
 
 @dataclass(frozen=True)
 class LossRecipe:
@@ -24,6 +26,7 @@ class LossRecipe:
         mmd: weight of the term that draws images and captions to one place.
         vib: weight of the KL of every Gaussian to the unit one.
         vib_as_published: weight of the same in the form of PCME's code, with ln σ for ln σ².
+        generation: weight of telling the caption from the regions (vsrn).
     """
 
     kind: Literal["triplet", "soft-contrastive"] = "triplet"
@@ -36,6 +39,12 @@ class LossRecipe:
     mmd: float = 0.0
     vib: float = 0.0
     vib_as_published: float = 0.0
+    generation: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("generation", "diversity", "mmd", "vib", "vib_as_published"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"loss.{name} must not be negative, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,13 @@ class TrainingRecipe:
         seed: of the weights and of the order of the data.
         workers: processes that read images; 0 reads in the training process.
         device: cpu, cuda, mps, or auto for the best there is.
+        start_from: begin with the weights and the vocabulary of another run: its folder, or the
+            name of a recipe, whose loss and schedule then train this model on frozen features
+            first, into the folder frozen of this run.
+        backbone_rate: factor on the learning rate for model.backbone; 0 leaves it as it is.
+        precision: of the networks in training: float32; bfloat16 or float16 (mixed: weights and
+            scores stay float32); auto takes what a GPU has, and float32 elsewhere.
+        steps: gradient steps in an epoch; none takes all pairs.
         bucket: put captions of like length in a batch. Faster with long captions, but the
             negatives are then of like length too, so it is off unless asked for.
     """
@@ -65,9 +81,19 @@ class TrainingRecipe:
     seed: int = 0
     workers: int = 0
     device: str = "auto"
+    start_from: str | None = None
+    backbone_rate: float = 1.0
+    precision: PrecisionName = "float32"
+    steps: int | None = None
     bucket: bool = False
 
     def __post_init__(self) -> None:
         positive("training", self, "epochs", "learning_rate", "decay_epoch", "decay", "clip")
+        if self.steps is not None:
+            positive("training", self, "steps")
+        if self.backbone_rate < 0:
+            raise ValueError(
+                f"training.backbone_rate must not be negative, got {self.backbone_rate}"
+            )
         if self.batch_size < 2:
             raise ValueError(f"training.batch_size must be at least 2, got {self.batch_size}")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gaussmatch.data.batches import Batch
+from gaussmatch.encoders.generator import CaptionGenerator
 from gaussmatch.encoders.observe import observe
 from gaussmatch.encoders.text import Tokens
 from gaussmatch.gaussian import Gaussian
@@ -19,6 +20,8 @@ from gaussmatch.losses import (
     TripletLoss,
     bottleneck,
     diversity,
+    generation_loss,
+    lesson,
     mean_discrepancy,
     negatives,
 )
@@ -49,9 +52,20 @@ class Term:
     watches: tuple[str, ...] = ()
 
 
+def _generation(outcome: Outcome) -> Tensor:
+    """The caption's words, told from the regions of its image after the graph (VSRN)."""
+    generator = outcome.matcher.get_submodule("heads.generator")
+    assert isinstance(generator, CaptionGenerator)
+    given, wanted = lesson(outcome.tokens.ids, outcome.tokens.lengths, generator.longest)
+    logits = generator(outcome.seen[REGIONS], given)
+    return generation_loss(logits, wanted.data, captions=len(outcome.tokens.lengths))
+
+
+REGIONS = "image.reasoning.graph"
 RESIDUALS = ("image.pie.residual", "text.pie.residual")
 
 TERMS: dict[str, Term] = {
+    "generation": Term(_generation, watches=(REGIONS,)),
     "diversity": Term(lambda o: sum_of(diversity(o.seen[r]) for r in RESIDUALS), RESIDUALS),
     "mmd": Term(lambda o: mean_discrepancy(o.images.mean, o.captions.mean)),
     "vib": Term(lambda o: sum_of(bottleneck(g) for g in (o.images, o.captions))),

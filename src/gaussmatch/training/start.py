@@ -1,0 +1,144 @@
+"""What a run begins with: fresh weights, a pretrained backbone, or the best model of another run.
+
+The paper's fine-tuned rows go on from the best model on frozen features, at a lower rate. Such a
+start must lose nothing: the first validation of the new run should be that of the old one.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+from safetensors.torch import load_file
+from tqdm import tqdm
+
+from gaussmatch.data.pairs import Pairs
+from gaussmatch.data.scenes.backbone import WEIGHTS
+from gaussmatch.data.vocabulary import Vocabulary
+from gaussmatch.encoders.backbone import Backbone
+from gaussmatch.encoders.timm_backbone import pretrained
+from gaussmatch.files import read_json
+from gaussmatch.model import build
+from gaussmatch.recipe import Recipe, load_recipe
+from gaussmatch.run import Model
+from gaussmatch.training.transfer import normalises_features, point_of, same_words, transfer
+
+LOST = 0.9
+"""A start below this share of the other run's validation rsum is warned of."""
+
+
+class StartWarning(UserWarning):
+    """A run begins well below the run that it started from."""
+
+
+def is_run(start_from: str) -> bool:
+    """Whether ``training.start_from`` is the folder of a run, and not the name of a recipe."""
+    return (Path(start_from).expanduser() / "recipe.yaml").is_file()
+
+
+def origin_folder(recipe: Recipe, out: Path) -> Path:
+    """The run that ``training.start_from`` means, for a run in ``out``."""
+    assert recipe.training.start_from is not None
+    start_from = recipe.training.start_from
+    return Path(start_from).expanduser() if is_run(start_from) else out / "frozen"
+
+
+def tell_start(origin: Path, rsum: float) -> None:
+    """Say where a run begins, and warn where that is well below the run that it started from.
+
+    On other validation data the two cannot be compared; on the same, a loss means that the
+    pictures or the network are not those that the features were made with.
+    """
+    metrics = origin / "metrics.json"  # an imported run may know no measures
+    told = read_json(metrics).get("dev", {}) if metrics.is_file() else {}
+    before = float(told.get("rsum", math.nan))
+    tqdm.write(f"starts at a validation rsum of {rsum:.1f}; {origin}: {before:.1f}", sys.stderr)
+    if rsum < LOST * before:
+        warnings.warn(
+            f"validation rsum {rsum:.1f} before the first step, but {before:.1f} in {origin}: are "
+            "model.backbone, its weights and data.crop those of the features there?",
+            StartWarning,
+            stacklevel=3,
+        )
+
+
+def frozen_recipe(recipe: Recipe) -> Recipe:
+    """The recipe of the run that comes first: this model on frozen features of its backbone.
+
+    ``training.start_from`` names a recipe that gives the title, the loss and the schedule; data,
+    model and seed are those of ``recipe``, so that whatever is overridden holds for both.
+    """
+    assert recipe.training.start_from is not None
+    try:
+        named = load_recipe(recipe.training.start_from)
+    except ValueError as error:
+        raise ValueError(
+            f"training.start_from: {recipe.training.start_from} is not the folder of a run, "
+            f"and as a recipe: {error}"
+        ) from error
+    if named.training.start_from is not None or named.model.backbone is not None:
+        raise ValueError(
+            f"training.start_from: {recipe.training.start_from} is not a recipe on frozen "
+            "features; train it first and give its folder"
+        )
+    data, model, training = recipe.data, recipe.model, recipe.training
+    if model.backbone is not None:
+        data = replace(data, features=named.data.features)
+        if model.backbone != "scenenet":
+            data = replace(data, backbone=model.backbone, weights=model.backbone_weights)
+        model = replace(
+            model,
+            backbone=None,
+            backbone_weights=None,
+            checkpointing=False,
+            normalise_features=normalises_features(recipe),
+        )
+    schedule = replace(
+        named.training, seed=training.seed, device=training.device, workers=training.workers
+    )
+    return Recipe(named.title, data, model, named.loss, schedule)
+
+
+def begin(recipe: Recipe, pairs: Pairs, origin: Model | None) -> Model:
+    """The model before the first step, on the CPU."""
+    if origin is None:
+        words = Vocabulary.build(pairs.captions, recipe.data.min_count, recipe.data.words)
+    else:
+        words = same_words(recipe, pairs, origin)
+    model = Model(recipe, words, build(recipe.model, len(words)))
+    backbone = getattr(point_of(model.matcher.image), "backbone", None)
+    had = None if origin is None else origin.recipe.model.backbone
+    if backbone is not None and had != recipe.model.backbone:
+        load_backbone_weights(backbone, recipe.model.backbone_weights)
+    if origin is not None:
+        transfer(origin, model)
+    return model
+
+
+def resumable(recipe: Recipe, out: Path) -> Model:
+    """The model of a run whose weights a checkpoint holds."""
+    words = Vocabulary.load(out / "vocabulary.json")
+    return Model(recipe, words, build(recipe.model, len(words)))
+
+
+def load_backbone_weights(backbone: Backbone, weights: str | None) -> None:
+    """Pretrained weights: of a local file, or those that come with the network."""
+    if backbone.name == "scenenet":
+        path = Path(weights) if weights is not None else WEIGHTS
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: no such file of weights (model.backbone_weights)")
+        given = {k: v.float() for k, v in load_file(os.fspath(path)).items()}
+    else:
+        given = pretrained(backbone.name, weights).state_dict()
+    own = backbone.net.state_dict()
+    wrong = [k for k, v in own.items() if k not in given or given[k].shape != v.shape]
+    if wrong:
+        raise ValueError(
+            f"{weights}: not the weights of {backbone.name}; {wrong[0]} is missing or of another "
+            "shape (model.backbone_weights)"
+        )
+    backbone.net.load_state_dict({k: given[k] for k in own})  # without the classifier
