@@ -146,6 +146,8 @@ def test_cat_undoes_slicing(kind, sizes):
         (make("ellipsoid", 2), make("point", 2)),
         (make("ellipsoid", 2), make("ellipsoid", 2, dim=5)),
         (make("sphere", 2), make("sphere", 2, dim=5)),
+        (make("point", 2), make("point", 2, 3)),
+        (make("point", 2, 2), make("point", 2, 3)),
     ],
 )
 def test_cat_refuses_to_mix(parts):
