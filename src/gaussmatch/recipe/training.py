@@ -22,11 +22,11 @@ class LossRecipe:
         reduction: sum over the batch, or mean (PVSE).
         warmup_epochs: epochs with all negatives (sum) first; one of them prevents the collapse.
         same_image_negatives: count other captions of an image as its negatives (official VSE++).
+        generation: weight of telling the caption from the regions (vsrn).
         diversity: weight of the term that keeps an item's embeddings apart (pvse).
         mmd: weight of the term that draws images and captions to one place.
         vib: weight of the KL of every Gaussian to the unit one.
         vib_as_published: weight of the same in the form of PCME's code, with ln σ for ln σ².
-        generation: weight of telling the caption from the regions (vsrn).
     """
 
     kind: Literal["triplet", "soft-contrastive"] = "triplet"
@@ -35,11 +35,11 @@ class LossRecipe:
     reduction: Reduction = "sum"
     warmup_epochs: int = 0
     same_image_negatives: bool = False
+    generation: float = 0.0
     diversity: float = 0.0
     mmd: float = 0.0
     vib: float = 0.0
     vib_as_published: float = 0.0
-    generation: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("generation", "diversity", "mmd", "vib", "vib_as_published"):

@@ -26,16 +26,6 @@ class Recipe:
     def __post_init__(self) -> None:
         """What sections must agree on."""
         model, loss = self.model, self.loss
-        if loss.kind == "soft-contrastive" and model.similarity != "match_prob":
-            raise ValueError(
-                "loss.kind soft-contrastive takes scores for log-odds: it needs model.similarity "
-                f"match_prob, not {model.similarity}"
-            )
-        if loss.diversity and model.system != "pvse":
-            raise ValueError(f"loss.diversity is for the embeddings of pvse, not {model.system}")
-        for name in ("vib", "vib_as_published"):
-            if getattr(loss, name) and not model.has_variance:
-                raise ValueError(f"loss.{name} needs variances, but the model has points")
         if loss.generation and not (model.system == "vsrn" and model.vsrn.generator.used):
             raise ValueError(
                 f"loss.generation is {loss.generation}, but only a model with a generator "
@@ -46,6 +36,16 @@ class Recipe:
                 f"model.backbone is {model.backbone or 'none'} but data.features is "
                 f"{self.data.features}: a backbone takes pixels, and pixels need a backbone"
             )
+        if loss.kind == "soft-contrastive" and model.similarity != "match_prob":
+            raise ValueError(
+                "loss.kind soft-contrastive takes scores for log-odds: it needs model.similarity "
+                f"match_prob, not {model.similarity}"
+            )
+        if loss.diversity and model.system != "pvse":
+            raise ValueError(f"loss.diversity is for the embeddings of pvse, not {model.system}")
+        for name in ("vib", "vib_as_published"):
+            if getattr(loss, name) and not model.has_variance:
+                raise ValueError(f"loss.{name} needs variances, but the model has points")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         write_text(path, yaml.safe_dump(asdict(self), sort_keys=False, allow_unicode=True))
