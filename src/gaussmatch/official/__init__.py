@@ -17,14 +17,14 @@ from safetensors.torch import save_file
 
 from gaussmatch.data.vocabulary import Vocabulary
 from gaussmatch.files import atomic
-from gaussmatch.official import vsepp
+from gaussmatch.official import pcme, pvse, vsepp, vsrn
 from gaussmatch.official.checkpoint import read_checkpoint
 from gaussmatch.official.translation import System, Translation
 from gaussmatch.official.words import read_words
 from gaussmatch.recipe import Recipe, load_recipe
 from gaussmatch.training.folder import check_folder, write_metrics
 
-SYSTEMS: dict[str, System] = {"vsepp": vsepp}
+SYSTEMS: dict[str, System] = {"vsepp": vsepp, "vsrn": vsrn, "pvse": pvse, "pcme": pcme}
 """The official codes that are read; a new one is a module with ``recognises`` and ``translate``."""
 
 __all__ = ["SYSTEMS", "import_checkpoint", "recognised"]
