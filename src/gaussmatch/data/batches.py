@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -115,7 +117,7 @@ class _PairDataset(Dataset[tuple[np.ndarray, list[int], int]]):
     def __getitem__(self, index: int) -> tuple[np.ndarray, list[int], int]:
         image, images = self._image_of[index], self._pairs.images
         if isinstance(images, RandomViews):
-            chance = np.random.SeedSequence([self._seed, self._epoch, index])
+            chance = np.random.SeedSequence([abs(self._seed), self._epoch, index])
             shown = images.random_view(image, int(chance.generate_state(1)[0]))
         else:
             shown = read_image(self._pairs, image)
@@ -139,8 +141,10 @@ def read_image(pairs: Pairs, index: int) -> np.ndarray:
     return image
 
 
-def image_batches(pairs: Pairs, batch_size: int) -> Iterator[Tensor]:
-    """All images of a split in order, for encoding."""
-    for start in range(0, len(pairs.images), batch_size):
-        stop = min(start + batch_size, len(pairs.images))
-        yield torch.from_numpy(np.stack([read_image(pairs, i) for i in range(start, stop)]))
+def image_batches(pairs: Pairs, batch_size: int, workers: int = 0) -> Iterator[Tensor]:
+    """All images of a split in order, for encoding; ``workers`` threads read those of a batch."""
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        for start in range(0, len(pairs.images), batch_size):
+            ids = range(start, min(start + batch_size, len(pairs.images)))
+            read = pool.map if workers else map
+            yield torch.from_numpy(np.stack(list(read(partial(read_image, pairs), ids))))

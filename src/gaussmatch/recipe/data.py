@@ -55,5 +55,7 @@ class DataRecipe:
 
     def __post_init__(self) -> None:
         positive("data", self, "crop")
+        if self.name == "precomputed" and self.features == "pixels":
+            raise ValueError("data.features is pixels, but precomputed holds features only")
         if self.dev_images is not None:
             positive("data", self, "dev_images")

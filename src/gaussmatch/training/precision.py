@@ -8,6 +8,9 @@ import torch
 
 from gaussmatch.recipe.training import PrecisionName
 
+SCALE = 2.0**8
+"""Of a float16 loss at the start; it grows by itself. The loss is a sum over the batch already."""
+
 
 class Precision:
     """How a step computes on a device.
@@ -23,7 +26,7 @@ class Precision:
     def __init__(self, name: PrecisionName, device: torch.device) -> None:
         self.device, self.dtype = device, _dtype(name, device)
         half = self.dtype == torch.float16
-        self.scaler = torch.amp.GradScaler(device.type, enabled=half)
+        self.scaler = torch.amp.GradScaler(device.type, init_scale=SCALE, enabled=half)
 
     def forward(self) -> AbstractContextManager[object]:
         """The context of a forward pass."""
