@@ -107,6 +107,8 @@ def test_pvse(tmp_path: Path, net: nn.Module, heads: int, legacy: bool, prefix: 
     torch.testing.assert_close(model.encode_texts(CAPTIONS).mean, wanted.squeeze(1))
     assert model.recipe.model.pvse.dropout == 0.1
     assert model.recipe.model.similarity == "mil"
+    loss = model.recipe.loss
+    assert (loss.diversity, loss.mmd, loss.reduction) == (0.1, 0.01, "mean")
 
 
 def test_pcme(tmp_path: Path, net: nn.Module) -> None:
@@ -132,6 +134,10 @@ def test_pcme(tmp_path: Path, net: nn.Module) -> None:
     weights = model.matcher.state_dict()
     assert (weights["similarity.scale"], weights["similarity.shift"]) == (4.5, 5.25)
     assert model.recipe.model.pcme.samples == 7
+    assert (model.recipe.loss.kind, model.recipe.loss.vib_as_published) == (
+        "soft-contrastive",
+        1e-5,
+    )
 
 
 @pytest.mark.parametrize("system", ["vsepp", "pvse", "pcme"])

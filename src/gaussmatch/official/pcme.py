@@ -13,7 +13,7 @@ from gaussmatch.official.pvse import attention, encoders
 from gaussmatch.official.translation import Translation, plain
 from gaussmatch.official.weights import Rule, Weights
 from gaussmatch.official.words import words_of
-from gaussmatch.recipe import ModelRecipe, PCMERecipe, Recipe, TrainingRecipe
+from gaussmatch.recipe import LossRecipe, ModelRecipe, PCMERecipe, Recipe, TrainingRecipe
 
 # fmt: off
 HARMLESS = [
@@ -66,7 +66,7 @@ def translate(checkpoint: Mapping[str, Any], where: str) -> Translation:
         pcme=PCMERecipe(samples=samples, state="last-token"),
     )
     recipe = Recipe(
-        "PCME official", vsepp.data("coco", where), model, training=_training(checkpoint, where)
+        "PCME official", vsepp.data("coco", where), model, *_training(checkpoint, where)
     )
     words = words_of(checkpoint["word2idx"], f"{where}, word2idx")
     metadata = checkpoint.get("metadata")
@@ -80,11 +80,17 @@ def _section(checkpoint: Mapping[str, Any], name: str, where: str) -> Options:
     return Options(held, f"{where}, config.{name}", HARMLESS)
 
 
-def _training(checkpoint: Mapping[str, Any], where: str) -> TrainingRecipe:
-    data, optimizer, train = (
-        _section(checkpoint, name, where) for name in ("dataloader", "optimizer", "train")
+def _training(checkpoint: Mapping[str, Any], where: str) -> tuple[LossRecipe, TrainingRecipe]:
+    data, optimizer, train, criterion = (
+        _section(checkpoint, name, where)
+        for name in ("dataloader", "optimizer", "train", "criterion")
     )
-    return TrainingRecipe(
+    loss = LossRecipe(
+        kind="soft-contrastive",
+        same_image_negatives=True,
+        vib_as_published=criterion.get("vib_beta", 0.0),
+    )
+    return loss, TrainingRecipe(
         epochs=train.get("finetune_epochs", 30),
         batch_size=data.get("batch_size", 128),
         learning_rate=optimizer.get("learning_rate", 2e-4),

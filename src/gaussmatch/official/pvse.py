@@ -16,7 +16,7 @@ from gaussmatch.recipe import LossRecipe, ModelRecipe, PVSERecipe, Recipe, Train
 HARMLESS = [
     "data_path", "vocab_path", "logger_name", "log_step", "log_file", "debug", "workers",
     "wemb_type", "img_finetune", "txt_finetune", "val_metric", "batch_size_eval", "weight_decay",
-    "ckpt", "eval_on_gpu", "div_weight", "mmd_weight",
+    "ckpt", "eval_on_gpu",
 ]
 # fmt: on
 
@@ -79,7 +79,10 @@ def translate(checkpoint: Mapping[str, Any], where: str) -> Translation:
     loss = LossRecipe(
         margin=options.get("margin", 0.1),
         mining="hardest" if options.get("max_violation", False) else "sum",
+        reduction="mean",
         same_image_negatives=True,
+        diversity=options.get("div_weight", 0.0),
+        mmd=options.get("mmd_weight", 0.0),
     )
     training = TrainingRecipe(
         epochs=options.get("num_epochs", 30),
