@@ -1,7 +1,7 @@
 """Losses over the score matrix of a batch. Each returns its named terms; the total is their sum.
 
 Beside them, losses of the embeddings themselves: ``diversity``, ``mean_discrepancy``,
-``bottleneck``.
+``bottleneck``; and of a caption told word by word: ``generation_loss``.
 """
 
 from gaussmatch.losses.base import Reduction, ScoreLoss

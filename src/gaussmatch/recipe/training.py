@@ -42,8 +42,9 @@ class LossRecipe:
     vib_as_published: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.generation < 0:
-            raise ValueError(f"loss.generation must not be negative, got {self.generation}")
+        for name in ("generation", "diversity", "mmd", "vib", "vib_as_published"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"loss.{name} must not be negative, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
