@@ -17,7 +17,6 @@ from index.contract import clustered, records, truth
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import Index, IndexBusyError, Record, Settings, Where, merge, store
-from gaussmatch.index import layout as on_disk
 from gaussmatch.index.layout import writing
 
 IDS = [f"i{j}" for j in range(12)]
@@ -117,11 +116,11 @@ def test_bad_items_are_refused_and_change_nothing(tmp_path, g, given_, message):
 
 def test_many_small_additions_are_joined(tmp_path):
     index = Index.create(tmp_path / "i", similarity="kl")
-    g = clustered(40)
-    for j in range(40):
+    g = clustered(20)
+    for j in range(20):
         index.add(g[j : j + 1], records(j, j + 1))
         assert len(index.segments("images")) <= store.MOST_SEGMENTS + 1
-    assert index.size() == 40
+    assert index.size() == 20
     assert len(list((tmp_path / "i" / "segments").iterdir())) <= store.MOST_SEGMENTS + 1
 
 
@@ -156,11 +155,11 @@ def test_a_writer_that_dies_leaves_the_old_index(tmp_path, monkeypatch, moment):
     def die(*_args, **_told):
         raise Dead
 
-    with monkeypatch.context() as patched, pytest.raises(Dead):
-        patched.setattr(on_disk, "write_json", die) if moment == "manifest" else patched.setattr(
-            "gaussmatch.index.segment.sync", die
-        )
-        index.add(clustered(5), records(30, 35))
+    place = "layout.write_json" if moment == "manifest" else "segment.sync"
+    with monkeypatch.context() as patched:
+        patched.setattr(f"gaussmatch.index.{place}", die)
+        with pytest.raises(Dead):
+            index.add(clustered(5), records(30, 35))
     folders = list((tmp_path / "i" / "segments").iterdir())
     assert len(folders) == 2
     again = Index.open(tmp_path / "i")
