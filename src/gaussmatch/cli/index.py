@@ -8,7 +8,6 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 from gaussmatch.data import load_data
 from gaussmatch.data.pictures import open_picture
@@ -24,11 +23,9 @@ from gaussmatch.index import (
 )
 from gaussmatch.index import merge as merge_indexes
 from gaussmatch.index.fill import Changes
-from gaussmatch.index.settings import Kind
+from gaussmatch.index.settings import KINDS
 from gaussmatch.index.store import same_run
 from gaussmatch.run import load
-
-KINDS = get_args(Kind)
 
 
 def run(argv: Sequence[str]) -> None:
