@@ -3,7 +3,7 @@
     python benchmarks/index_kills.py [--kills 20] [--run RUN [--seconds 15]]
 
 A process that adds, joins and compacts; with ``--run`` as many more times ``gaussmatch index RUN``
-itself, over its own data, up to ``--seconds`` after its start (it calibrates first). After each
+itself, over its own data, up to ``--seconds`` after its start (it calibrates last). After each
 kill the index is opened, searched, held against what had been promised, and the next process goes
 on with it.
 """

@@ -63,14 +63,15 @@ def _make(argv: Sequence[str]) -> None:
                 f"'gaussmatch index compact {options.out} --kind {options.kind}'"
             )
     else:
-        calibration = calibrate_run(model)
         settings = Settings(kind=options.kind or "flat")
-        index = Index.create(options.out, options.run, settings=settings, calibration=calibration)
+        index = Index.create(options.out, options.run, settings=settings)
     if options.folder is None:
         split = options.split or "test"
         index_pairs(index, load_data(model.recipe.data).split(split), split)
     else:
         _tell(update(index, options.folder, skip_unreadable=options.skip_unreadable))
+    if not index.calibration.about:  # last, as a kill would have it done again
+        index.set_calibration(calibrate_run(model))
     print(_summary(index))
     print(f"next: gaussmatch search {options.out} 'some words'", file=sys.stderr)
 

@@ -27,7 +27,7 @@ from gaussmatch.index.layout import Gallery
 
 PHOTOS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 THUMBNAIL = 256  # pixels of the longer side
-COMMIT = 1024
+COMMIT = 256
 """Items after which they count: what a kill can lose."""
 
 T = TypeVar("T")
