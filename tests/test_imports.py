@@ -25,6 +25,7 @@ ORDER = (
     "evaluation",
     "training",
     "index",
+    "embedding",
     "service",
     "experiments",
     "gaussmatch",  # the root: its __init__ may import anything but the command line

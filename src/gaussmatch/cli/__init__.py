@@ -16,6 +16,7 @@ VERBS = {
     "evaluate": "measure a run on a split",
     "compare": "train recipes over several seeds and print mean ± std",
     "data": "check a data set before training on it, or tell where its files come from",
+    "embed": "many items → shards of Gaussians, by many processes",
     "extract": "photos → features, with any network of timm",
     "scenes": "make the embedded data set, or pretrain its backbone again",
 }
