@@ -116,7 +116,7 @@ def test_it_finds_what_the_index_on_disk_finds(make: Make, name: str) -> None:
 @pytest.mark.parametrize("kind", ["hnsw", "compressed"])
 @pytest.mark.parametrize("name", ["kl", "min_kl", "wasserstein"])
 def test_other_kinds_of_index(make: Make, name: str, kind: str, capfd: object) -> None:
-    there, here = make(name, kind=kind, cells=4, probes=4)
+    there, here = make(name, kind=kind, search=1024)
     g, queries = gaussians(60), gaussians(3)
     for index in (there, here):
         index.add(g, records(60))

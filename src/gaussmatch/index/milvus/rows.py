@@ -27,6 +27,8 @@ from gaussmatch.index.milvus.filter import FACTS, facts, quoted
 from gaussmatch.index.settings import Settings
 
 ID, TEXT = 2048, 65_535  # bytes
+CELLS = 1024
+"""Of an index of kind compressed; ``Settings.search`` of them are looked at."""
 BATCH_ROWS, BATCH_BYTES = 1000, 8 * 2**20
 """Of one upsert; Milvus takes messages of 64 MB, and small ones spread better."""
 WANTED = ("id", "gaussian", "uncertainty", "record")
@@ -54,7 +56,7 @@ def index_params(lift: Lift, settings: Settings) -> Any:
     kind, build = {
         "flat": ("FLAT", {}),
         "hnsw": ("HNSW", {"M": settings.links, "efConstruction": settings.construction}),
-        "compressed": ("IVF_SQ8", {"nlist": settings.cells or 1024}),
+        "compressed": ("IVF_SQ8", {"nlist": CELLS}),
     }[settings.kind]
     for number in range(len(lift.centres)):
         params.add_index(
@@ -70,7 +72,7 @@ def search_params(settings: Settings, count: int) -> dict[str, Any]:
     return {
         "flat": {},
         "hnsw": {"ef": max(settings.search, count)},
-        "compressed": {"nprobe": settings.probes},
+        "compressed": {"nprobe": min(settings.search, CELLS)},
     }[settings.kind]
 
 
