@@ -65,7 +65,7 @@ class Flat(Structure):
     ) -> None:
         self.lift = Lift.load(folder, similarity, gallery)
         self.arrays = [
-            np.load(folder / f"lifted{i}.npy", mmap_mode="r", allow_pickle=False)
+            np.load(folder / f"lifted{i}.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray)
             for i in range(len(self.lift.centres))
         ]
         self.total = vectors.items

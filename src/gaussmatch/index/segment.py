@@ -171,4 +171,4 @@ def _mapped(path: Path, rows: int) -> np.ndarray:
         ) from error
     if len(array) != rows:
         raise ValueError(f"{path}: {len(array)} rows, but {rows} were written")
-    return array
+    return array.view(np.ndarray)  # indexing a memmap is slow
