@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection as Some
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 from gaussmatch.gaussian import Gaussian
@@ -19,6 +19,7 @@ from gaussmatch.index.milvus.filter import expression, ids
 from gaussmatch.index.milvus.gallery import BLOCK, Seen
 from gaussmatch.index.milvus.store import MilvusStore
 from gaussmatch.index.segment import Segment
+from gaussmatch.index.settings import Settings
 from gaussmatch.index.store import _check_finite
 from gaussmatch.index.where import Where
 
@@ -157,18 +158,29 @@ class MilvusIndex(MilvusStore):
         return len(gone)
 
     def compact(self, gallery: Gallery | None = None) -> None:
-        """Standardise a gallery anew where that was done on a few first items: into a new
-        collection, which then takes the place of the old one. (Milvus compacts by itself.)"""
+        """Standardise a gallery anew where that was done on a few first items, or index it as
+        ``set_settings`` says: into a new collection, which then takes the place of the old one.
+        (Milvus compacts by itself.)"""
+        kind = self.settings.kind
         for name in GALLERIES if gallery is None else (gallery,):
             held = self._held(name)
-            if held is None or self.settings.kind == "flat" or not held.lift.inner:
+            if held is None:
                 continue
-            if 2 * self.manifest.galleries[name][0].items >= min(SAMPLE, held.count()):
+            part = self.manifest.galleries[name][0]
+            few = held.lift.inner and 2 * part.items < min(SAMPLE, held.count())
+            if part.structure == kind and (kind == "flat" or not few):
                 continue
             _, typical = self.some(SAMPLE, name)
-            lift = Lift.of(self.similarity, name, cast(Gaussian, typical))
-            self._new_collection(name, self._form, lift, len(cast(Gaussian, typical)), held)
-            self._client("drop_collection", held.name)
+            if typical is not None:
+                lift = Lift.of(self.similarity, name, typical)
+                self._new_collection(name, self._form, lift, len(typical), held)
+                self._client("drop_collection", held.name)
+
+    def set_settings(self, settings: Settings) -> None:
+        """Search it another way, from now on."""
+        self._keep(replace(self.manifest, settings=asdict(settings)))
+        self._collections.clear()
+        self.compact()
 
     def note_source(self, source: Mapping[str, object]) -> None:
         self._keep(replace(self.manifest, source=dict(source)))
