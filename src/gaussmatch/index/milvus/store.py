@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+import weakref
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +39,8 @@ class MilvusStore(Index):
         self.path = Path(str(self.address))
         self._client = connect(self.address) if client is None else client
         self._about = About(self._client, self.address.name)
-        self._scratch = tempfile.TemporaryDirectory(prefix="gaussmatch-")
+        self._scratch = Path(tempfile.mkdtemp(prefix="gaussmatch-"))
+        self._finish = weakref.finalize(self, _finish, self._client, self._scratch)
         self._collections: dict[str, Collection] = {}
         try:
             self.manifest = self._read_manifest()
@@ -91,8 +94,7 @@ class MilvusStore(Index):
 
     def close(self) -> None:
         """Leave the server; an embedded one stops with the process."""
-        self._client.close()
-        self._scratch.cleanup()
+        self._finish()
 
     # ---- the model ----
 
@@ -102,7 +104,7 @@ class MilvusStore(Index):
             raise ValueError(f"{self.address} holds bare Gaussians: it has no model to encode with")
         for name in self.manifest.run:
             self._fetch(f"{RUN}/{name}")
-        return load(Path(self._scratch.name) / RUN)
+        return load(self._scratch / RUN)
 
     @cached_property
     def calibration(self) -> Calibration:
@@ -124,7 +126,7 @@ class MilvusStore(Index):
                 return None
             name = parts[0].name
             self._fetch(f"{name}/{LIFT}")
-            lift = Lift.load(Path(self._scratch.name) / name, self.similarity, gallery)
+            lift = Lift.load(self._scratch / name, self.similarity, gallery)
             self._client("load_collection", name)
             self._collections[gallery] = self._collection(name, gallery, self._form, lift)
         return self._collections[gallery]
@@ -155,7 +157,7 @@ class MilvusStore(Index):
             index_params=coding.index_params(lift, self.settings),
             consistency_level=self.address.consistency,
         )
-        folder = Path(self._scratch.name) / name
+        folder = self._scratch / name
         folder.mkdir(exist_ok=True)
         lift.save(folder)
         self._about.write(f"{name}/{LIFT}", (folder / LIFT).read_bytes())
@@ -171,7 +173,7 @@ class MilvusStore(Index):
 
     def _fetch(self, file: str) -> Path:
         """A file of the index, brought here once."""
-        path = Path(self._scratch.name) / file
+        path = self._scratch / file
         if not path.is_file():
             content = self._about.read(file)
             if content is None:
@@ -186,11 +188,17 @@ class MilvusStore(Index):
             raise FileNotFoundError(
                 f"{self.address}: no index of this name; make one with 'gaussmatch index'"
             )
-        (Path(self._scratch.name) / MANIFEST).write_bytes(content)
-        return Manifest.load(Path(self._scratch.name))
+        (self._scratch / MANIFEST).write_bytes(content)
+        return Manifest.load(self._scratch)
 
     def _keep(self, manifest: Manifest) -> None:
         self.manifest = _write_manifest(self._about, manifest)
+
+
+def _finish(client: Client, scratch: Path) -> None:
+    """Also when nobody closed the index."""
+    client.close()
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _write_manifest(about: About, manifest: Manifest) -> Manifest:
