@@ -32,7 +32,7 @@ ORDER = (
     "cli",
 )
 CORE_MAY_IMPORT = {"torch", "numpy", "jaxtyping"} | sys.stdlib_module_names
-EXTRAS = ("matplotlib", "jinja2", "tensorboard", "timm", "eccv_caption")
+EXTRAS = ("matplotlib", "jinja2", "tensorboard", "timm", "eccv_caption", "faiss")
 
 
 def modules(source: Path) -> Iterator[tuple[str, str, ast.Module]]:
@@ -166,6 +166,7 @@ import sys
 sys.modules.update(dict.fromkeys({EXTRAS!r}))
 import gaussmatch
 import gaussmatch.gaussian, gaussmatch.similarities, gaussmatch.losses, gaussmatch.metrics
+import gaussmatch.index
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
