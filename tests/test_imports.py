@@ -26,6 +26,7 @@ ORDER = (
     "training",
     "official",
     "index",
+    "embedding",
     "service",
     "experiments",
     "gaussmatch",  # the root: its __init__ may import anything but the command line

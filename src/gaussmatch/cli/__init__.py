@@ -19,6 +19,7 @@ VERBS = {
     "index": "photos → an index on disk; add, delete, update, merge",
     "search": "search an index in words or with a picture",
     "data": "check a data set before training on it, or tell where its files come from",
+    "embed": "many items → shards of Gaussians, by many processes",
     "extract": "photos → features, with any network of timm",
     "import": "checkpoints of the official codes → run folders",
     "scenes": "make the embedded data set, or pretrain its backbone again",

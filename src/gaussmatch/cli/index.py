@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gaussmatch.data import load_data
 from gaussmatch.data.pictures import open_picture
+from gaussmatch.embedding import index_embeddings, is_embedding
 from gaussmatch.index import (
     GALLERIES,
     Index,
@@ -23,6 +24,7 @@ from gaussmatch.index import (
 )
 from gaussmatch.index import merge as merge_indexes
 from gaussmatch.index.fill import Changes
+from gaussmatch.index.opening import create_index, existing_index, open_index, place
 from gaussmatch.index.settings import KINDS
 from gaussmatch.index.store import same_run
 from gaussmatch.run import load
@@ -45,8 +47,10 @@ def _make(argv: Sequence[str]) -> None:
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("run", type=Path, help="the run folder of the model")
-    parser.add_argument("folder", type=Path, nargs="?", help="photos, or the run's own data")
-    parser.add_argument("--out", type=Path, required=True, help="the index, a new folder")
+    parser.add_argument(
+        "folder", type=Path, nargs="?", help="photos, or what 'embed' made; else own data"
+    )
+    parser.add_argument("--out", type=place, required=True, help="a new folder, or milvus:…")
     parser.add_argument("--split", choices=("train", "dev", "test"), help="of the run's own data")
     parser.add_argument("--kind", choices=KINDS, help="flat is exact (default); hnsw is fast")
     parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
@@ -54,8 +58,8 @@ def _make(argv: Sequence[str]) -> None:
     if options.folder is not None and options.split is not None:
         parser.error("give a folder of photos or a --split of the run's own data, not both")
     model = load(options.run)
-    if (options.out / "manifest.json").exists():
-        index = Index.open(options.out)
+    index = existing_index(options.out)
+    if index is not None:
         same_run(index, options.run)
         if options.kind not in (None, index.settings.kind):
             parser.error(
@@ -64,10 +68,12 @@ def _make(argv: Sequence[str]) -> None:
             )
     else:
         settings = Settings(kind=options.kind or "flat")
-        index = Index.create(options.out, options.run, settings=settings)
+        index = create_index(options.out, options.run, settings=settings)
     if options.folder is None:
         split = options.split or "test"
         index_pairs(index, load_data(model.recipe.data).split(split), split)
+    elif is_embedding(options.folder):
+        index_embeddings(index, options.folder)
     else:
         _tell(update(index, options.folder, skip_unreadable=options.skip_unreadable))
     if not index.calibration.about:  # last, as a kill would have it done again
@@ -82,7 +88,7 @@ def _add(argv: Sequence[str]) -> None:
     parser.add_argument("photos", type=Path, nargs="+")
     parser.add_argument("--replace", action="store_true", help="take the place of equal ids")
     options = parser.parse_args(argv)
-    index = Index.open(options.index)
+    index = open_index(options.index)
     names = [path.as_posix() for path in options.photos]
     pictures = [open_picture(path) for path in options.photos]
     records = [
@@ -98,7 +104,7 @@ def _delete(argv: Sequence[str]) -> None:
     parser.add_argument("ids", nargs="+")
     parser.add_argument("--gallery", choices=GALLERIES, default="images")
     options = parser.parse_args(argv)
-    index = Index.open(options.index)
+    index = open_index(options.index)
     gone = index.delete(options.ids, options.gallery)
     print(f"{gone} deleted\n{_summary(index)}")
 
@@ -109,7 +115,7 @@ def _update(argv: Sequence[str]) -> None:
     parser.add_argument("folder", type=Path, nargs="?", help="that of the last time if not given")
     parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
     options = parser.parse_args(argv)
-    index = Index.open(options.index)
+    index = open_index(options.index)
     folder = options.folder or (index.manifest.source or {}).get("folder")
     if folder is None:
         parser.error(f"{options.index} was not made from a folder; name one")
@@ -132,7 +138,7 @@ def _compact(argv: Sequence[str]) -> None:
     parser = _parser("compact", "Join the segments of an index and forget what was deleted.")
     parser.add_argument("--kind", choices=KINDS, help="search it another way from now on")
     options = parser.parse_args(argv)
-    index = Index.open(options.index)
+    index = open_index(options.index)
     if options.kind is not None:
         index.set_settings(replace(index.settings, kind=options.kind))
     index.compact()
@@ -142,7 +148,7 @@ def _compact(argv: Sequence[str]) -> None:
 def _info(argv: Sequence[str]) -> None:
     """INDEX                   what is in it"""
     parser = _parser("info", "What is in an index, as JSON.")
-    print(json.dumps(Index.open(parser.parse_args(argv).index).info(), indent=2))
+    print(json.dumps(open_index(parser.parse_args(argv).index).info(), indent=2))
 
 
 VERBS: dict[str, Callable[[Sequence[str]], None]] = {
@@ -157,7 +163,7 @@ VERBS: dict[str, Callable[[Sequence[str]], None]] = {
 
 def _parser(verb: str, text: str) -> ArgumentParser:
     parser = ArgumentParser(f"gaussmatch index {verb}", description=text)
-    parser.add_argument("index", type=Path)
+    parser.add_argument("index", type=place)
     return parser
 
 

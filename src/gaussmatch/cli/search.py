@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gaussmatch.index import GALLERIES, Hit, Hits, Index
+from gaussmatch.index.joined import JoinedIndex
+from gaussmatch.index.opening import open_index, place
 
 _CONDITION = re.compile(r"([^=<>!]+)(>=|<=|!=|=|<|>)(.*)", re.DOTALL)
 MOST = 60  # letters of a caption
@@ -22,7 +24,7 @@ def run(argv: Sequence[str]) -> None:
         "gaussmatch search",
         description="Search an index in words, with a picture, or with one of its items.",
     )
-    parser.add_argument("index", type=Path)
+    parser.add_argument("index", type=place, help="a folder, or milvus:…")
     parser.add_argument("text", nargs="?", help="a caption")
     parser.add_argument("--image", type=Path, help="a picture as the query")
     parser.add_argument("--like", metavar="ID", help="an image of the index as the query")
@@ -37,11 +39,21 @@ def run(argv: Sequence[str]) -> None:
         metavar="FIELD=VALUE",
         help="only items with this metadata; also FIELD!=VALUE, FIELD>=VALUE, …; may be repeated",
     )
+    parser.add_argument(
+        "--also",
+        type=place,
+        action="append",
+        default=[],
+        metavar="INDEX",
+        help="another index of the same model, searched with it as one; may be repeated",
+    )
     parser.add_argument("--json", action="store_true", help="for other programs")
     options = parser.parse_args(argv)
     if sum(q is not None for q in (options.text, options.image, options.like)) != 1:
         parser.error("give one query: a caption, --image or --like")
-    index = Index.open(options.index)
+    index: Index | JoinedIndex = open_index(options.index)
+    if options.also:
+        index = JoinedIndex([open_index(where) for where in (options.index, *options.also)])
     if not index.size(options.gallery):
         raise ValueError(f"{options.index} holds no {options.gallery}")
     told: dict[str, Any] = {"gallery": options.gallery, "where": conditions(options.where)}
