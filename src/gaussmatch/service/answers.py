@@ -1,0 +1,257 @@
+"""Questions to the index, many at a time, and their answers as JSON.
+
+Everything that touches the index or the model happens here, in the batcher's one thread: queries
+of a batch are encoded together and searched together; other work is done one by one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+from urllib.parse import quote
+
+import orjson
+from PIL import Image
+
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.index import Gallery, Hits, Index, Record, Where, phrase
+from gaussmatch.service.errors import Refusal
+from gaussmatch.service.projection import Projection
+
+Kind = Literal["text", "image", "item"]
+KINDS: dict[Kind, Gallery] = {"text": "captions", "image": "images", "item": "images"}
+
+MAP_MEANS = 5000
+"""Means that the axes of the map are taken from."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One search: a text, a picture or the id of an image."""
+
+    kind: Kind
+    value: str | Image.Image
+    k: int
+    gallery: Gallery = "images"
+    where: Where = Where()
+    places: bool = False
+
+
+Job = Question | Callable[[], Any]
+"""A search, or anything else that needs the index."""
+
+
+class Answers:
+    """An open index that answers.
+
+    Args:
+        reload_every: seconds after which it looks whether somebody has changed the index.
+    """
+
+    def __init__(self, index: Index, map_items: int = 600, reload_every: float = 5.0) -> None:
+        self.index, self.model = index, index.model
+        self._map_items, self._reload_every = map_items, reload_every
+        self._looked = time.monotonic()
+        self._kept: dict[str, Any] = {}
+        self.seen: Callable[[Kind, float], object] = lambda kind, percentile: None
+        some = index.some(1)[0]
+        self._thumbnails = bool(some) and index.get(some[0].id).thumbnail is not None
+
+    def work(self, jobs: list[Job]) -> list[Any]:
+        """An answer or an exception for each job: bytes of JSON for a question, else what it
+        returns."""
+        self._look()
+        answers: list[Any] = [None] * len(jobs)
+        asked = [at for at, job in enumerate(jobs) if isinstance(job, Question)]
+        for at, job in enumerate(jobs):
+            if not isinstance(job, Question):
+                answers[at] = _tried(job)
+        if asked:
+            questions: list[Any] = [jobs[at] for at in asked]
+            for at, answer in zip(asked, self._ask(questions), strict=True):
+                answers[at] = answer
+        return answers
+
+    def _look(self) -> None:
+        if time.monotonic() - self._looked > self._reload_every:
+            self._looked = time.monotonic()
+            if self.index.reload():
+                self._kept.clear()
+
+    def kept(self, name: str, make: Callable[[], Any]) -> Any:
+        """Something that holds as long as the index does not change."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        return self._kept[name]
+
+    # ---- searches ----
+
+    def _ask(self, questions: Sequence[Question]) -> list[bytes | Exception]:
+        encoded, answers = self._encode(questions)
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for at, q in enumerate(questions):
+            if answers[at] is None:
+                own = q.value if q.kind == "item" else None  # an item is not its own neighbour
+                groups.setdefault((q.gallery, KINDS[q.kind], q.where, own), []).append(at)
+        for (gallery, kind, where, own), members in groups.items():
+            some = [questions[at] for at in members]
+            found = _tried(
+                lambda g=gallery, w=where, m=members, o=own, kind=kind, some=some: (
+                    self.index.search(
+                        Gaussian.cat([encoded[at] for at in m]),
+                        max(q.k for q in some),
+                        gallery=g,
+                        kind=kind,
+                        where=w,
+                        exclude=[o] if o is not None and g == "images" else (),
+                    )
+                )
+            )
+            for place, at in enumerate(members):
+                if isinstance(found, Exception):
+                    answers[at] = found
+                    continue
+                q = questions[at]
+                hits = replace(found[place], hits=found[place].hits[: q.k])
+                answers[at] = _tried(lambda q=q, h=hits, g=encoded[at]: self._told(q, h, g))
+        return [answer for answer in answers if answer is not None]
+
+    def _encode(
+        self, questions: Sequence[Question]
+    ) -> tuple[dict[int, Gaussian], list[bytes | Exception | None]]:
+        """Each question's Gaussian, or what is wrong with it; texts together, pictures together."""
+        encoded: dict[int, Gaussian] = {}
+        answers: list[bytes | Exception | None] = [None] * len(questions)
+        texts = {at: str(q.value) for at, q in enumerate(questions) if q.kind == "text"}
+        pictures = {at: q.value for at, q in enumerate(questions) if q.kind == "image"}
+        for together, encode in ((texts, self.encode_texts), (pictures, self.encode_pictures)):
+            if not together:
+                continue
+            told = _tried(lambda t=together, e=encode: e(list(t.values())))
+            if not isinstance(told, Exception):
+                encoded |= {at: told[i : i + 1] for i, at in enumerate(together)}
+                continue
+            for at, value in together.items():  # find the ones that spoil it
+                alone = _tried(lambda e=encode, v=value: e([v]))
+                if isinstance(alone, Exception):
+                    answers[at] = alone
+                else:
+                    encoded[at] = alone
+        for at, q in enumerate(questions):
+            if q.kind == "item":
+                told = _tried(lambda q=q: self.gaussian(str(q.value)))
+                if isinstance(told, Exception):
+                    answers[at] = told
+                else:
+                    encoded[at] = told
+        return encoded, answers
+
+    def _told(self, q: Question, found: Hits, g: Gaussian) -> bytes:
+        if found.percentile is not None:
+            self.seen(q.kind, found.percentile)
+        hits = [self.told(h.id, h, q.gallery) | _scored(h) for h in found.hits]
+        query = {
+            "kind": q.kind,
+            **vagueness(found.uncertainty, found.percentile, found.kind),
+            "unknown_words": self.model.vocabulary.unknown(q.value) if q.kind == "text" else [],
+            "notes": found.notes,
+            "place": None,
+        }
+        if q.places and found.hits:
+            all_of_them = Gaussian.cat([g, *(self.index.gaussian(h.id, q.gallery) for h in found)])
+            query["place"], *rows = self.plane()(all_of_them).rows()
+            for hit, row in zip(hits, rows, strict=True):
+                hit["place"] = row
+        return orjson.dumps({"gallery": q.gallery, "query": query, "hits": hits})
+
+    # ---- what else is known ----
+
+    def encode_texts(self, texts: Sequence[str]) -> Gaussian:
+        """Captions; one without any known word is refused."""
+        try:
+            return self.model.encode_texts(texts)
+        except ValueError as error:
+            if len(texts) == 1:
+                raise Refusal(422, "unknown_words", _unknown(texts[0])) from error
+            raise
+
+    def encode_pictures(self, pictures: Sequence[Image.Image]) -> Gaussian:
+        return self.model.encode_images(pictures)
+
+    def gaussian(self, id: str) -> Gaussian:
+        self.record(id)
+        return self.index.gaussian(id)
+
+    def record(self, id: str, gallery: Gallery = "images") -> Record:
+        """An item with its thumbnail; the index is not asked what its files are called."""
+        try:
+            return self.index.get(id, gallery)
+        except ValueError as error:
+            raise Refusal(404, "no_item", f"there is no item {id!r} among the {gallery}") from error
+
+    def told(self, id: str, of: Any, gallery: Gallery) -> dict[str, Any]:
+        """What is said of an item everywhere; ``of`` has its meta, uncertainty and percentile."""
+        shown = gallery == "images" and self._thumbnails
+        text = of.meta.get("caption") if gallery == "captions" else None
+        return {
+            "id": id,
+            "uncertainty": _rounded(of.uncertainty, 4),
+            "percentile": _rounded(of.percentile, 2),
+            "text": text if isinstance(text, str) else None,
+            "thumbnail": f"api/thumbnail?id={quote(id, safe='')}" if shown else None,
+            "metadata": of.meta,
+        }
+
+    def plane(self) -> Projection:
+        def make() -> Projection:
+            _, g = self.index.some(MAP_MEANS)
+            if g is None:
+                raise Refusal(404, "empty", "the index holds no pictures yet; add some")
+            return Projection.fit(g.mean)
+
+        plane: Projection = self.kept("plane", make)
+        return plane
+
+    def about(self, gallery: Gallery, g: Gaussian) -> tuple[list[Any], list[Any]]:
+        """Uncertainties and percentiles of items, or ``None`` for each."""
+        if g.is_point:
+            return [None] * len(g), [None] * len(g)
+        unsure = g.uncertainty().double().numpy()
+        share = self.index.calibration.percentile(gallery, unsure)
+        return unsure.tolist(), [None] * len(g) if share is None else share.tolist()
+
+
+def vagueness(
+    uncertainty: float | None, percentile: float | None, kind: Gallery
+) -> dict[str, float | str | None]:
+    """An uncertainty in numbers and words."""
+    level = None
+    if percentile is not None:
+        level = "vague" if percentile >= 75 else "specific" if percentile <= 25 else "ordinary"
+    return {
+        "uncertainty": _rounded(uncertainty, 4),
+        "percentile": _rounded(percentile, 2),
+        "level": level,
+        "phrase": None if percentile is None else phrase(percentile, kind),
+    }
+
+
+def _scored(hit: Any) -> Mapping[str, float | None]:
+    return {"score": _rounded(hit.score, 6), "probability": _rounded(hit.probability, 4)}
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
+
+
+def _unknown(text: str) -> str:
+    return f"the model knows no word of {text[:60]!r}; use words like those of its captions"
+
+
+def _tried(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except Exception as error:
+        return error
