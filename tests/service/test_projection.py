@@ -34,7 +34,9 @@ def test_the_ellipse_is_the_projected_covariance() -> None:
         whole = plane.axes.T @ torch.diag(g.variance[i].double()) @ plane.axes
         c, s = math.cos(places.angle[i]), math.sin(places.angle[i])
         turn = torch.tensor([[c, -s], [s, c]], dtype=torch.float64)
-        axes = torch.tensor([float(places.major[i]) ** 2, float(places.minor[i]) ** 2], dtype=torch.float64)
+        axes = torch.tensor(
+            [float(places.major[i]) ** 2, float(places.minor[i]) ** 2], dtype=torch.float64
+        )
         assert turn @ torch.diag(axes) @ turn.T == pytest.approx(whole, abs=1e-9)
         assert places.major[i] >= places.minor[i]
 

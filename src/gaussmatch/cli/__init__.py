@@ -17,6 +17,7 @@ VERBS = {
     "compare": "train recipes over several seeds and print mean ± std",
     "data": "check a data set before training on it, or tell where its files come from",
     "extract": "photos → features, with any network of timm",
+    "serve": "search an index in the browser, and by programs",
     "scenes": "make the embedded data set, or pretrain its backbone again",
 }
 

@@ -16,7 +16,7 @@ import orjson
 from PIL import Image
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Gallery, Hits, Index, Record, Where, phrase
+from gaussmatch.index import Gallery, Hit, Hits, Index, Record, Where, phrase
 from gaussmatch.service.errors import Refusal
 from gaussmatch.service.projection import Projection
 
@@ -34,9 +34,18 @@ class Question:
     kind: Kind
     value: str | Image.Image
     k: int
-    gallery: Gallery = "images"
     where: Where = Where()
     places: bool = False
+    gallery: Gallery = "images"
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is said of an item everywhere."""
+
+    meta: Mapping[str, Any]
+    uncertainty: float | None
+    percentile: float | None
 
 
 Job = Question | Callable[[], Any]
@@ -191,8 +200,8 @@ class Answers:
         except ValueError as error:
             raise Refusal(404, "no_item", f"there is no item {id!r} among the {gallery}") from error
 
-    def told(self, id: str, of: Any, gallery: Gallery) -> dict[str, Any]:
-        """What is said of an item everywhere; ``of`` has its meta, uncertainty and percentile."""
+    def told(self, id: str, of: Known | Hit, gallery: Gallery) -> dict[str, Any]:
+        """An item as the API shows it."""
         shown = gallery == "images" and self._thumbnails
         text = of.meta.get("caption") if gallery == "captions" else None
         return {
@@ -234,11 +243,11 @@ def vagueness(
         "uncertainty": _rounded(uncertainty, 4),
         "percentile": _rounded(percentile, 2),
         "level": level,
-        "phrase": None if percentile is None else phrase(percentile, kind),
+        "phrase": None if percentile is None else phrase(min(max(percentile, 1), 99), kind),
     }
 
 
-def _scored(hit: Any) -> Mapping[str, float | None]:
+def _scored(hit: Hit) -> Mapping[str, float | None]:
     return {"score": _rounded(hit.score, 6), "probability": _rounded(hit.probability, 4)}
 
 

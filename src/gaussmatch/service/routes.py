@@ -16,7 +16,7 @@ from gaussmatch import __version__
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import Where
 from gaussmatch.service import schema
-from gaussmatch.service.answers import Answers, Question, vagueness
+from gaussmatch.service.answers import Answers, Known, Question, vagueness
 from gaussmatch.service.errors import Json, Refusal, json
 from gaussmatch.service.schema import Gallery
 from gaussmatch.service.sharpen import examples, sharpen
@@ -58,7 +58,9 @@ class Options(BaseModel):
         description='Conditions on metadata, as JSON: {"split": "test", "year": {"gte": 2010}}.',
         max_length=4000,
     )
-    places: bool = Field(False, description="Tell where the question and the results are on the map.")
+    places: bool = Field(
+        False, description="Tell where the question and the results are on the map."
+    )
 
 
 class Search(Options):
@@ -96,9 +98,7 @@ async def search(request: Request, asked: Annotated[TextSearch, Query()]) -> Res
     return Json(await service.batcher(question))
 
 
-@router.post(
-    "/search/image", tags=["search"], responses=told(schema.Answer), openapi_extra=PICTURE
-)
+@router.post("/search/image", tags=["search"], responses=told(schema.Answer), openapi_extra=PICTURE)
 async def search_image(request: Request, asked: Annotated[Search, Query()]) -> Response:
     """Search with a picture."""
     service = request.app.state.service
@@ -161,6 +161,13 @@ async def item(
     return json(await service.batcher(partial(_item, service.answers, id, gallery)))
 
 
+@router.get("/sample", tags=["items"], responses=told(schema.Items))
+async def sample(request: Request, k: Annotated[int, Query(ge=1)] = 20) -> Response:
+    """Some pictures of the index, evenly spread."""
+    service = request.app.state.service
+    return json(await service.batcher(partial(_sample, service.answers, _count(k, service))))
+
+
 @router.get(
     "/thumbnail",
     tags=["items"],
@@ -186,7 +193,9 @@ async def embed_text(request: Request, asked: schema.Texts) -> Response:
     service = request.app.state.service
     if len(asked.texts) > service.settings.max_texts:
         most = service.settings.max_texts
-        raise Refusal(422, "too_many", f"at most {most} texts are taken at once; send them in parts")
+        raise Refusal(
+            422, "too_many", f"at most {most} texts are taken at once; send them in parts"
+        )
     texts = [_text(text, service.settings.max_text) for text in asked.texts]
     return json(await service.batcher(lambda: _embedded(_texts(service.answers, texts))))
 
@@ -238,7 +247,9 @@ def _text(text: str, most: int) -> str:
         raise Refusal(422, "empty", "the text is empty; say what you are looking for")
     if len(text) > most:
         raise Refusal(
-            422, "text_too_long", f"the text has {len(text):,} characters, at most {most:,} are taken"
+            422,
+            "text_too_long",
+            f"the text has {len(text):,} characters, at most {most:,} are taken",
         )
     return text
 
@@ -268,9 +279,7 @@ async def _picture(request: Request) -> Image.Image:
     service = request.app.state.service
     data = await uploaded(request)
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(
-        service.decoders, decode, data, service.settings.max_pixels
-    )
+    return await loop.run_in_executor(service.decoders, decode, data, service.settings.max_pixels)
 
 
 # ---- working, in the batcher's thread ----
@@ -305,22 +314,33 @@ def _about(answers: Answers) -> dict[str, Any]:
 def _item(answers: Answers, id: str, gallery: Gallery) -> dict[str, Any]:
     record = answers.record(id, gallery)
     unsure, share = answers.about(gallery, answers.index.gaussian(id, gallery))
-    known = _Known(record.meta, unsure[0], share[0])
+    known = Known(record.meta, unsure[0], share[0])
     return answers.told(id, known, gallery) | {"gallery": gallery}
+
+
+def _sample(answers: Answers, most: int) -> dict[str, Any]:
+    return {"items": _some(answers, most)[0], "total": answers.index.size()}
+
+
+def _some(answers: Answers, most: int) -> tuple[list[dict[str, Any]], Gaussian | None]:
+    """Pictures as the API shows them, and their Gaussians."""
+    records, g = answers.index.some(most)
+    if g is None:
+        return [], None
+    unsure, share = answers.about("images", g)
+    known = zip(records, unsure, share, strict=True)
+    items = [answers.told(r.id, Known(r.meta, u, p), "images") for r, u, p in known]
+    return [item | {"gallery": "images"} for item in items], g
 
 
 def _map(answers: Answers, most: int) -> bytes:
     def make() -> bytes:
         plane = answers.plane()
-        records, g = answers.index.some(most)
+        items, g = _some(answers, most)
         assert g is not None
-        places, (unsure, share) = plane(g).rows(), answers.about("images", g)
-        items = [
-            answers.told(r.id, _Known(r.meta, u, p), "images") | place
-            for r, u, p, place in zip(records, unsure, share, places, strict=True)
-        ]
+        placed = [item | place for item, place in zip(items, plane(g).rows(), strict=True)]
         total = answers.index.size()
-        return orjson.dumps({"items": items, "total": total, "explained": plane.explained})
+        return orjson.dumps({"items": placed, "total": total, "explained": plane.explained})
 
     found: bytes = answers.kept("map", make)
     return found
@@ -345,14 +365,3 @@ def _embedded(g: Gaussian) -> dict[str, Any]:
 def _vague(answers: Answers, g: Gaussian, kind: Gallery) -> dict[str, Any]:
     unsure, share = answers.about(kind, g)
     return vagueness(unsure[0], share[0], kind)
-
-
-class _Known(BaseModel):
-    """What ``Answers.told`` wants to know of an item."""
-
-    meta: Any
-    uncertainty: float | None
-    percentile: float | None
-
-    def __init__(self, meta: Any, uncertainty: float | None, percentile: float | None) -> None:
-        super().__init__(meta=meta, uncertainty=uncertainty, percentile=percentile)

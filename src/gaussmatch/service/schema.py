@@ -69,6 +69,11 @@ class Item(BaseModel):
     metadata: dict[str, Any]
 
 
+class Items(BaseModel):
+    items: list[Item]
+    total: int = Field(description="Pictures in the index.")
+
+
 class Suggestion(BaseModel):
     """A caption that says what was asked more precisely."""
 
@@ -109,15 +114,8 @@ class Uncertainty(BaseModel):
     phrase: str | None
 
 
-class MapItem(Place):
+class MapItem(Item, Place):
     """A picture on the map."""
-
-    id: str
-    uncertainty: float | None
-    percentile: float | None
-    text: str | None
-    thumbnail: str | None
-    metadata: dict[str, Any]
 
 
 class Map(BaseModel):

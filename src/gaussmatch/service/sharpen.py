@@ -15,9 +15,10 @@ NEAREST = 200  #: captions near the question that are considered
 PICTURES = 12  #: best pictures whose captions are considered too
 EACH = 25  #: captions of each of them
 SHARPER = 15  #: percentiles that a suggestion must be below the question
+SHORT = 50  #: characters up to which a caption is read at a glance
 EMPTY = frozenset(
-    "a an and any are as at be by for from has have here in is it its look looks of on one only "
-    "or some something somewhere somebody that the there thing things this to two with".split()
+    "a an and any are as at be by for from has have here in is it its look looks of on only "
+    "or some something somewhere somebody that the there thing things this to with".split()
 )
 
 
@@ -32,7 +33,7 @@ class Sharper:
 def words(text: str) -> set[str]:
     """The words that carry meaning, without their plural.
 
-    >>> sorted(words("A dog and two Dogs in the snow"))
+    >>> sorted(words("A dog and some Dogs in the snow"))
     ['dog', 'snow']
     """
     found = re.findall(r"\w+", text.lower())
@@ -57,7 +58,7 @@ def sharpen(index: Index, question: str, g: Gaussian, k: int) -> list[Sharper]:
     share = index.calibration.percentile("captions", np.array([unsure]))
     most = None if share is None else float(share[0]) - SHARPER
     wanted, seen = words(question), set[str]()
-    ranked: list[tuple[float, int, Sharper]] = []
+    ranked: list[tuple[float, bool, int, Sharper]] = []
     for place, hit in enumerate(found):
         text = hit.meta.get("caption")
         if not isinstance(text, str) or text.lower() in seen or hit.uncertainty is None:
@@ -68,8 +69,8 @@ def sharpen(index: Index, question: str, g: Gaussian, k: int) -> list[Sharper]:
             surer = hit.percentile <= most
         if surer and words(text) != wanted:
             kept = len(words(text) & wanted) / len(wanted) if wanted else 1.0
-            ranked.append((-kept, place, Sharper(text, hit.percentile)))
-    return different((s for _, _, s in sorted(ranked, key=lambda entry: entry[:2])), k)
+            ranked.append((-kept, len(text) > SHORT, place, Sharper(text, hit.percentile)))
+    return different((s for *_, s in sorted(ranked, key=lambda entry: entry[:3])), k)
 
 
 def examples(index: Index, most: int = 5) -> list[str]:

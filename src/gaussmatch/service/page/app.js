@@ -1,12 +1,12 @@
 // The page: one question at a time, its answer, and the address that leads back to it.
 
 import { get, post } from "./api.js";
-import { $, plural, press } from "./dom.js";
+import { $, el, plural, press } from "./dom.js";
 import { openItem } from "./item.js";
 import { listen } from "./keys.js";
 import { EmbeddingMap } from "./map.js";
 import { chip, showQuery, suggest } from "./query.js";
-import { show, waiting } from "./results.js";
+import { show, shownIn, thumbnail, waiting } from "./results.js";
 
 const PAGE = 24;
 const state = { asked: null, answer: null, sure: 0, view: "grid", k: PAGE };
@@ -69,7 +69,7 @@ function render() {
   const { answer, sure, view, k } = state;
   $("found").hidden = false;
   $("surebox").hidden = !answer.hits.some((hit) => hit.probability !== null);
-  const kept = show(answer.hits, sure, open);
+  const kept = show(answer.hits, about.images, sure, open);
   $("sureout").textContent = sure ? `${sure} %` : "any";
   $("more").hidden = view !== "grid" || answer.hits.length < k || k >= about.limits.max_results || !kept.length;
   press([$("asgrid"), $("asmap")], view === "grid" ? $("asgrid") : $("asmap"));
@@ -107,9 +107,22 @@ function trouble(error) {
 function welcome() {
   Object.assign(state, { asked: null, answer: null });
   for (const id of ["query", "found", "trouble"]) $(id).hidden = true;
-  $("welcome").hidden = !about.examples.length;
+  $("welcome").hidden = false;
+  wall();
   $("q").value = "";
   document.title = "gaussmatch";
+}
+
+/** Some pictures to look at before anything was asked. */
+async function wall() {
+  if ($("wall").childElementCount) return;
+  try {
+    const { items } = await get("api/sample", { k: 18 });
+    $("wall").replaceChildren(...items.map((item) => {
+      const hit = { probability: null, ...item };
+      return el("li", {}, el("button", { type: "button", className: "tile", "aria-label": shownIn(hit), onclick: () => open(hit) }, thumbnail(hit)));
+    }));
+  } catch { /* the page works without */ }
 }
 
 // ---- the address ----
@@ -169,6 +182,7 @@ async function start() {
     about.captions ? plural(about.captions, "caption", "captions") : null, about.model].filter(Boolean).join(" · ");
   $("q").maxLength = about.limits.max_text;
   $("examples").replaceChildren(...about.examples.map((text) => chip(text, (t) => ask({ kind: "text", text: t }))));
+  $("trybox").hidden = !about.examples.length;
   listen(askPicture);
   follow();
   document.documentElement.dataset.ready = "true";

@@ -24,7 +24,8 @@ export function svg(tag, attributes = {}, ...children) {
   return node;
 }
 
-export const percent = (share) => `${Math.round(100 * share)} %`;
+/** With a space that does not break. */
+export const percent = (share) => `${Math.round(100 * share)}\u00a0%`;
 
 /** 93.4 → "93", 100 only if it really is. */
 export const rank = (percentile) => String(Math.min(99, Math.max(0, Math.round(percentile))));

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { $, bar, el, percent } from "./dom.js";
-import { ambiguity, nameOf, thumbnail } from "./results.js";
+import { ambiguity, nameOf, shownIn, thumbnail } from "./results.js";
 
 let opened = 0;
 
@@ -19,7 +19,7 @@ export async function openItem(hit, about, { onlike, ontext }) {
   const status = el("p", { className: "note", role: "status" }, "Looking for its captions …");
   const details = el("dl", { className: "details" });
   $("itembody").replaceChildren(
-    thumbnail(hit, "portrait"),
+    Object.assign(thumbnail(hit, "portrait"), { alt: shownIn(hit) }),
     el("div", { className: "told" },
       el("h2", { id: "itemname" }, nameOf(hit)), facts,
       el("button", { type: "button", className: "go", id: "like", onclick: () => { dialog.close(); onlike(hit); } }, "More like this"),

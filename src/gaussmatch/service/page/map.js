@@ -2,19 +2,20 @@
 
 import { get, picture } from "./api.js";
 import { percent, plural, svg } from "./dom.js";
-import { nameOf } from "./results.js";
+import { shownIn } from "./results.js";
 
 const SIZE = 1000; // of the drawing, in its own units
-const MARGIN = 60;
-const THUMB = 58;
-const TYPICAL = 26; // half-axis of the median Gaussian as it is drawn
+const MARGIN = 44;
 
 export class EmbeddingMap {
   constructor(host, note, onopen) {
     Object.assign(this, { host, note, onopen, kind: "pictures", scale: 1, x: 0, y: 0, hits: [], query: null, data: null });
-    this.root = svg("svg", { viewBox: `0 0 ${SIZE} ${SIZE * 0.66}`, role: "group", tabindex: "0",
+    const narrow = host.clientWidth < 560; // a phone: higher than wide, and larger pictures
+    this.height = SIZE * (narrow ? 1.15 : 0.66);
+    this.thumbnail = narrow ? 112 : 58;
+    this.typical = narrow ? 44 : 26; // half-axis of the median Gaussian as it is drawn
+    this.root = svg("svg", { viewBox: `0 0 ${SIZE} ${this.height}`, role: "group", tabindex: "0",
       "aria-label": "Map of the pictures. Plus and minus zoom, arrows move; Tab visits the results." });
-    this.height = SIZE * 0.66;
     this.layer = svg("g");
     this.root.append(this.layer);
     host.replaceChildren(this.root);
@@ -31,7 +32,7 @@ export class EmbeddingMap {
     const middle = [(left + right) / 2, (low + high) / 2];
     this.place = ({ x, y }) => [SIZE / 2 + fit * (x - middle[0]), this.height / 2 - fit * (y - middle[1])];
     const axes = all.filter((item) => item.a !== null).map((item) => Math.sqrt(item.a * item.b)).sort((a, b) => a - b);
-    this.shrink = axes.length ? TYPICAL / (fit * axes[axes.length >> 1]) : 0;
+    this.shrink = axes.length ? this.typical / (fit * axes[axes.length >> 1]) : 0;
     this.fit = fit;
   }
 
@@ -67,27 +68,30 @@ export class EmbeddingMap {
   /** As many pictures as fit without covering each other, the results first; the rest as dots. */
   pictures(hits, rest) {
     const taken = [];
-    const free = ([x, y]) => taken.every(([u, v]) => Math.abs(x - u) > THUMB + 4 || Math.abs(y - v) > THUMB + 4);
+    const side = this.thumbnail;
+    const free = ([x, y]) => taken.every(([u, v]) => Math.abs(x - u) > side + 4 || Math.abs(y - v) > side + 4);
     const drawn = [];
     for (const [place, item, near] of [...hits.map((h) => [h.place, h, true]), ...rest.map((r) => [r, r, false])]) {
       const at = this.at(place);
-      const inside = at[0] > -THUMB && at[0] < SIZE + THUMB && at[1] > -THUMB && at[1] < this.height + THUMB;
+      const inside = at[0] > -side && at[0] < SIZE + side && at[1] > -side && at[1] < this.height + side;
       if (!inside) continue;
       if (item.thumbnail && free(at)) {
         taken.push(at);
         drawn.push(this.thumb(at, item, near));
       } else {
-        this.layer.append(this.button(svg("circle", { cx: at[0], cy: at[1], r: near ? 5 : 3.5, class: near ? "dot near" : "dot" }), item, near));
+        this.layer.append(this.button(svg("circle", { cx: at[0], cy: at[1], r: (near ? 0.09 : 0.06) * side, class: near ? "dot near" : "dot" }), item, near));
       }
     }
     this.layer.append(...drawn.reverse());
   }
 
   thumb([x, y], item, near) {
-    const image = svg("image", { x: x - THUMB / 2, y: y - THUMB / 2, width: THUMB, height: THUMB, preserveAspectRatio: "xMidYMid slice" });
+    const side = this.thumbnail;
+    const box = { x: x - side / 2, y: y - side / 2, width: side, height: side };
+    const image = svg("image", { ...box, preserveAspectRatio: "xMidYMid slice" });
     picture(image, item.thumbnail);
-    const frame = svg("rect", { x: x - THUMB / 2, y: y - THUMB / 2, width: THUMB, height: THUMB, rx: 6, class: "frame" });
-    return this.button(svg("g", { class: near ? "pin near" : "pin" }, image, frame), item, near);
+    const [back, frame] = ["back", "frame"].map((name) => svg("rect", { ...box, rx: side / 10, class: name }));
+    return this.button(svg("g", { class: near ? "pin near" : "pin" }, back, image, frame), item, near);
   }
 
   ellipse(place, kind, item) {
@@ -96,6 +100,7 @@ export class EmbeddingMap {
     const zoom = this.fit * this.shrink * this.scale;
     const node = svg("ellipse", { cx: 0, cy: 0, rx: place.a * zoom, ry: place.b * zoom, class: `gaussian ${kind}`,
       transform: `translate(${x} ${y}) rotate(${(-place.angle * 180) / Math.PI})` });
+    node.style.setProperty("--unsureness", String(item.percentile ?? 0));
     return this.button(node, item, kind === "near");
   }
 
@@ -110,7 +115,7 @@ export class EmbeddingMap {
   }
 
   button(node, item, near) {
-    const name = nameOf(item);
+    const name = shownIn(item);
     node.append(svg("title"));
     node.lastChild.textContent = name;
     node.classList.add("there");
@@ -130,7 +135,7 @@ export class EmbeddingMap {
   tell(count) {
     const { explained, total } = this.data;
     const some = count < total ? `${count.toLocaleString("en")} of ${plural(total, "picture", "pictures")}` : plural(total, "picture", "pictures");
-    const size = this.shrink ? ` Ellipses are one σ wide at ${this.shrink < 0.995 ? `1/${Math.round(1 / this.shrink)} of` : ""} their size.` : "";
+    const size = this.shrink ? ` Ellipses are one σ wide at ${this.shrink < 0.995 ? `1/${Math.round(1 / this.shrink)} of` : ""} their size, the more coloured the less sure.` : "";
     this.note.textContent = `${some} on two of many dimensions (${percent(explained)} of the spread); near is not always similar. The cross is your question.`
       + (this.kind === "ellipses" ? size : "");
   }

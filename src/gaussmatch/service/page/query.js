@@ -1,7 +1,7 @@
 // What the service makes of the question: how precise it is, and how to say it better.
 
 import { get } from "./api.js";
-import { $, el } from "./dom.js";
+import { $, el, rank } from "./dom.js";
 
 export function showQuery(asked, query, about) {
   $("query").hidden = false;
@@ -29,17 +29,17 @@ export function showQuery(asked, query, about) {
 
 /** Captions that say what was asked, only more precisely. */
 export async function suggest(text, signal, onchoose) {
-  const { suggestions } = await get("api/suggest", { text, k: 5 }, signal);
+  const { suggestions } = await get("api/suggest", { text, k: 4 }, signal);
   $("sharpen").hidden = !suggestions.length;
   $("suggestions").replaceChildren(...suggestions.map((s) => chip(s.text, onchoose,
-    s.percentile === null ? null : `more general than ${Math.round(s.percentile)} % of captions`)));
+    s.percentile === null ? null : `more general than ${rank(s.percentile)}\u00a0% of captions`)));
 }
 
 export function chip(text, onchoose, title = null) {
   return el("li", {}, el("button", { type: "button", className: "chip", title, onclick: () => onchoose(text) }, text));
 }
 
-const sentence = (phrase) => phrase.charAt(0).toUpperCase() + phrase.slice(1);
+const sentence = (phrase) => (phrase.charAt(0).toUpperCase() + phrase.slice(1)).replace(" %", "\u00a0%");
 
 function list(words) {
   const quoted = words.map((word) => `“${word}”`);

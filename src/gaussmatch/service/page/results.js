@@ -3,23 +3,28 @@
 import { picture } from "./api.js";
 import { $, bar, el, percent, plural, rank } from "./dom.js";
 
+/** What a picture is called: its title, its file, or its id. */
 export const nameOf = (hit) => hit.text ?? hit.metadata?.title ?? hit.metadata?.file ?? hit.id;
+
+/** What it shows, for those who do not see it: the first caption that was stored with it. */
+export const shownIn = (hit) => hit.metadata?.captions?.[0] ?? nameOf(hit);
 
 /** A picture, or its name where the index keeps none. */
 export function thumbnail(hit, className = "thumb") {
   if (!hit.thumbnail) return el("span", { className: `${className} blank` }, nameOf(hit));
-  const img = el("img", { className, alt: "", loading: "lazy", decoding: "async", draggable: false });
+  const img = el("img", { className, alt: "", loading: "lazy", decoding: "async", draggable: false,
+    onerror: () => img.replaceWith(thumbnail({ ...hit, thumbnail: null }, className)) });
   picture(img, hit.thumbnail);
   return img;
 }
 
 export function ambiguity(hit) {
-  return hit.percentile === null ? null : `more ambiguous than ${rank(hit.percentile)} % of pictures`;
+  return hit.percentile === null ? null : `more ambiguous than ${rank(hit.percentile)}\u00a0% of pictures`;
 }
 
 function card(hit, place, onopen) {
   const sure = hit.probability === null ? null : percent(hit.probability);
-  const told = [nameOf(hit), sure && `match ${sure}`, ambiguity(hit)].filter(Boolean).join(", ");
+  const told = [shownIn(hit), sure && `match ${sure}`, ambiguity(hit)].filter(Boolean).join(", ");
   const lines = el("span", { className: "lines" });
   if (sure !== null) {
     lines.append(el("span", { className: "line" },
@@ -28,8 +33,7 @@ function card(hit, place, onopen) {
   }
   if (hit.percentile !== null) {
     lines.append(el("span", { className: "line", title: ambiguity(hit) },
-      el("span", { className: "what" }, "unsure"), bar("unsure", hit.percentile / 100, ambiguity(hit)),
-      el("span", { className: "figure" }, rank(hit.percentile))));
+      el("span", { className: "what" }, "unsure"), bar("unsure", hit.percentile / 100, ambiguity(hit))));
   }
   const button = el("button", {
     type: "button", className: "card", tabIndex: place === 0 ? 0 : -1, "aria-label": told,
@@ -53,7 +57,7 @@ export function waiting(cards = 12) {
 }
 
 /** Show the hits that are likely enough, and say how many are not. Returns those shown. */
-export function show(hits, sure, onopen) {
+export function show(hits, total, sure, onopen) {
   const kept = hits.filter((hit) => hit.probability === null || hit.probability >= sure / 100);
   const list = $("results");
   const focused = document.activeElement?.closest?.(".card")?.dataset.id;
@@ -62,8 +66,9 @@ export function show(hits, sure, onopen) {
   list.replaceChildren(...kept.map((hit, place) => card(hit, place, onopen)));
   if (focused) [...list.querySelectorAll(".card")].find((c) => c.dataset.id === focused)?.focus();
   const hidden = hits.length - kept.length;
-  $("count").textContent = plural(kept.length, "picture", "pictures")
-    + (hidden ? `, ${hidden.toLocaleString("en")} less likely hidden` : "");
+  const best = kept.length === total ? "All" : "Best";
+  $("count").textContent = (kept.length ? `${best} ${kept.length.toLocaleString("en")} of ` : "None of ")
+    + plural(total, "picture", "pictures") + (hidden ? `, ${hidden.toLocaleString("en")} less likely hidden` : "");
   $("none").hidden = kept.length > 0;
   $("none").textContent = hits.length
     ? `None of the best ${hits.length} is at least ${sure} % likely to match. Move the slider to the left, or ask differently.`

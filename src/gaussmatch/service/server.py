@@ -1,0 +1,74 @@
+"""Run the service until it is told to stop; requests that have begun are answered first."""
+
+from __future__ import annotations
+
+import socket
+
+import uvicorn
+
+from gaussmatch.index import Index
+from gaussmatch.service import logs
+from gaussmatch.service.app import create_app
+from gaussmatch.service.settings import Settings
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def hosts(host: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """The Host headers to answer. On the loopback only names of this machine, so that no page
+    elsewhere reaches it under another name; on an open address all, unless some are given.
+
+    >>> hosts("127.0.0.1", ())
+    ('localhost', '127.0.0.1', '::1')
+    >>> hosts("0.0.0.0", ()), hosts("0.0.0.0", ("photos.example.org",))
+    ((), ('localhost', '127.0.0.1', '::1', 'photos.example.org'))
+    """
+    if not allowed and host not in LOOPBACK:
+        return ()
+    return (*LOOPBACK, *allowed)
+
+
+def serve(
+    index: Index,
+    settings: Settings,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    grace: int = 20,
+    log_level: str = "info",
+) -> None:
+    """Blocks until SIGINT or SIGTERM.
+
+    Args:
+        port: 0 takes any free one.
+        grace: seconds that requests in flight are given after the signal.
+    """
+    logs.configure(log_level)
+    sock = listening(host, port)
+    config = uvicorn.Config(
+        create_app(index, settings),
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=grace,
+        timeout_keep_alive=30,
+        server_header=False,
+        date_header=False,
+        h11_max_incomplete_event_size=64 * 1024,
+    )
+    shown = f"[{host}]" if ":" in host else host
+    print(f"http://{shown}:{sock.getsockname()[1]}/  (Ctrl+C stops it)", flush=True)
+    uvicorn.Server(config).run(sockets=[sock])
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A bound socket, or an error that says what to do."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise OSError(f"cannot listen at {host}:{port} ({error}); choose another --port") from error
+    sock.set_inheritable(True)
+    return sock
