@@ -14,8 +14,7 @@ from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.files import read_json, write_json
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.layout import GALLERIES, Gallery
-from gaussmatch.metrics import MatchProbability
-from gaussmatch.metrics.relevance import Relevance
+from gaussmatch.metrics import Relevance, ResultProbability
 from gaussmatch.run import Model
 
 QUANTILES = 1001
@@ -31,15 +30,16 @@ class Calibration:
 
     Args:
         quantiles: kind → the uncertainties of training items at 0 %, 0.1 %, …, 100 %.
-        probability: gallery → p(match | score). Fitted on the ten best results of each validation
-            query, where it is known which of them match: so it is the chance that *this result*
-            is a match, not that the first one is. It holds for galleries like the validation
-            split; among a hundred times as many items more strangers come as close.
+        probability: gallery → p(match | score, uncertainty of the query, uncertainty of the item).
+            Fitted on the ten best results of each validation query, where it is known which of
+            them match: so it is the chance that *this result* is a match, not that the first one
+            is. It holds for galleries like the validation split; among a hundred times as many
+            items more strangers come as close.
         about: what it was learned from, for people.
     """
 
     quantiles: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    probability: Mapping[str, MatchProbability] = field(default_factory=dict)
+    probability: Mapping[str, ResultProbability] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def percentile(self, kind: Gallery, uncertainty: np.ndarray) -> np.ndarray | None:
@@ -53,10 +53,27 @@ class Calibration:
         inside = np.interp(uncertainty, values, share)
         return np.where(low == 0, 0.0, np.where(low == len(values), 100.0, inside))
 
-    def match_probability(self, gallery: Gallery, scores: np.ndarray) -> np.ndarray | None:
-        """p(match) of results in a gallery, for queries of the other kind."""
+    def match_probability(
+        self,
+        gallery: Gallery,
+        scores: np.ndarray,
+        query: np.ndarray | None,
+        item: np.ndarray | None,
+    ) -> np.ndarray | None:
+        """p(match) of results in a gallery, for queries of the other kind.
+
+        Args:
+            scores: (n, k) of k results of n queries.
+            query, item: the uncertainties, (n) and (n, k); ``None`` for a point model.
+        """
         fitted = self.probability.get(gallery)
-        return None if fitted is None else fitted(torch.from_numpy(scores)).numpy()
+        if fitted is None:
+            return None
+        told = [torch.from_numpy(x) for x in (query, item) if x is not None]
+        x = _features(torch.from_numpy(scores), *told)
+        if x.shape[-1] != len(fitted.weights):
+            return None  # fitted with uncertainties and asked without, or the other way
+        return fitted(x).reshape(scores.shape).numpy()
 
     def save(self, path: Path) -> None:
         write_json(path, asdict(self))
@@ -67,7 +84,7 @@ class Calibration:
         try:
             return Calibration(
                 {kind: tuple(values) for kind, values in content["quantiles"].items()},
-                {g: MatchProbability(**fit) for g, fit in content["probability"].items()},
+                {g: _fit_from(fit) for g, fit in content["probability"].items()},
                 content["about"],
             )
         except (KeyError, TypeError, AttributeError) as error:
@@ -95,7 +112,7 @@ def calibrate(model: Model, data: DataSet) -> Calibration:
 
 def _probabilities(
     model: Model, images: Gaussian, captions: Gaussian, truth: Relevance
-) -> dict[str, MatchProbability]:
+) -> dict[str, ResultProbability]:
     s = model.matcher.similarity
     found = {}
     for gallery, queries, relevance in (
@@ -107,12 +124,29 @@ def _probabilities(
         for start in range(0, len(queries), 512):
             some = queries[start : start + 512]
             block = s.matrix(items, some).T if gallery == "images" else s.matrix(some, items)
-            best = block.topk(min(TOP, len(items)))
-            rows.append(best.indices)
-            scores.append(best.values)
-        right = _right(relevance, torch.cat(rows))
-        found[gallery] = MatchProbability.fit(torch.cat(scores).flatten(), right.flatten())
+            values, indices = block.topk(min(TOP, len(items)))
+            rows.append(indices)
+            scores.append(values)
+        best_rows, best = torch.cat(rows), torch.cat(scores)
+        unsure = [] if items.is_point else [queries.uncertainty(), items.uncertainty()[best_rows]]
+        right = _right(relevance, best_rows)
+        found[gallery] = ResultProbability.fit(_features(best, *unsure), right.flatten())
     return found
+
+
+def _features(
+    scores: torch.Tensor, query: torch.Tensor | None = None, item: torch.Tensor | None = None
+) -> torch.Tensor:
+    """What the probability goes by: (n · k, 3), or (n · k, 1) without uncertainties."""
+    told = [scores]
+    if query is not None and item is not None:
+        told += [query[:, None].expand_as(scores), item]
+    return torch.stack([t.double().flatten() for t in told], -1)
+
+
+def _fit_from(content: Mapping[str, Any]) -> ResultProbability:
+    weights, centre, scale = (tuple(content[name]) for name in ("weights", "centre", "scale"))
+    return ResultProbability(weights, content["bias"], centre, scale)
 
 
 def _right(relevance: Relevance, rows: torch.Tensor) -> torch.Tensor:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index.best import best
+from gaussmatch.index.best import Best, best
 from gaussmatch.index.hits import Hit, Hits
+from gaussmatch.index.items import Record
 from gaussmatch.index.layout import GALLERIES, Gallery
 from gaussmatch.index.segment import Segment
 from gaussmatch.index.store import Store
@@ -65,20 +66,7 @@ class Index(Store):
             if not self.reload():
                 raise
             return self.search(queries, k, gallery=gallery, kind=kind, where=where, exclude=exclude)
-        notes = self._notes(kind, gallery, queries)
-        unsure = None if queries.is_point else queries.uncertainty().double().numpy()
-        share = None if unsure is None else self.calibration.percentile(kind, unsure)
-        return [
-            Hits(
-                self._hits(segments, found.segment[q], found.row[q], found.score[q], kind, gallery),
-                gallery,
-                kind,
-                None if unsure is None else float(unsure[q]),
-                None if share is None else float(share[q]),
-                notes=notes,
-            )
-            for q in range(len(queries))
-        ]
+        return self._hits(segments, found, queries, kind, gallery)
 
     def search_text(self, texts: Sequence[str], k: int = 10, **options: Any) -> list[Hits]:
         """Captions as queries, see ``search``. A caption without any known word is refused."""
@@ -148,29 +136,51 @@ class Index(Store):
     def _hits(
         self,
         segments: Sequence[Segment],
-        place: np.ndarray,
-        row: np.ndarray,
-        score: np.ndarray,
+        found: Best,
+        queries: Gaussian,
         kind: Gallery,
         gallery: Gallery,
-    ) -> list[Hit]:
-        probability = None
-        if kind != gallery and len(score):
-            probability = self.calibration.match_probability(gallery, score)
-        records = {
-            p: segments[p].items.records(row[place == p].tolist()) for p in set(place.tolist())
-        }
-        hits = []
-        for rank, (p, r) in enumerate(zip(place.tolist(), row.tolist(), strict=True)):
-            record, known = records[p][r], segments[p].uncertainty
-            unsure = None if known is None else float(known[r])
-            share = None
-            if unsure is not None:
-                told = self.calibration.percentile(gallery, np.array([unsure]))
-                share = None if told is None else float(told[0])
-            chance = None if probability is None else float(probability[rank])
-            hits.append(Hit(record.id, float(score[rank]), chance, unsure, share, record.meta))
-        return hits
+    ) -> list[Hits]:
+        records: dict[tuple[int, int], Record] = {}
+        unsure = None if queries.is_point else queries.uncertainty().double().numpy()
+        items = np.full(found.score.shape, np.nan)
+        for p, segment in enumerate(segments):
+            here = found.segment == p
+            rows = found.row[here]
+            told = segment.items.records(np.unique(rows).tolist())
+            records |= {(p, row): record for row, record in told.items()}
+            if segment.uncertainty is not None:
+                items[here] = segment.uncertainty[rows]
+        of_items = None if np.isnan(items).any() else items
+        share = None if unsure is None else self.calibration.percentile(kind, unsure)
+        shares = None if of_items is None else self.calibration.percentile(gallery, items)
+        chance = None
+        if kind != gallery:
+            chance = self.calibration.match_probability(gallery, found.score, unsure, of_items)
+        scores, chances, unsures, shared = (
+            _listed(x, found.score) for x in (found.score, chance, of_items, shares)
+        )
+        notes, answers = self._notes(kind, gallery, queries), []
+        for q, (places, rows) in enumerate(
+            zip(found.segment.tolist(), found.row.tolist(), strict=True)
+        ):
+            hits = []
+            for rank, at in enumerate(zip(places, rows, strict=True)):
+                record = records[at]
+                hits.append(
+                    Hit(
+                        record.id,
+                        scores[q][rank],
+                        chances[q][rank],
+                        unsures[q][rank],
+                        shared[q][rank],
+                        record.meta,
+                    )
+                )
+            own = None if unsure is None else float(unsure[q])
+            percentile = None if share is None else float(share[q])
+            answers.append(Hits(hits, gallery, kind, own, percentile, notes=notes))
+        return answers
 
     def _notes(self, kind: Gallery, gallery: Gallery, queries: Gaussian) -> list[str]:
         notes = []
@@ -196,3 +206,10 @@ def _allowed(segment: Segment, where: Where, exclude: list[str]) -> np.ndarray |
         allowed = np.ones(segment.part.items, dtype=bool) if allowed is None else allowed.copy()
         allowed[out] = False
     return allowed
+
+
+def _listed(values: np.ndarray | None, like: np.ndarray) -> list[list[Any]]:
+    """Numbers as Python has them; ``None`` for each where there are none."""
+    if values is None:
+        return [[None] * like.shape[1]] * like.shape[0]
+    return [list(row) for row in values.tolist()]
