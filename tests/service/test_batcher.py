@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from gaussmatch.service.batcher import Batcher
-from gaussmatch.service.errors import Refusal
+from gaussmatch.service.errors import RefusalError
 
 
 def double(jobs: list[int]) -> list[int | Exception]:
@@ -123,12 +123,12 @@ def test_too_many_are_refused_and_those_accepted_are_answered_before_it_closes()
         batcher = Batcher(double, wait=0.05, most=2)
         accepted = [asyncio.create_task(batcher(i)) for i in (1, 2)]
         await asyncio.sleep(0)
-        with pytest.raises(Refusal, match="2 queries are waiting") as refused:
+        with pytest.raises(RefusalError, match="2 queries are waiting") as refused:
             await batcher(3)
         assert refused.value.status == 503
         await batcher.close()
         assert await asyncio.gather(*accepted) == [2, 4]
-        with pytest.raises(Refusal, match="stopping"):
+        with pytest.raises(RefusalError, match="stopping"):
             await batcher(4)
 
     run(test)

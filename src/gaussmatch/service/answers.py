@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -17,7 +17,7 @@ from PIL import Image
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import Gallery, Hit, Hits, Index, Record, Where, phrase
-from gaussmatch.service.errors import Refusal
+from gaussmatch.service.errors import RefusalError
 from gaussmatch.service.projection import Projection
 
 Kind = Literal["text", "image", "item"]
@@ -34,7 +34,7 @@ class Question:
     kind: Kind
     value: str | Image.Image
     k: int
-    where: Where = Where()
+    where: Where = field(default_factory=Where)
     places: bool = False
     gallery: Gallery = "images"
 
@@ -98,79 +98,65 @@ class Answers:
     # ---- searches ----
 
     def _ask(self, questions: Sequence[Question]) -> list[bytes | Exception]:
-        encoded, answers = self._encode(questions)
-        groups: dict[tuple[Any, ...], list[int]] = {}
+        """Encode all, search those together that may be, and tell each what was found."""
+        encoded = self._encode(questions)
+        answers: dict[int, bytes | Exception] = {
+            at: g for at, g in enumerate(encoded) if isinstance(g, Exception)
+        }
+        groups: dict[tuple[Gallery, Gallery, Where, str | None], list[int]] = {}
         for at, q in enumerate(questions):
-            if answers[at] is None:
-                own = q.value if q.kind == "item" else None  # an item is not its own neighbour
+            if at not in answers:
+                own = str(q.value) if q.kind == "item" and q.gallery == "images" else None
                 groups.setdefault((q.gallery, KINDS[q.kind], q.where, own), []).append(at)
         for (gallery, kind, where, own), members in groups.items():
-            some = [questions[at] for at in members]
             found = _tried(
-                lambda g=gallery, w=where, m=members, o=own, kind=kind, some=some: (
-                    self.index.search(
-                        Gaussian.cat([encoded[at] for at in m]),
-                        max(q.k for q in some),
-                        gallery=g,
-                        kind=kind,
-                        where=w,
-                        exclude=[o] if o is not None and g == "images" else (),
-                    )
-                )
+                self.index.search,
+                Gaussian.cat([encoded[at] for at in members]),
+                max(questions[at].k for at in members),
+                gallery=gallery,
+                kind=kind,
+                where=where,
+                exclude=() if own is None else (own,),  # an item is not its own neighbour
             )
             for place, at in enumerate(members):
-                if isinstance(found, Exception):
-                    answers[at] = found
-                    continue
-                q = questions[at]
-                hits = replace(found[place], hits=found[place].hits[: q.k])
-                answers[at] = _tried(lambda q=q, h=hits, g=encoded[at]: self._told(q, h, g))
-        return [answer for answer in answers if answer is not None]
+                answers[at] = found
+                if not isinstance(found, Exception):
+                    answers[at] = _tried(self._told, questions[at], found[place], encoded[at])
+        return [answers[at] for at in range(len(questions))]
 
-    def _encode(
-        self, questions: Sequence[Question]
-    ) -> tuple[dict[int, Gaussian], list[bytes | Exception | None]]:
+    def _encode(self, questions: Sequence[Question]) -> list[Any]:
         """Each question's Gaussian, or what is wrong with it; texts together, pictures together."""
-        encoded: dict[int, Gaussian] = {}
-        answers: list[bytes | Exception | None] = [None] * len(questions)
-        texts = {at: str(q.value) for at, q in enumerate(questions) if q.kind == "text"}
-        pictures = {at: q.value for at, q in enumerate(questions) if q.kind == "image"}
-        for together, encode in ((texts, self.encode_texts), (pictures, self.encode_pictures)):
-            if not together:
-                continue
-            told = _tried(lambda t=together, e=encode: e(list(t.values())))
-            if not isinstance(told, Exception):
+        encoded: dict[int, Any] = {}
+        for kind, encode in (("text", self.encode_texts), ("image", self.encode_pictures)):
+            together = [at for at, q in enumerate(questions) if q.kind == kind]
+            values: list[Any] = [questions[at].value for at in together]
+            told = _tried(encode, values) if together else ()
+            if isinstance(told, Exception):  # some spoil it: each alone
+                encoded |= {at: _tried(encode, [v]) for at, v in zip(together, values, strict=True)}
+            else:
                 encoded |= {at: told[i : i + 1] for i, at in enumerate(together)}
-                continue
-            for at, value in together.items():  # find the ones that spoil it
-                alone = _tried(lambda e=encode, v=value: e([v]))
-                if isinstance(alone, Exception):
-                    answers[at] = alone
-                else:
-                    encoded[at] = alone
         for at, q in enumerate(questions):
             if q.kind == "item":
-                told = _tried(lambda q=q: self.gaussian(str(q.value)))
-                if isinstance(told, Exception):
-                    answers[at] = told
-                else:
-                    encoded[at] = told
-        return encoded, answers
+                encoded[at] = _tried(self.gaussian, q.value)
+        return [encoded[at] for at in range(len(questions))]
 
     def _told(self, q: Question, found: Hits, g: Gaussian) -> bytes:
         if found.percentile is not None:
             self.seen(q.kind, found.percentile)
-        hits = [self.told(h.id, h, q.gallery) | _scored(h) for h in found.hits]
-        query = {
+        best = found.hits[: q.k]
+        hits = [self.told(h.id, h, q.gallery) | _scored(h) for h in best]
+        query: dict[str, Any] = {
             "kind": q.kind,
             **vagueness(found.uncertainty, found.percentile, found.kind),
-            "unknown_words": self.model.vocabulary.unknown(q.value) if q.kind == "text" else [],
+            "unknown_words": self.model.vocabulary.unknown(str(q.value))
+            if q.kind == "text"
+            else [],
             "notes": found.notes,
             "place": None,
         }
-        if q.places and found.hits:
-            all_of_them = Gaussian.cat([g, *(self.index.gaussian(h.id, q.gallery) for h in found)])
-            query["place"], *rows = self.plane()(all_of_them).rows()
+        if q.places and best:
+            shown = Gaussian.cat([g, *(self.index.gaussian(h.id, q.gallery) for h in best)])
+            query["place"], *rows = self.plane()(shown).rows()
             for hit, row in zip(hits, rows, strict=True):
                 hit["place"] = row
         return orjson.dumps({"gallery": q.gallery, "query": query, "hits": hits})
@@ -183,7 +169,7 @@ class Answers:
             return self.model.encode_texts(texts)
         except ValueError as error:
             if len(texts) == 1:
-                raise Refusal(422, "unknown_words", _unknown(texts[0])) from error
+                raise RefusalError(422, "unknown_words", _unknown(texts[0])) from error
             raise
 
     def encode_pictures(self, pictures: Sequence[Image.Image]) -> Gaussian:
@@ -198,7 +184,9 @@ class Answers:
         try:
             return self.index.get(id, gallery)
         except ValueError as error:
-            raise Refusal(404, "no_item", f"there is no item {id!r} among the {gallery}") from error
+            raise RefusalError(
+                404, "no_item", f"there is no item {id!r} among the {gallery}"
+            ) from error
 
     def told(self, id: str, of: Known | Hit, gallery: Gallery) -> dict[str, Any]:
         """An item as the API shows it."""
@@ -217,7 +205,7 @@ class Answers:
         def make() -> Projection:
             _, g = self.index.some(MAP_MEANS)
             if g is None:
-                raise Refusal(404, "empty", "the index holds no pictures yet; add some")
+                raise RefusalError(404, "empty", "the index holds no pictures yet; add some")
             return Projection.fit(g.mean)
 
         plane: Projection = self.kept("plane", make)
@@ -247,7 +235,7 @@ def vagueness(
     }
 
 
-def _scored(hit: Hit) -> Mapping[str, float | None]:
+def _scored(hit: Hit) -> dict[str, float | None]:
     return {"score": _rounded(hit.score, 6), "probability": _rounded(hit.probability, 4)}
 
 
@@ -259,8 +247,9 @@ def _unknown(text: str) -> str:
     return f"the model knows no word of {text[:60]!r}; use words like those of its captions"
 
 
-def _tried(work: Callable[[], Any]) -> Any:
+def _tried(work: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    """What it returns, or the exception that it raises."""
     try:
-        return work()
+        return work(*given, **options)
     except Exception as error:
         return error

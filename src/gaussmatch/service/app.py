@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -19,7 +20,7 @@ from gaussmatch.index import GALLERIES, Index
 from gaussmatch.service import probes, routes
 from gaussmatch.service.answers import Answers, Job
 from gaussmatch.service.batcher import Batcher
-from gaussmatch.service.errors import Refusal
+from gaussmatch.service.errors import RefusalError
 from gaussmatch.service.gate import Gate
 from gaussmatch.service.logs import LOGGER
 from gaussmatch.service.metrics import Metrics
@@ -43,12 +44,13 @@ class Service:
         self.settings = settings
         self.metrics = Metrics()
         self.answers = Answers(index, settings.map_items)
+        routes.warm_up(self.answers)  # a broken index is told before the port is open
         self.answers.seen = lambda kind, p: self.metrics.percentile.labels(kind).observe(p)
         self.ready = False
         self.batcher: Batcher[Job, Any]
         self.decoders: ThreadPoolExecutor
         for gallery in GALLERIES:
-            self.metrics.items.labels(gallery).set_function(lambda g=gallery: index.size(g))
+            self.metrics.items.labels(gallery).set_function(partial(index.size, gallery))
         self.metrics.waiting.set_function(lambda: self.batcher.waiting if self.ready else 0)
 
     async def start(self) -> None:
@@ -61,7 +63,6 @@ class Service:
             seen=self.metrics.batch.observe,
         )
         self.decoders = ThreadPoolExecutor(s.decoders, thread_name_prefix="gaussmatch-decode")
-        await self.batcher(lambda: routes.warm_up(self.answers))
         self.ready = True
         LOGGER.info("ready")
 
@@ -102,7 +103,7 @@ def create_app(index: Index, settings: Settings | None = None) -> FastAPI:
     app.include_router(routes.router)
     app.include_router(probes.router)
     probes.add_page(app)
-    app.add_exception_handler(Refusal, _refused)
+    app.add_exception_handler(RefusalError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     if settings.cors:
@@ -118,7 +119,7 @@ def create_app(index: Index, settings: Settings | None = None) -> FastAPI:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refusal)
+    assert isinstance(error, RefusalError)
     return error.response()
 
 
@@ -126,7 +127,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"][1:]) or "the body"
-    return Refusal(422, "invalid", f"{where}: {first['msg']}").response()
+    return RefusalError(422, "invalid", f"{where}: {first['msg']}").response()
 
 
 async def _http(request: Request, error: Exception) -> Response:
@@ -135,4 +136,4 @@ async def _http(request: Request, error: Exception) -> Response:
         404: ("not_found", "there is nothing at this address; see /openapi.json"),
         405: ("wrong_method", f"{request.method} is not answered here; see /openapi.json"),
     }.get(error.status_code, ("failure", str(error.detail)))
-    return Refusal(error.status_code, code, message, error.headers).response()
+    return RefusalError(error.status_code, code, message, error.headers).response()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-from gaussmatch.service.errors import Refusal
+from gaussmatch.service.errors import RefusalError
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
@@ -53,9 +53,9 @@ class Batcher(Generic[Job, Answer]):
     async def __call__(self, job: Job) -> Answer:
         """The answer to one job, or the exception that it caused."""
         if self._closed:
-            raise Refusal(503, "stopping", "the service is stopping; try again in a moment")
+            raise RefusalError(503, "stopping", "the service is stopping; try again in a moment")
         if len(self._waiting) >= self._most:
-            raise Refusal(
+            raise RefusalError(
                 503,
                 "busy",
                 f"{self._most} queries are waiting already; try again in a moment",

@@ -9,10 +9,10 @@ import orjson
 from starlette.responses import Response
 
 
-class Refusal(Exception):
+class RefusalError(Exception):
     """A request that cannot be answered, and why.
 
-    >>> Refusal(413, "too_large", "send less").body()
+    >>> RefusalError(413, "too_large", "send less").body()
     b'{"error":{"code":"too_large","message":"send less"}}'
     """
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gaussmatch.service.errors import Refusal
+from gaussmatch.service.errors import RefusalError
 from gaussmatch.service.logs import LOGGER
 from gaussmatch.service.metrics import Metrics
 from gaussmatch.service.settings import Settings
@@ -69,11 +69,11 @@ class Gate:
                 await self.app(scope, exchange.receive, exchange.send)
             if exchange.refusal is not None and not exchange.status:
                 await exchange.refuse(exchange.refusal)
-        except Refusal as refusal:
+        except RefusalError as refusal:
             await exchange.refuse(refusal)
         except TimeoutError:
             await exchange.refuse(
-                Refusal(
+                RefusalError(
                     504,
                     "timeout",
                     f"no answer within {self.settings.timeout:g} s; ask for less or try later",
@@ -82,7 +82,9 @@ class Gate:
         except Exception:
             LOGGER.exception("failure", extra={"id": request_id, "path": scope["path"]})
             await exchange.refuse(
-                Refusal(500, "failure", f"the service failed; its log tells more ({request_id})")
+                RefusalError(
+                    500, "failure", f"the service failed; its log tells more ({request_id})"
+                )
             )
         finally:
             self.metrics.in_flight.dec()
@@ -105,7 +107,7 @@ class Gate:
     def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         """Refuse what need not be looked at any further."""
         if self._hosts and _name(headers.get(b"host", b"")) not in self._hosts:
-            raise Refusal(
+            raise RefusalError(
                 421,
                 "wrong_host",
                 "this name is not served here; start with --allow-host NAME to serve it",
@@ -114,7 +116,7 @@ class Gate:
         if self._key is not None and scope["method"] != "OPTIONS":
             guarded = any(path == p or path.startswith(f"{p}/") for p in GUARDED)
             if guarded and not self._knows_key(headers):
-                raise Refusal(
+                raise RefusalError(
                     401,
                     "wrong_key",
                     "this service needs its API key in the header 'Authorization: Bearer KEY'",
@@ -132,7 +134,7 @@ class Gate:
 
 
 class _Exchange:
-    """One request and its answer: bytes are counted as they come in, headers added on the way out."""
+    """One request and its answer: bytes are counted on the way in, headers added on the way out."""
 
     def __init__(
         self,
@@ -145,7 +147,7 @@ class _Exchange:
         self._receive, self._send, self._most, self._bytes = receive, send, most, 0
         self._headers = [*headers, (b"x-request-id", request_id.encode())]
         self.status = 0
-        self.refusal: Refusal | None = None
+        self.refusal: RefusalError | None = None
 
     async def receive(self) -> Message:
         message = await self._receive()
@@ -164,7 +166,7 @@ class _Exchange:
             message["headers"] = [*message.get("headers", ()), *self._headers]
         await self._send(message)
 
-    async def refuse(self, refusal: Refusal) -> None:
+    async def refuse(self, refusal: RefusalError) -> None:
         """Send a refusal, unless an answer is on its way already."""
         if self.status:
             return
@@ -182,8 +184,8 @@ class _Exchange:
         await self._send({"type": "http.response.body", "body": body})
 
 
-def too_large(most: int) -> Refusal:
-    return Refusal(413, "too_large", f"at most {most:,} bytes are taken; send less")
+def too_large(most: int) -> RefusalError:
+    return RefusalError(413, "too_large", f"at most {most:,} bytes are taken; send less")
 
 
 def _name(host: bytes) -> str:

@@ -16,7 +16,8 @@ STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "
 class JsonLines(logging.Formatter):
     """A log record as one line of JSON; what was given as ``extra`` becomes a field.
 
-    >>> record = logging.makeLogRecord({"msg": "request", "levelname": "INFO", "status": 200, "created": 0})
+    >>> made = {"msg": "request", "levelname": "INFO", "created": 0, "status": 200}
+    >>> record = logging.makeLogRecord(made)
     >>> JsonLines().format(record)
     '{"time":"1970-01-01T00:00:00.000Z","level":"info","event":"request","status":200}'
     """

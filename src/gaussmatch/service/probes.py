@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from gaussmatch.service import page
-from gaussmatch.service.errors import Json, Refusal, json
+from gaussmatch.service.errors import Json, RefusalError, json
 from gaussmatch.service.metrics import CONTENT_TYPE_LATEST
 from gaussmatch.service.schema import Refused
 
@@ -32,7 +32,7 @@ async def healthz() -> Response:
 async def readyz(request: Request) -> Response:
     """The index is open, the model is loaded and has answered once."""
     if not request.app.state.service.ready:
-        raise Refusal(503, "not_ready", "the service is starting or stopping; try again")
+        raise RefusalError(503, "not_ready", "the service is starting or stopping; try again")
     return json({"status": "ready"})
 
 

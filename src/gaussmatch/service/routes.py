@@ -17,7 +17,7 @@ from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import Where
 from gaussmatch.service import schema
 from gaussmatch.service.answers import Answers, Known, Question, vagueness
-from gaussmatch.service.errors import Json, Refusal, json
+from gaussmatch.service.errors import Json, RefusalError, json
 from gaussmatch.service.schema import Gallery
 from gaussmatch.service.sharpen import examples, sharpen
 from gaussmatch.service.uploads import decode, uploaded
@@ -179,7 +179,7 @@ async def thumbnail(request: Request, id: Annotated[str, Query(min_length=1)]) -
     service = request.app.state.service
     record = await service.batcher(partial(service.answers.record, id))
     if record.thumbnail is None:
-        raise Refusal(404, "no_thumbnail", f"{id!r} has no thumbnail in the index")
+        raise RefusalError(404, "no_thumbnail", f"{id!r} has no thumbnail in the index")
     headers = {"Cache-Control": "private, max-age=3600"}
     return Response(record.thumbnail, media_type="image/jpeg", headers=headers)
 
@@ -193,7 +193,7 @@ async def embed_text(request: Request, asked: schema.Texts) -> Response:
     service = request.app.state.service
     if len(asked.texts) > service.settings.max_texts:
         most = service.settings.max_texts
-        raise Refusal(
+        raise RefusalError(
             422, "too_many", f"at most {most} texts are taken at once; send them in parts"
         )
     texts = [_text(text, service.settings.max_text) for text in asked.texts]
@@ -244,9 +244,9 @@ async def embedding_map(request: Request) -> Response:
 
 def _text(text: str, most: int) -> str:
     if not text.strip():
-        raise Refusal(422, "empty", "the text is empty; say what you are looking for")
+        raise RefusalError(422, "empty", "the text is empty; say what you are looking for")
     if len(text) > most:
-        raise Refusal(
+        raise RefusalError(
             422,
             "text_too_long",
             f"the text has {len(text):,} characters, at most {most:,} are taken",
@@ -257,7 +257,7 @@ def _text(text: str, most: int) -> str:
 def _count(k: int, service: Any) -> int:
     most = service.settings.max_results
     if k > most:
-        raise Refusal(422, "too_many", f"k is {k:,}, at most {most:,} results are given")
+        raise RefusalError(422, "too_many", f"k is {k:,}, at most {most:,} results are given")
     return k
 
 
@@ -270,7 +270,7 @@ def _options(asked: Options, service: Any) -> tuple[int, Where, bool]:
                 raise ValueError("filter: give a JSON object")
             where = Where.of(spec)
         except ValueError as error:
-            raise Refusal(422, "bad_filter", f"where: {error}") from error
+            raise RefusalError(422, "bad_filter", f"where: {error}") from error
     return _count(asked.k, service), where, asked.places
 
 
@@ -289,7 +289,9 @@ def warm_up(answers: Answers) -> None:
     """Load what the first question would have to wait for."""
     words = [w for w in answers.model.vocabulary.words if w.isalpha()]
     if words and answers.index.size():
-        answers.work([Question("text", words[0], 1)])
+        (told,) = answers.work([Question("text", words[0], 1)])
+        if isinstance(told, Exception):
+            raise told
     _about(answers)
 
 

@@ -44,9 +44,10 @@ def serve(
         grace: seconds that requests in flight are given after the signal.
     """
     logs.configure(log_level)
+    app = create_app(index, settings)
     sock = listening(host, port)
     config = uvicorn.Config(
-        create_app(index, settings),
+        app,
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=grace,

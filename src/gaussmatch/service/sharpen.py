@@ -17,8 +17,11 @@ EACH = 25  #: captions of each of them
 SHARPER = 15  #: percentiles that a suggestion must be below the question
 SHORT = 50  #: characters up to which a caption is read at a glance
 EMPTY = frozenset(
-    "a an and any are as at be by for from has have here in is it its look looks of on only "
-    "or some something somewhere somebody that the there thing things this to with".split()
+    re.findall(
+        r"\w+",
+        "a an and any are as at be by for from has have here in is it its look looks of on only "
+        "or some something somewhere somebody that the there thing things this to with",
+    )
 )
 
 

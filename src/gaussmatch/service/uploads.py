@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 
-from gaussmatch.service.errors import Refusal
+from gaussmatch.service.errors import RefusalError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 """Raster formats whose size stands in the header; nothing that runs a program (EPS) or reads
@@ -26,13 +26,13 @@ async def uploaded(request: Request) -> bytes:
             async with request.form(max_files=1, max_fields=4) as form:
                 field = form.get("image")
                 if field is None or isinstance(field, str):
-                    raise Refusal(422, "no_image", "the form has no file in the field 'image'")
+                    raise RefusalError(422, "no_image", "the form has no file in the field 'image'")
                 data = await field.read()
         except (MultiPartException, HTTPException) as error:
             detail = getattr(error, "message", None) or getattr(error, "detail", "")
-            raise Refusal(400, "bad_form", f"the form cannot be read: {detail}") from error
+            raise RefusalError(400, "bad_form", f"the form cannot be read: {detail}") from error
     if not data:
-        raise Refusal(422, "no_image", "the request holds no picture; send one as its body")
+        raise RefusalError(422, "no_image", "the request holds no picture; send one as its body")
     return data
 
 
@@ -41,7 +41,7 @@ def decode(data: bytes, max_pixels: int) -> Image.Image:
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             if image.width * image.height > max_pixels:
-                raise Refusal(
+                raise RefusalError(
                     413,
                     "too_many_pixels",
                     f"the picture has {image.width} × {image.height} pixels and at most "
@@ -49,13 +49,13 @@ def decode(data: bytes, max_pixels: int) -> Image.Image:
                 )
             return ImageOps.exif_transpose(image).convert("RGB")
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise Refusal(
+        raise RefusalError(
             413, "too_many_pixels", f"at most {max_pixels:,} pixels are taken; send a smaller one"
         ) from error
-    except Refusal:
+    except RefusalError:
         raise
     except Exception as error:  # decoders raise whatever they like on damaged files
-        raise Refusal(
+        raise RefusalError(
             415,
             "not_an_image",
             f"this cannot be read as a picture; send {', '.join(FORMATS[:-1])} or {FORMATS[-1]}",
