@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -77,22 +78,35 @@ def compare(options: argparse.Namespace) -> None:
                     cpu_service.append(used)
                     errors += int(told["errors"])
                     print(
-                        f"  library {alone['rate']:6.0f}/s, {1e6 * alone['cpu']:5.0f} µs of processor a "
-                        f"query; service {told['rate']:6.0f}/s, {1e6 * used:5.0f} µs",
+                        f"  library {alone['rate']:6.0f}/s, {1e6 * alone['cpu']:5.0f} µs of "
+                        f"processor a query; service {told['rate']:6.0f}/s, {1e6 * used:5.0f} µs",
                         flush=True,
                     )
                     best_library = max(best_library, alone["rate"])
                     best_service = max(best_service, told, key=lambda t: t["rate"])
+                together = mean_batch(address)
             finally:
                 server.terminate()
                 server.wait(60)
-    share = best_service["rate"] / best_library
+    rate, p50, p99 = (best_service[name] for name in ("rate", "p50", "p99"))
     print(
-        f"{options.concurrency} at a time, {options.queries} queries: service "
-        f"{best_service['rate']:.0f}/s = {100 * share:.0f} % of the library's {best_library:.0f}/s; "
-        f"{errors} errors; latency p50 {best_service['p50']:.1f} ms, p99 {best_service['p99']:.1f} ms\n"
-        f"by processor time a query: {100 * min(cpu_library) / min(cpu_service):.0f} %"
+        f"{options.queries} queries, {options.concurrency} at a time: "
+        f"service {rate:.0f}/s = {100 * rate / best_library:.0f} % of library {best_library:.0f}/s; "
+        f"{errors} errors; latency p50 {p50:.1f} ms, p99 {p99:.1f} ms\n"
+        f"{together:.1f} queries in a batch; by processor time: {100 * min(cpu_library) / min(cpu_service):.0f} %"
     )
+
+
+def mean_batch(address: str) -> float:
+    """Queries that the service encoded together, on average since it started."""
+    with urllib.request.urlopen(f"{address}metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    told = dict(
+        line.split()
+        for line in lines
+        if line.startswith("gaussmatch_batch_size_") and "{" not in line
+    )
+    return float(told["gaussmatch_batch_size_sum"]) / float(told["gaussmatch_batch_size_count"])
 
 
 def processor(pid: int) -> float:
@@ -145,7 +159,9 @@ async def clients(options: argparse.Namespace) -> None:
         reader, writer = await asyncio.open_connection(url.hostname, url.port)
         for text, ids in todo:
             asked = time.perf_counter()
-            line = f"GET /api/search?k={K}&text={quote(text)} HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n"
+            line = (
+                f"GET /api/search?k={K}&text={quote(text)} HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n"
+            )
             writer.write(line.encode())
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
             length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])

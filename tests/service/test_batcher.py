@@ -24,7 +24,7 @@ def test_what_arrives_together_is_one_batch() -> None:
     sizes: list[int] = []
 
     async def test() -> None:
-        batcher = Batcher(double, size=64, wait=0.05, seen=sizes.append)
+        batcher = Batcher(double, seen=sizes.append)
         assert await asyncio.gather(*map(batcher, range(20))) == [2 * i for i in range(20)]
         await batcher.close()
 
@@ -32,7 +32,38 @@ def test_what_arrives_together_is_one_batch() -> None:
     assert sizes == [20]
 
 
-def test_a_full_batch_does_not_wait() -> None:
+def test_who_asks_alone_does_not_wait() -> None:
+    async def test() -> None:
+        batcher = Batcher(double, wait=3600)
+        async with asyncio.timeout(30):
+            assert [await batcher(i) for i in range(3)] == [0, 2, 4]
+        await batcher.close()
+
+    run(test)
+
+
+def test_those_who_asked_together_are_waited_for_but_not_for_ever() -> None:
+    sizes: list[int] = []
+
+    async def test() -> None:
+        batcher = Batcher(double, wait=3600, seen=sizes.append)
+        await asyncio.gather(*map(batcher, range(3)))
+        first = asyncio.create_task(batcher(1))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not first.done()  # two more are expected
+        await asyncio.gather(first, batcher(2), batcher(3))
+        batcher._wait = 0.01
+        assert await batcher(4) == 8  # nobody else comes
+        batcher._wait = 3600
+        assert await batcher(5) == 10  # and nobody is expected any more
+        await batcher.close()
+
+    run(test)
+    assert sizes == [3, 3, 1, 1]
+
+
+def test_a_batch_is_not_larger_than_allowed() -> None:
     sizes: list[int] = []
 
     async def test() -> None:
@@ -120,7 +151,7 @@ def test_who_gave_up_is_left_out_of_the_batch() -> None:
 
 def test_too_many_are_refused_and_those_accepted_are_answered_before_it_closes() -> None:
     async def test() -> None:
-        batcher = Batcher(double, wait=0.05, most=2)
+        batcher = Batcher(double, most=2)
         accepted = [asyncio.create_task(batcher(i)) for i in (1, 2)]
         await asyncio.sleep(0)
         with pytest.raises(RefusalError, match="2 queries are waiting") as refused:

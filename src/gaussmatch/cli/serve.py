@@ -16,7 +16,7 @@ LIMITS = {
     "max_results": "results of a search",
     "timeout": "seconds before a request is answered with 504",
     "max_batch": "questions that are encoded together",
-    "batch_wait": "seconds an idle service waits for company to a question",
+    "batch_wait": "seconds that questions wait for others that are expected",
     "max_waiting": "questions in the queue before new ones are refused",
     "map_items": "pictures on the map",
 }

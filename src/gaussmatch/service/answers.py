@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 import orjson
@@ -103,48 +104,57 @@ class Answers:
         answers: dict[int, bytes | Exception] = {
             at: g for at, g in enumerate(encoded) if isinstance(g, Exception)
         }
-        groups: dict[tuple[Gallery, Gallery, Where, str | None], list[int]] = {}
+        groups: dict[tuple[Kind, Gallery, Where, str | None], list[int]] = {}
         for at, q in enumerate(questions):
             if at not in answers:
-                own = str(q.value) if q.kind == "item" and q.gallery == "images" else None
-                groups.setdefault((q.gallery, KINDS[q.kind], q.where, own), []).append(at)
-        for (gallery, kind, where, own), members in groups.items():
+                own = str(q.value) if q.kind == "item" else None
+                groups.setdefault((q.kind, q.gallery, q.where, own), []).append(at)
+        for (kind, gallery, where, own), members in groups.items():
+            g = encoded[members[0]].batch[[encoded[at].row for at in members]]
             found = _tried(
                 self.index.search,
-                Gaussian.cat([encoded[at] for at in members]),
+                g,
                 max(questions[at].k for at in members),
                 gallery=gallery,
-                kind=kind,
+                kind=KINDS[kind],
                 where=where,
-                exclude=() if own is None else (own,),  # an item is not its own neighbour
+                exclude=(own,) if own is not None and gallery == "images" else (),
             )
             for place, at in enumerate(members):
                 answers[at] = found
                 if not isinstance(found, Exception):
-                    answers[at] = _tried(self._told, questions[at], found[place], encoded[at])
+                    answers[at] = _tried(self._told, questions[at], found[place], g, place)
         return [answers[at] for at in range(len(questions))]
 
     def _encode(self, questions: Sequence[Question]) -> list[Any]:
-        """Each question's Gaussian, or what is wrong with it; texts together, pictures together."""
+        """A row of a batch for each question, or what is wrong with it.
+
+        Texts are encoded together and pictures together; where some spoil that, each alone and
+        then those that are left together. So all rows of a kind are in one batch.
+        """
         encoded: dict[int, Any] = {}
         for kind, encode in (("text", self.encode_texts), ("image", self.encode_pictures)):
             together = [at for at, q in enumerate(questions) if q.kind == kind]
-            values: list[Any] = [questions[at].value for at in together]
-            told = _tried(encode, values) if together else ()
-            if isinstance(told, Exception):  # some spoil it: each alone
-                encoded |= {at: _tried(encode, [v]) for at, v in zip(together, values, strict=True)}
-            else:
-                encoded |= {at: told[i : i + 1] for i, at in enumerate(together)}
+            if not together:
+                continue
+            batch = _tried(encode, [questions[at].value for at in together])
+            if isinstance(batch, Exception):
+                alone = {at: _tried(encode, [questions[at].value]) for at in together}
+                encoded |= {at: g for at, g in alone.items() if isinstance(g, Exception)}
+                together = [at for at in together if at not in encoded]
+                batch = Gaussian.cat([alone[at] for at in together]) if together else None
+            encoded |= {at: _Row(batch, row) for row, at in enumerate(together)}
         for at, q in enumerate(questions):
             if q.kind == "item":
-                encoded[at] = _tried(self.gaussian, q.value)
+                g = _tried(self.gaussian, q.value)
+                encoded[at] = g if isinstance(g, Exception) else _Row(g, 0)
         return [encoded[at] for at in range(len(questions))]
 
-    def _told(self, q: Question, found: Hits, g: Gaussian) -> bytes:
+    def _told(self, q: Question, found: Hits, g: Gaussian, row: int) -> bytes:
         if found.percentile is not None:
             self.seen(q.kind, found.percentile)
         best = found.hits[: q.k]
-        hits = [self.told(h.id, h, q.gallery) | _scored(h) for h in best]
+        hits = [self.told(h.id, h, q.gallery, h.score, h.probability) for h in best]
         query: dict[str, Any] = {
             "kind": q.kind,
             **vagueness(found.uncertainty, found.percentile, found.kind),
@@ -155,7 +165,8 @@ class Answers:
             "place": None,
         }
         if q.places and best:
-            shown = Gaussian.cat([g, *(self.index.gaussian(h.id, q.gallery) for h in best)])
+            own = g[row : row + 1]
+            shown = Gaussian.cat([own, *(self.index.gaussian(h.id, q.gallery) for h in best)])
             query["place"], *rows = self.plane()(shown).rows()
             for hit, row in zip(hits, rows, strict=True):
                 hit["place"] = row
@@ -188,18 +199,22 @@ class Answers:
                 404, "no_item", f"there is no item {id!r} among the {gallery}"
             ) from error
 
-    def told(self, id: str, of: Known | Hit, gallery: Gallery) -> dict[str, Any]:
-        """An item as the API shows it."""
+    def told(
+        self, id: str, of: Known | Hit, gallery: Gallery, *scored: float | None
+    ) -> dict[str, Any]:
+        """An item as the API shows it, and as a result with score and probability."""
         shown = gallery == "images" and self._thumbnails
-        text = of.meta.get("caption") if gallery == "captions" else None
-        return {
+        item = {
             "id": id,
-            "uncertainty": _rounded(of.uncertainty, 4),
-            "percentile": _rounded(of.percentile, 2),
-            "text": text if isinstance(text, str) else None,
-            "thumbnail": f"api/thumbnail?id={quote(id, safe='')}" if shown else None,
+            "uncertainty": of.uncertainty,
+            "percentile": of.percentile,
+            "text": None if gallery == "images" else of.meta.get("caption"),
+            "thumbnail": address(id) if shown else None,
             "metadata": of.meta,
         }
+        if scored:
+            item["score"], item["probability"] = scored
+        return item
 
     def plane(self) -> Projection:
         def make() -> Projection:
@@ -220,6 +235,17 @@ class Answers:
         return unsure.tolist(), [None] * len(g) if share is None else share.tolist()
 
 
+class _Row(NamedTuple):
+    batch: Gaussian
+    row: int
+
+
+@lru_cache(100_000)
+def address(id: str) -> str:
+    """Of a thumbnail, relative to the root of the service."""
+    return f"api/thumbnail?id={quote(id, safe='')}"
+
+
 def vagueness(
     uncertainty: float | None, percentile: float | None, kind: Gallery
 ) -> dict[str, float | str | None]:
@@ -228,19 +254,11 @@ def vagueness(
     if percentile is not None:
         level = "vague" if percentile >= 75 else "specific" if percentile <= 25 else "ordinary"
     return {
-        "uncertainty": _rounded(uncertainty, 4),
-        "percentile": _rounded(percentile, 2),
+        "uncertainty": uncertainty,
+        "percentile": percentile,
         "level": level,
         "phrase": None if percentile is None else phrase(min(max(percentile, 1), 99), kind),
     }
-
-
-def _scored(hit: Hit) -> dict[str, float | None]:
-    return {"score": _rounded(hit.score, 6), "probability": _rounded(hit.probability, 4)}
-
-
-def _rounded(value: float | None, digits: int) -> float | None:
-    return None if value is None else round(value, digits)
 
 
 def _unknown(text: str) -> str:

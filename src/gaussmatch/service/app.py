@@ -45,7 +45,7 @@ class Service:
         self.metrics = Metrics()
         self.answers = Answers(index, settings.map_items)
         routes.warm_up(self.answers)  # a broken index is told before the port is open
-        self.answers.seen = lambda kind, p: self.metrics.percentile.labels(kind).observe(p)
+        self.answers.seen = self.metrics.asked
         self.ready = False
         self.batcher: Batcher[Job, Any]
         self.decoders: ThreadPoolExecutor
@@ -106,7 +106,9 @@ def create_app(index: Index, settings: Settings | None = None) -> FastAPI:
     app.add_exception_handler(RefusalError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
-    if settings.cors:
+    fast = {"/api/search": routes.search}
+    app.add_middleware(Gate, settings=settings, metrics=service.metrics, fast=fast)
+    if settings.cors:  # around the gate, so that refusals can be read too
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(settings.cors),
@@ -114,7 +116,6 @@ def create_app(index: Index, settings: Settings | None = None) -> FastAPI:
             allow_headers=["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"],
             expose_headers=["X-Request-ID"],
         )
-    app.add_middleware(Gate, settings=settings, metrics=service.metrics)
     return app
 
 

@@ -15,16 +15,17 @@ Answer = TypeVar("Answer")
 
 
 class Batcher(Generic[Job, Answer]):
-    """Collects jobs for at most ``wait`` seconds or until ``size`` are there, then works on all.
+    """Collects jobs until as many are there as asked lately, but not longer than ``wait``.
 
-    While a batch is worked on (in one thread of its own) the next one gathers and starts as soon
-    as the thread is free, so under load nobody waits for the clock and batches fill by
-    themselves. ``work`` returns for each job an answer or the exception that this job alone gets.
+    Who asks alone is answered at once. Under load the next batch gathers while one is worked on
+    (in a thread of its own), and those who were just answered are given ``wait`` seconds to ask
+    again, so that batches stay full. ``work`` returns for each job an answer or the exception
+    that this job alone gets.
 
     Args:
         work: jobs → answers or exceptions, in the same order. Called in the batcher's thread.
         size: most jobs of one batch.
-        wait: seconds an idle batcher waits for company to the first job.
+        wait: seconds that jobs wait for those that are expected.
         most: jobs that may wait; one more is refused with 503.
         seen: told the size of every batch.
     """
@@ -34,14 +35,15 @@ class Batcher(Generic[Job, Answer]):
         work: Callable[[list[Job]], Sequence[Answer | Exception]],
         *,
         size: int = 64,
-        wait: float = 0.001,
+        wait: float = 0.005,
         most: int = 1024,
         seen: Callable[[int], object] = lambda size: None,
     ) -> None:
         self._work, self._size, self._wait, self._most, self._seen = work, size, wait, most, seen
         self._waiting: deque[tuple[Job, asyncio.Future[Answer]]] = deque()
         self._running: asyncio.Task[None] | None = None
-        self._full = asyncio.Event()
+        self._expected = 1
+        self._enough = asyncio.Event()
         self._closed = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gaussmatch-batch")
 
@@ -63,8 +65,8 @@ class Batcher(Generic[Job, Answer]):
             )
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, future))
-        if len(self._waiting) >= self._size:
-            self._full.set()
+        if len(self._waiting) >= self._expected:
+            self._enough.set()
         if self._running is None:
             self._running = asyncio.create_task(self._run())
         return await future
@@ -79,14 +81,9 @@ class Batcher(Generic[Job, Answer]):
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            if self._wait and len(self._waiting) < self._size:
-                self._full.clear()
-                try:
-                    async with asyncio.timeout(self._wait):
-                        await self._full.wait()
-                except TimeoutError:
-                    pass
+            await asyncio.sleep(0)  # who asks in the same moment comes along
             while self._waiting:
+                await self._gather()
                 batch = self._take()
                 if not batch:
                     continue
@@ -97,6 +94,7 @@ class Batcher(Generic[Job, Answer]):
                     )
                 except Exception as error:
                     answers = [error] * len(batch)
+                self._expected = min(self._size, len(batch) + len(self._waiting))
                 for (_, future), answer in zip(batch, answers, strict=True):
                     if future.done():  # its client has gone or its time is over
                         continue
@@ -104,9 +102,20 @@ class Batcher(Generic[Job, Answer]):
                         future.set_exception(answer)
                     else:
                         future.set_result(answer)
-                await asyncio.sleep(0)  # let those who were answered go on and ask again
+                await asyncio.sleep(0)  # let those who were answered go on
         finally:
             self._running = None
+
+    async def _gather(self) -> None:
+        """Wait for those that are expected, if it does not take long."""
+        if self._closed or len(self._waiting) >= self._expected:
+            return
+        self._enough.clear()
+        try:
+            async with asyncio.timeout(self._wait):
+                await self._enough.wait()
+        except TimeoutError:
+            pass
 
     def _take(self) -> list[tuple[Job, asyncio.Future[Answer]]]:
         """The next batch, without jobs that nobody waits for any more."""

@@ -55,6 +55,7 @@ class Metrics:
         self.items = Gauge(
             "gaussmatch_index_items", "Items in the index.", ("gallery",), registry=self.registry
         )
+        self._percentile: dict[str, Callable[[float], None]] = {}
         self._seconds: dict[str, Callable[[float], None]] = {}
         self._requests: dict[tuple[str, int], Callable[[], None]] = {}
 
@@ -67,6 +68,12 @@ class Metrics:
             self._seconds[route] = self.seconds.labels(route).observe
         self._requests[key]()
         self._seconds[route](seconds)
+
+    def asked(self, kind: str, percentile: float) -> None:
+        """Note how vague a query is."""
+        if kind not in self._percentile:
+            self._percentile[kind] = self.percentile.labels(kind).observe
+        self._percentile[kind](percentile)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

@@ -28,7 +28,7 @@ class Settings:
     timeout: float = 10.0  #: seconds a request may take before it is answered with 504
 
     max_batch: int = 64  #: queries that are encoded together
-    batch_wait: float = 0.001  #: seconds an idle service waits for company to the first query
+    batch_wait: float = 0.005  #: seconds that queries wait for others that are expected
     max_waiting: int = 1024  #: queries in the queue before new ones are refused with 503
     decoders: int = 2  #: pictures that are decoded at a time, which bounds their memory
     map_items: int = 600  #: Gaussians on the map
