@@ -15,6 +15,8 @@ VERBS = {
     "train": "train a recipe into a run folder",
     "evaluate": "measure a run on a split",
     "compare": "train recipes over several seeds and print mean ± std",
+    "index": "photos → an index on disk; add, delete, update, merge",
+    "search": "search an index in words or with a picture",
     "data": "check a data set before training on it, or tell where its files come from",
     "extract": "photos → features, with any network of timm",
     "serve": "search an index in the browser, and by programs",

@@ -10,6 +10,7 @@ import torch
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.lift import paired
+from gaussmatch.index.lift import scores as score_all
 from gaussmatch.index.segment import Segment
 
 QUERIES = 256  # at a time
@@ -26,6 +27,7 @@ class Best:
     score: np.ndarray
 
 
+@torch.inference_mode()
 def best(
     segments: Sequence[Segment],
     queries: Gaussian,
@@ -121,8 +123,11 @@ def _exact(
         for start in range(0, len(query), PAIRS):
             q, c = query[start : start + PAIRS], column[start : start + PAIRS]
             items = segment.gaussians(row[q, c]).to(torch.float64)
-            asked = queries[torch.from_numpy(q)]
-            scores[q, c] = paired(segment.similarity, segment.gallery, items, asked).numpy()
+            if len(queries) == 1:  # the query is lifted once
+                scores[q, c] = score_all(segment.similarity, segment.gallery, items, queries)[0]
+            else:
+                asked = queries[torch.from_numpy(q)]
+                scores[q, c] = paired(segment.similarity, segment.gallery, items, asked)
     return scores
 
 

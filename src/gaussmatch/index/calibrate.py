@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gaussmatch.data import load_data
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.files import read_json, write_json
 from gaussmatch.gaussian import Gaussian
@@ -89,6 +91,21 @@ class Calibration:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path}: not a calibration ({error})") from error
+
+
+def calibrate_run(model: Model) -> Calibration:
+    """``calibrate`` with the data that a model was trained on; if that is not there any more, a
+    warning and no percentiles and probabilities."""
+    try:
+        data = load_data(model.recipe.data)
+    except (OSError, ValueError) as error:
+        warnings.warn(
+            "no percentiles and match probabilities, as the model's own data cannot be read: "
+            f"{error}",
+            stacklevel=2,
+        )
+        return Calibration()
+    return calibrate(model, data)
 
 
 def calibrate(model: Model, data: DataSet) -> Calibration:

@@ -65,7 +65,7 @@ class Flat(Structure):
     ) -> None:
         self.lift = Lift.load(folder, similarity, gallery)
         self.arrays = [
-            np.load(folder / f"lifted{i}.npy", mmap_mode="r", allow_pickle=False)
+            np.load(folder / f"lifted{i}.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray)
             for i in range(len(self.lift.centres))
         ]
         self.total = vectors.items
@@ -76,7 +76,7 @@ class Flat(Structure):
         reach = self.total if allowed is None else int(allowed.sum())
         count = min(count, reach)
         if not count:
-            return _none(len(queries))
+            return none(len(queries))
         found = []
         for (q, constant), array in zip(self.lift.queries(queries), self.arrays, strict=True):
             rows, raw = _nearest(q, array, count, self.lift.inner, allowed)
@@ -110,7 +110,7 @@ class Scan(Structure):
         rows = np.arange(self.vectors.items) if allowed is None else np.flatnonzero(allowed)
         count = min(count, len(rows))
         if not count:
-            return _none(len(queries))
+            return none(len(queries))
         best_rows, best = torch.empty(len(queries), 0).long(), torch.empty(len(queries), 0).double()
         for block in blocks(len(rows)):
             items = self.vectors.read(rows[block])
@@ -122,7 +122,8 @@ class Scan(Structure):
         return merge([(best_rows.numpy(), best.numpy())], whole=count >= len(rows))
 
 
-def _none(queries: int) -> Candidates:
+def none(queries: int) -> Candidates:
+    """Nothing was found."""
     empty = np.empty((queries, 0))
     return Candidates(empty.astype(np.int64), empty, np.full(queries, -np.inf))
 

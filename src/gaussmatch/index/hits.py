@@ -70,14 +70,17 @@ def phrase(percentile: float | None, kind: Gallery) -> str:
     >>> phrase(93.4, "captions"), phrase(7, "captions")
     ('vague: more general than 93 % of captions', 'specific: less general than 93 % of captions')
     >>> phrase(55, "images"), phrase(None, "images")
-    ('ordinary: more ambiguous than 55 % of images', 'unknown: this model has no uncertainty')
+    ('ordinary: more ambiguous than 55 % of images', 'unknown: no uncertainty to compare')
     """
     if percentile is None:
-        return "unknown: this model has no uncertainty"
+        return "unknown: no uncertainty to compare"
     word = {"captions": "general", "images": "ambiguous"}[kind]
     high, low = {"captions": ("vague", "specific"), "images": ("ambiguous", "clear")}[kind]
     if percentile <= 25:
-        return f"{low}: less {word} than {100 - percentile:.0f} % of {kind}"
-    return (
-        f"{high if percentile >= 75 else 'ordinary'}: more {word} than {percentile:.0f} % of {kind}"
-    )
+        return f"{low}: less {word} than {_under_100(100 - percentile)} % of {kind}"
+    rank = high if percentile >= 75 else "ordinary"
+    return f"{rank}: more {word} than {_under_100(percentile)} % of {kind}"
+
+
+def _under_100(percentile: float) -> int:
+    return min(99, int(percentile))

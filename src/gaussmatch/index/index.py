@@ -55,7 +55,7 @@ class Index(Store):
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
-        queries = self._fit(queries)
+        queries = self._fit(queries.detach().to("cpu"))
         segments = self.segments(gallery)
         kind = kind or ("captions" if gallery == "images" else "images")
         condition, out = Where.of(where), list(exclude)
@@ -117,7 +117,7 @@ class Index(Store):
         if queries.mean.ndim != 2:
             raise ValueError(f"queries must be a batch (n, D), got {tuple(queries.mean.shape)}")
         for values in (queries.mean, queries.log_var):
-            if values is not None and not values.isfinite().all():
+            if values is not None and not np.isfinite(values.numpy()).all():
                 raise ValueError("a query holds a NaN or infinity")
         if form is None:
             return queries

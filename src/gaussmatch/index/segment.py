@@ -12,6 +12,7 @@ import torch
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.exact import Flat, Scan
+from gaussmatch.index.graph import Compressed, Hnsw
 from gaussmatch.index.items import Items, Record, write_items
 from gaussmatch.index.layout import SEGMENTS, Gallery, Part, check_files, sync
 from gaussmatch.index.lift import liftable
@@ -19,7 +20,7 @@ from gaussmatch.index.settings import Settings
 from gaussmatch.index.structure import Structure, Vectors
 from gaussmatch.similarities import Similarity
 
-STRUCTURES: dict[str, type[Structure]] = {s.kind: s for s in (Flat, Scan)}
+STRUCTURES: dict[str, type[Structure]] = {s.kind: s for s in (Flat, Scan, Hnsw, Compressed)}
 
 
 class Segment:
@@ -170,4 +171,4 @@ def _mapped(path: Path, rows: int) -> np.ndarray:
         ) from error
     if len(array) != rows:
         raise ValueError(f"{path}: {len(array)} rows, but {rows} were written")
-    return array
+    return array.view(np.ndarray)  # indexing a memmap is slow

@@ -13,14 +13,11 @@ class Settings:
     """Choices of an index, kept in its manifest.
 
     Args:
-        kind: ``flat`` looks at every item (exact); ``hnsw`` walks a graph; ``compressed`` looks at
-            every item of the nearest cells, each item shortened to a few bytes.
+        kind: ``flat`` looks at every item (exact); ``hnsw`` walks a graph; ``compressed`` walks a
+            graph whose vectors take a quarter of the memory.
         links: neighbours of an item in the graph (HNSW's M).
         construction: candidates while the graph is built (efConstruction).
         search: candidates while it is walked (efSearch): more find more and take longer.
-        cells: of a compressed structure; 0 for about √items · 4.
-        probes: cells looked at.
-        code_bytes: of each item in a compressed structure.
         rescore: at least so many candidates are scored again exactly.
         flat_below: segments with fewer items are searched exactly, whatever the kind.
     """
@@ -29,15 +26,12 @@ class Settings:
     links: int = 32
     construction: int = 100
     search: int = 64
-    cells: int = 0
-    probes: int = 32
-    code_bytes: int = 64
     rescore: int = 32
     flat_below: int = 5000
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise ValueError(f"no index of kind {self.kind!r}; choose {', '.join(get_args(Kind))}")
-        for name in ("links", "construction", "search", "probes", "code_bytes", "rescore"):
+        for name in ("links", "construction", "search", "rescore"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")

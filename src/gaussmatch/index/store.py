@@ -248,6 +248,12 @@ class Store:
             for name in GALLERIES if gallery is None else (gallery,):
                 self._join(name, self.segments(name))
 
+    def set_settings(self, settings: Settings) -> None:
+        """Search it another way. Segments follow when they are next written (``compact``)."""
+        _check_kind(self.similarity, settings)
+        with self._changing():
+            self.manifest = replace(self.manifest, settings=asdict(settings)).save(self.path)
+
     def note_source(self, source: Mapping[str, object]) -> None:
         """Remember where the items came from."""
         with self._changing():
@@ -360,6 +366,14 @@ class Store:
 
     def _segment(self, gallery: Gallery, part: Part) -> Segment:
         return Segment(self.path, part, gallery, lambda: self.similarity, self.settings)
+
+
+def same_run(store: Store, run: Path) -> None:
+    """A clear error unless an index was made with this run."""
+    if dict(store.manifest.run) != {name: _sha256(run / name) for name in RUN_FILES}:
+        raise ValueError(
+            f"{store.path} was made with another model than {run}: choose another folder"
+        )
 
 
 def _live_gaussians(segments: Sequence[Segment]) -> Iterator[Gaussian]:
