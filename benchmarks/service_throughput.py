@@ -90,10 +90,11 @@ def compare(options: argparse.Namespace) -> None:
                 server.wait(60)
     rate, p50, p99 = (best_service[name] for name in ("rate", "p50", "p99"))
     print(
-        f"{options.queries} queries, {options.concurrency} at a time: "
-        f"service {rate:.0f}/s = {100 * rate / best_library:.0f} % of library {best_library:.0f}/s; "
-        f"{errors} errors; latency p50 {p50:.1f} ms, p99 {p99:.1f} ms\n"
-        f"{together:.1f} queries in a batch; by processor time: {100 * min(cpu_library) / min(cpu_service):.0f} %"
+        f"{options.queries} queries, {options.concurrency} at a time: service {rate:.0f}/s = "
+        f"{100 * rate / best_library:.0f} % of library {best_library:.0f}/s; "
+        f"{errors} errors; latency p50 {p50:.1f} ms, p99 {p99:.1f} ms; "
+        f"{together:.1f} queries in a batch\n"
+        f"by processor time: {100 * min(cpu_library) / min(cpu_service):.0f} %"
     )
 
 

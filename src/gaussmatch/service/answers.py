@@ -167,9 +167,9 @@ class Answers:
         if q.places and best:
             own = g[row : row + 1]
             shown = Gaussian.cat([own, *(self.index.gaussian(h.id, q.gallery) for h in best)])
-            query["place"], *rows = self.plane()(shown).rows()
-            for hit, row in zip(hits, rows, strict=True):
-                hit["place"] = row
+            query["place"], *places = self.plane()(shown).rows()
+            for hit, place in zip(hits, places, strict=True):
+                hit["place"] = place
         return orjson.dumps({"gallery": q.gallery, "query": query, "hits": hits})
 
     # ---- what else is known ----

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from gaussmatch import __version__
 from gaussmatch.index import GALLERIES, Index
-from gaussmatch.service import probes, routes
+from gaussmatch.service import facts, probes, routes
 from gaussmatch.service.answers import Answers, Job
 from gaussmatch.service.batcher import Batcher
 from gaussmatch.service.errors import RefusalError
@@ -44,7 +44,7 @@ class Service:
         self.settings = settings
         self.metrics = Metrics()
         self.answers = Answers(index, settings.map_items)
-        routes.warm_up(self.answers)  # a broken index is told before the port is open
+        facts.warm_up(self.answers)  # a broken index is told before the port is open
         self.answers.seen = self.metrics.asked
         self.ready = False
         self.batcher: Batcher[Job, Any]
