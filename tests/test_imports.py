@@ -31,7 +31,7 @@ ORDER = (
     "cli",
 )
 CORE_MAY_IMPORT = {"torch", "numpy", "jaxtyping"} | sys.stdlib_module_names
-EXTRAS = ("matplotlib", "jinja2", "tensorboard", "timm", "eccv_caption")
+EXTRAS = ("matplotlib", "jinja2", "tensorboard", "timm", "eccv_caption", "fastapi", "uvicorn")
 
 
 def modules(source: Path) -> Iterator[tuple[str, str, ast.Module]]:

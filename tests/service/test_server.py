@@ -26,6 +26,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_request_in_flight_is_answered_after_sigterm(index: Path) -> None:
     command = [sys.executable, "-m", "gaussmatch", "serve", str(index), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    connection = None
     try:
         assert process.stdout is not None
         url = urlsplit(process.stdout.readline().split()[0])
@@ -49,8 +50,10 @@ def test_a_request_in_flight_is_answered_after_sigterm(index: Path) -> None:
         assert answer.startswith(b"HTTP/1.1 200")
         _, errors = process.communicate(timeout=60)
     finally:
+        if connection is not None:
+            connection.close()
         process.kill()
-        process.wait()
+        process.communicate()
     assert process.returncode in (0, -signal.SIGTERM)
     lines = [json.loads(line) for line in errors.splitlines()]
     asked = [line for line in lines if line["event"] == "request"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 import uvicorn
 
@@ -11,6 +12,8 @@ from gaussmatch.service import logs
 from gaussmatch.service.app import create_app
 from gaussmatch.service.settings import Settings
 
+MOST_HEAD = 64 * 1024
+"""Bytes of the address and the headers of a request."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -54,7 +57,8 @@ def serve(
         timeout_keep_alive=30,
         server_header=False,
         date_header=False,
-        h11_max_incomplete_event_size=64 * 1024,
+        http=_protocol(),
+        h11_max_incomplete_event_size=MOST_HEAD,
     )
     shown = f"[{host}]" if ":" in host else host
     print(f"http://{shown}:{sock.getsockname()[1]}/  (Ctrl+C stops it)", flush=True)
@@ -68,8 +72,37 @@ def listening(host: str, port: int) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, port))
+        sock.listen(2048)  # who comes before the app is up waits, and is not turned away
     except OSError as error:
         sock.close()
         raise OSError(f"cannot listen at {host}:{port} ({error}); choose another --port") from error
     sock.set_inheritable(True)
     return sock
+
+
+def _protocol() -> Any:
+    """httptools where it is installed, for it is faster, with the bound that h11 has itself."""
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+    except ImportError:
+        return "h11"
+
+    class Bounded(HttpToolsProtocol):
+        _head: int | None = None  # bytes of a head that has not ended
+
+        def on_message_begin(self) -> None:
+            self._head = 0
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self._head = None
+            super().on_headers_complete()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self._head is not None:
+                self._head += len(data)
+                if self._head > MOST_HEAD and not self.transport.is_closing():
+                    self.transport.close()
+
+    return Bounded
