@@ -339,7 +339,16 @@ def test_text_can_be_read_in_the_light_and_in_the_dark(tab: Any, address: str, v
     dark = tab.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
     paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", paper))) < 200) == dark
-    told = [".brand", ".about", ".hint", ".verdict", ".ends span", ".chip", ".sharpen h2", "#count"]
+    told = [
+        ".brand",
+        ".about",
+        ".hint",
+        ".verdict",
+        ".ends span",
+        "#suggestions .chip",
+        ".sharpen h2",
+        "#count",
+    ]
     told += [".sure label", ".views button", ".what", ".figure", ".go", "footer p", "footer a"]
     found = tab.evaluate(CONTRAST, told)
     assert {name for name, _ in found} == set(told)
@@ -370,6 +379,7 @@ def test_the_page_asks_for_the_key(tab: Any, index: Index) -> None:
         ask(tab, "a red star")
         until(tab, "document.querySelector('.card img').naturalWidth > 0")
         assert tab.locator(".card img").first.get_attribute("src").startswith("blob:")
+        tab.goto("about:blank")  # before the service goes
 
 
 def test_a_point_model_hides_the_bars_and_says_why(tab: Any, tmp_path: Path) -> None:
@@ -379,6 +389,7 @@ def test_a_point_model_hides_the_bars_and_says_why(tab: Any, tmp_path: Path) -> 
         assert tab.locator(".meter.unsure").count() == 0
         assert tab.locator("#gauge").is_hidden()
         assert "point model" in tab.text_content("#pointnote")
+        tab.goto("about:blank")  # before the service goes
 
 
 def test_landmarks_and_labels(tab: Any, address: str) -> None:
