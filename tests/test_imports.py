@@ -33,7 +33,18 @@ ORDER = (
     "cli",
 )
 CORE_MAY_IMPORT = {"torch", "numpy", "jaxtyping"} | sys.stdlib_module_names
-EXTRAS = ("matplotlib", "jinja2", "tensorboard", "timm", "eccv_caption", "faiss")
+EXTRAS = (
+    "matplotlib",
+    "jinja2",
+    "tensorboard",
+    "timm",
+    "eccv_caption",
+    "faiss",
+    "pymilvus",
+    "ray",
+    "fastapi",
+    "uvicorn",
+)
 
 
 def modules(source: Path) -> Iterator[tuple[str, str, ast.Module]]:

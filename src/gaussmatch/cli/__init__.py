@@ -22,6 +22,7 @@ VERBS = {
     "embed": "many items → shards of Gaussians, by many processes",
     "extract": "photos → features, with any network of timm",
     "import": "checkpoints of the official codes → run folders",
+    "serve": "search an index in the browser, and by programs",
     "scenes": "make the embedded data set, or pretrain its backbone again",
 }
 
