@@ -1,10 +1,11 @@
 """Twenty kills (SIGKILL) at random moments: is the index ever broken, is an item ever lost?
 
-    python benchmarks/index_kills.py [--kills 20] [--run RUN]
+    python benchmarks/index_kills.py [--kills 20] [--run RUN [--seconds 15]]
 
-Ten times a process that adds, joins and compacts; with ``--run`` as many more times
-``gaussmatch index RUN`` itself, over its own data. After each kill the index is opened, searched,
-held against what had been promised, and the next process goes on with it.
+A process that adds, joins and compacts; with ``--run`` as many more times ``gaussmatch index RUN``
+itself, over its own data, up to ``--seconds`` after its start (it calibrates last). After each
+kill the index is opened, searched, held against what had been promised, and the next process goes
+on with it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Kill a writer at random moments.")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--run", type=Path, help="a run on scenes: kills 'gaussmatch index' too")
+    parser.add_argument("--seconds", type=float, default=15, help="the latest kill of the latter")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     dice = random.Random(options.seed)
@@ -39,17 +41,17 @@ def main() -> None:
             held, promised = check(path, log)
             print(f"add, kill {kill + 1:3}: {held:6} items, {promised:6} promised", flush=True)
         if options.run is not None:
-            indexing(options.run, Path(folder) / "indexed", options.kills, dice)
+            indexing(options, Path(folder) / "indexed", dice)
     print("no broken index, no lost item")
 
 
-def indexing(run: Path, path: Path, kills: int, dice: random.Random) -> None:
+def indexing(options: argparse.Namespace, path: Path, dice: random.Random) -> None:
     """``gaussmatch index`` killed again and again; what is there never gets less."""
     before = 0
-    command = [sys.executable, "-m", "gaussmatch", "index", str(run), "--out", str(path)]
-    for kill in range(kills):
+    command = [sys.executable, "-m", "gaussmatch", "index", str(options.run), "--out", str(path)]
+    for kill in range(options.kills):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        waited = 3 + dice.random() * 12
+        waited = 2 + dice.random() * (options.seconds - 2)
         started = time.monotonic()
         while process.poll() is None and time.monotonic() - started < waited:
             time.sleep(0.01)

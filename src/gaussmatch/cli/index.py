@@ -8,7 +8,6 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 from gaussmatch.data import load_data
 from gaussmatch.data.pictures import open_picture
@@ -26,11 +25,9 @@ from gaussmatch.index import (
 from gaussmatch.index import merge as merge_indexes
 from gaussmatch.index.fill import Changes
 from gaussmatch.index.opening import create_index, existing_index, open_index, place
-from gaussmatch.index.settings import Kind
+from gaussmatch.index.settings import KINDS
 from gaussmatch.index.store import same_run
 from gaussmatch.run import load
-
-KINDS = get_args(Kind)
 
 
 def run(argv: Sequence[str]) -> None:
@@ -70,9 +67,8 @@ def _make(argv: Sequence[str]) -> None:
                 f"'gaussmatch index compact {options.out} --kind {options.kind}'"
             )
     else:
-        calibration = calibrate_run(model)
         settings = Settings(kind=options.kind or "flat")
-        index = create_index(options.out, options.run, settings=settings, calibration=calibration)
+        index = create_index(options.out, options.run, settings=settings)
     if options.folder is None:
         split = options.split or "test"
         index_pairs(index, load_data(model.recipe.data).split(split), split)
@@ -80,6 +76,8 @@ def _make(argv: Sequence[str]) -> None:
         index_embeddings(index, options.folder)
     else:
         _tell(update(index, options.folder, skip_unreadable=options.skip_unreadable))
+    if not index.calibration.about:  # last, as a kill would have it done again
+        index.set_calibration(calibrate_run(model))
     print(_summary(index))
     print(f"next: gaussmatch search {options.out} 'some words'", file=sys.stderr)
 

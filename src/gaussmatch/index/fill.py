@@ -22,7 +22,7 @@ from gaussmatch.index.sources import PHOTOS, Encoded, FolderSource, SplitSource,
 
 __all__ = ["Changes", "index_pairs", "thumbnail", "update"]
 
-COMMIT = 1024
+COMMIT = 256
 """Items after which they count: what a kill can lose."""
 
 T = TypeVar("T")

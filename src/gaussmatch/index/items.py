@@ -99,7 +99,11 @@ class Items:
             some = rows[start : start + _AT_ONCE]
             marks = ", ".join("?" * len(some))
             told = self._ask(f"SELECT * FROM items WHERE row IN ({marks})", some)
-            found |= {r: Record(i, json.loads(m), None, s) for r, i, m, s in told}
+            metas = json.loads(f"[{','.join(meta for _, _, meta, _ in told)}]")  # one call for all
+            found |= {
+                row: Record(id_, meta, None, source)
+                for (row, id_, _, source), meta in zip(told, metas, strict=True)
+            }
         return found
 
     def thumbnail(self, row: int) -> bytes | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Kind = Literal["flat", "hnsw", "compressed"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,12 @@ class Settings:
     links: int = 32
     construction: int = 100
     search: int = 64
-    rescore: int = 32
+    rescore: int = 16
     flat_below: int = 5000
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise ValueError(f"no index of kind {self.kind!r}; choose {', '.join(get_args(Kind))}")
+        if self.kind not in KINDS:
+            raise ValueError(f"no index of kind {self.kind!r}; choose {', '.join(KINDS)}")
         for name in ("links", "construction", "search", "rescore"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")

@@ -100,6 +100,7 @@ class Store:
         if manifest == self.manifest:
             return False
         self.manifest = manifest
+        self.__dict__.pop("calibration", None)
         self._open_segments()
         return True
 
@@ -253,6 +254,13 @@ class Store:
         _check_kind(self.similarity, settings)
         with self._changing():
             self.manifest = replace(self.manifest, settings=asdict(settings)).save(self.path)
+
+    def set_calibration(self, calibration: Calibration) -> None:
+        """From now on scores and uncertainties are read so."""
+        with self._changing():
+            calibration.save(self.path / CALIBRATION)
+            self.manifest = self.manifest.save(self.path)
+            self.__dict__.pop("calibration", None)
 
     def note_source(self, source: Mapping[str, object]) -> None:
         """Remember where the items came from."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Collection as Some
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, cast
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.best import best
+from gaussmatch.index.calibrate import Calibration
 from gaussmatch.index.hits import Hits
 from gaussmatch.index.index import Filter
 from gaussmatch.index.items import Record
-from gaussmatch.index.layout import GALLERIES, Gallery
+from gaussmatch.index.layout import CALIBRATION, GALLERIES, Gallery
 from gaussmatch.index.lift import SAMPLE, Lift
 from gaussmatch.index.milvus import rows as coding
 from gaussmatch.index.milvus.filter import expression, ids
@@ -181,6 +184,13 @@ class MilvusIndex(MilvusStore):
         self._keep(replace(self.manifest, settings=asdict(settings)))
         self._collections.clear()
         self.compact()
+
+    def set_calibration(self, calibration: Calibration) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / CALIBRATION
+            calibration.save(file)
+            self._about.write(CALIBRATION, file.read_bytes())
+        self.calibration = calibration
 
     def note_source(self, source: Mapping[str, object]) -> None:
         self._keep(replace(self.manifest, source=dict(source)))
