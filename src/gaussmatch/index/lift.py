@@ -31,11 +31,6 @@ SAMPLE = 10_000
 """Items that centre and scale are taken from: any are right, typical ones are best."""
 
 
-def liftable(similarity: Similarity) -> bool:
-    """Whether a similarity is a product or distance of vectors at all."""
-    return bool(getattr(similarity, "liftable", True))
-
-
 def scores(similarity: Similarity, gallery: Gallery, items: Gaussian, queries: Gaussian) -> Tensor:
     """``Similarity.matrix`` as queries × items, whichever of them are the images."""
     if gallery == "images":

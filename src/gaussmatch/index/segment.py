@@ -15,7 +15,6 @@ from gaussmatch.index.exact import Flat, Scan
 from gaussmatch.index.graph import Compressed, Hnsw
 from gaussmatch.index.items import Items, Record, write_items
 from gaussmatch.index.layout import SEGMENTS, Gallery, Part, check_files, sync
-from gaussmatch.index.lift import liftable
 from gaussmatch.index.settings import Settings
 from gaussmatch.index.structure import Structure, Vectors
 from gaussmatch.similarities import Similarity
@@ -98,7 +97,7 @@ class Segment:
 
 def wanted_structure(similarity: Similarity, settings: Settings, items: int) -> str:
     """How a segment of so many items is to be searched."""
-    if not liftable(similarity):
+    if similarity.no_lift is not None:
         return Scan.kind
     return settings.kind if items >= settings.flat_below else Flat.kind
 

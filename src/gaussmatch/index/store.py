@@ -31,7 +31,7 @@ from gaussmatch.index.layout import (
     sync,
     writing,
 )
-from gaussmatch.index.lift import blocks, liftable
+from gaussmatch.index.lift import blocks
 from gaussmatch.index.segment import Segment, wanted_structure, write_segment
 from gaussmatch.index.settings import Settings
 from gaussmatch.run import Model, load
@@ -409,7 +409,7 @@ def _check_free(folder: Path) -> None:
 
 
 def _check_kind(similarity: Similarity, settings: Settings) -> None:
-    if settings.kind != "flat" and not liftable(similarity):
+    if settings.kind != "flat" and similarity.no_lift is not None:
         raise ValueError(
             f"{similarity.name} is no product or distance of vectors, so an index of kind "
             f"{settings.kind!r} cannot hold it; use kind 'flat', which looks at every item"

@@ -76,3 +76,12 @@ def test_a_field_that_could_break_out_is_refused(field: str) -> None:
 def test_ids() -> None:
     assert ids(["a", 'b"] or true or id in ["']) == 'id in ["a", "b\\"] or true or id in [\\""]'
     assert re.match(r'id not in \["a"\]', ids(["a"], among=False))
+
+
+@pytest.mark.parametrize("wanted", [1, "1", True, None, [], [1, None], ["1", True]])
+@pytest.mark.parametrize("meta", [{}, {"a": None}, {"a": 1}, {"a": "1"}, {"a": True}, {"a": [1]}])
+def test_missing_fields_and_other_types(wanted: Any, meta: dict[str, Any]) -> None:
+    """Under null, "not" is swallowed; types must not mix."""
+    for spec in ({"a": wanted}, {"a": {"not": wanted}}):
+        where = Where.of(spec)
+        assert holds(expression(where), meta) == where.holds(meta)

@@ -13,7 +13,7 @@ from gaussmatch.index.calibrate import Calibration
 from gaussmatch.index.hits import Hits
 from gaussmatch.index.index import Filter
 from gaussmatch.index.items import Record
-from gaussmatch.index.layout import CALIBRATION, GALLERIES, Gallery
+from gaussmatch.index.layout import GALLERIES, Gallery
 from gaussmatch.index.lift import SAMPLE, Lift
 from gaussmatch.index.milvus import rows as coding
 from gaussmatch.index.milvus.filter import expression, ids
@@ -186,8 +186,7 @@ class MilvusIndex(MilvusStore):
     def set_calibration(self, calibration: Calibration) -> None:
         """From now on scores and uncertainties are read so."""
         write_calibration(self._about, calibration)
-        (self._scratch / CALIBRATION).unlink(missing_ok=True)
-        self.__dict__.pop("calibration", None)
+        self.calibration = calibration
 
     def note_source(self, source: Mapping[str, object]) -> None:
         self._keep(replace(self.manifest, source=dict(source)))

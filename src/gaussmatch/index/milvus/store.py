@@ -16,7 +16,7 @@ from gaussmatch.index.calibrate import Calibration
 from gaussmatch.index.index import Index
 from gaussmatch.index.layout import CALIBRATION, FORMAT, MANIFEST, RUN, Gallery, Manifest, Part
 from gaussmatch.index.lift import FILE as LIFT
-from gaussmatch.index.lift import Lift, liftable
+from gaussmatch.index.lift import Lift
 from gaussmatch.index.milvus import rows as coding
 from gaussmatch.index.milvus.about import About
 from gaussmatch.index.milvus.address import Address
@@ -209,10 +209,10 @@ def _write_manifest(about: About, manifest: Manifest) -> Manifest:
 
 
 def _check_lift(similarity: Similarity) -> None:
-    if not liftable(similarity) or similarity.no_lift is not None:
+    if similarity.no_lift is not None:
         raise ValueError(
             f"{similarity.name} cannot be kept in Milvus: "
-            f"{similarity.no_lift or 'it has no lift'}; an index in a folder looks at every item"
+            f"{similarity.no_lift}; an index in a folder looks at every item"
         )
 
 
