@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from index.contract import LIFTED
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import Hits, Index, Record, Settings
@@ -97,7 +98,7 @@ def same(a: list[Hits], b: list[Hits]) -> None:
             assert h.uncertainty is None or h.uncertainty == pytest.approx(k.uncertainty, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", sorted(SIMILARITIES))
+@pytest.mark.parametrize("name", LIFTED)
 def test_it_finds_what_the_index_on_disk_finds(make: Make, name: str) -> None:
     there, here = make(name)
     g, queries = gaussians(80), gaussians(4)
