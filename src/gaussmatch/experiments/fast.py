@@ -1,0 +1,25 @@
+"""The fast setting: all nine experiments on scenes within half an hour on two cores.
+
+Smaller data and fewer epochs; the figures show how everything works, not how well.
+"""
+
+from __future__ import annotations
+
+FAST: dict[str, tuple[str, ...]] = {
+    "": ("--data.size", "small"),
+    "vsepp": ("--training.epochs", "8", "--training.decay_epoch", "6"),
+}
+"""Start of a recipe's name → fields; the longest start that fits counts, after those for all."""
+
+
+def fast_overrides(data: str, recipe: str) -> tuple[str, ...]:
+    """Fields of a recipe in the fast setting.
+
+    >>> fast_overrides("scenes", "vsepp-kl")[:2]
+    ('--data.size', 'small')
+    """
+    if data != "scenes":
+        raise ValueError(f"--fast is a setting of scenes; for {data} give fields, such as "
+                         "--training.epochs 2")  # fmt: skip
+    fitting = max((start for start in FAST if recipe.startswith(start)), key=len)
+    return FAST[""] + (FAST[fitting] if fitting else ())
