@@ -15,6 +15,7 @@ VERBS = {
     "train": "train a recipe into a run folder",
     "evaluate": "measure a run on a split",
     "compare": "train recipes over several seeds and print mean ± std",
+    "reproduce": "make the paper's tables and figures again, on any data set, with a report",
     "data": "check a data set before training on it, or tell where its files come from",
     "extract": "photos → features, with any network of timm",
     "scenes": "make the embedded data set, or pretrain its backbone again",

@@ -89,6 +89,21 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper that figures can speak to: one is higher than another.
+
+    Args:
+        text: the claim.
+        higher: (row title, column key).
+        lower: the same; ``None`` stands for zero.
+    """
+
+    text: str
+    higher: tuple[str, str]
+    lower: tuple[str, str] | None
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One table or figure of the paper.
 
@@ -104,6 +119,7 @@ class Experiment:
         seeds: runs of each row, unless told otherwise.
         kind: what is shown beside the table.
         published_on: the split of the paper's figures, in words.
+        claims: what the paper concludes from it.
     """
 
     name: str
@@ -117,6 +133,7 @@ class Experiment:
     seeds: int = 1
     kind: Kind = "table"
     published_on: str = ""
+    claims: tuple[Claim, ...] = ()
 
     def __post_init__(self) -> None:
         titles = [row.title for row in self.rows]
@@ -130,6 +147,10 @@ class Experiment:
             strange = {*row.published, *row.slips, *row.spread} - keys
             if strange:
                 raise ValueError(f"experiment {self.name}, {row.title}: no column {strange}")
+        for claim in self.claims:
+            for title, key in filter(None, (claim.higher, claim.lower)):
+                if title not in titles or key not in keys:
+                    raise ValueError(f"experiment {self.name}: {claim.text!r} names {title}, {key}")
 
     @property
     def groups(self) -> Iterator[list[Row]]:

@@ -118,16 +118,20 @@ def _cell(one: Experiment, row: Row, seed: int, setting: Setting) -> Cell:
             start = _run(row.start, row, seed, setting, None)
         made = _run(row.recipe, row, seed, setting, start)
     except ValueError as error:  # no such recipe for this data: told in the table
-        return Cell(one, row, seed, None, str(error))
+        return Cell(one, row, seed, None, str(error).split(": neither")[0])
     return Cell(one, row, seed, replace(made, wants=frozenset({one.split})))
 
 
 def _run(name: str, row: Row, seed: int, setting: Setting, start: Run | None) -> Run:
-    words = [*row.overrides, *(fast_overrides(setting.data, name) if setting.fast else ())]
-    recipe = load_recipe(
-        f"{setting.data}/{name}", [*words, *setting.overrides, "--training.seed", str(seed)]
-    )
+    recipe = load_recipe(f"{setting.data}/{name}", fields_of(name, row, seed, setting))
     return Run(replace(recipe, title=""), start)
+
+
+def fields_of(name: str, row: Row, seed: int, setting: Setting) -> list[str]:
+    """All fields given to a row's recipe, as one would type them; the user's come last."""
+    fast = fast_overrides(setting.data, name) if setting.fast else ()
+    own = ["--training.seed", str(seed)] if seed else []
+    return [*row.overrides, *fast, *own, *setting.overrides]
 
 
 @dataclass
@@ -165,9 +169,11 @@ def finish(run: Run, store: Store, visual_genome: str | None = None, bar: bool =
             found = choose(load(folder), _crops(run.recipe.data, visual_genome), run.recipe.data)
             write_json(store.result(run, split), found)
             continue
-        measured = measure_run(folder, split, _without_regions(_data(run.recipe.data)))
+        data = _without_regions(_data(run.recipe.data))
+        measured = measure_run(folder, split, data)
+        values = {k: v.contiguous() for k, v in measured.each.items()}
         with atomic(store.each(run, split)) as temporary:
-            save_file({k: v.contiguous() for k, v in measured.each.items()}, str(temporary))
+            save_file({**values, "image_of": data.split(split).image_of}, str(temporary))
     (folder / "checkpoint.pt").unlink(missing_ok=True)  # a finished run needs none
 
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from gaussmatch.experiments.experiment import Column, Experiment, Row, value_of
+from gaussmatch.experiments.experiment import Claim, Column, Experiment, Row, value_of
 from gaussmatch.experiments.reproduce import Cell, Outcome
 from gaussmatch.metrics import paired_test
 
@@ -86,6 +86,52 @@ class Table:
     @property
     def complete(self) -> bool:
         return all(not line.state for line in self.lines)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the figures say to a claim: holds, does not hold, unclear, or not measured."""
+
+    claim: Claim
+    state: str
+    difference: float | None
+    digits: int
+    why: str
+
+
+def verdicts(table: Table) -> list[Verdict]:
+    """Every claim of the experiment, judged by the means; unclear where a paired test or the
+    spread over seeds does not tell the difference from zero."""
+    return [_verdict(table, claim) for claim in table.experiment.claims]
+
+
+def _verdict(table: Table, claim: Claim) -> Verdict:
+    lines = {line.row.title: line for line in table.lines}
+    column = next(c for c in table.experiment.columns if c.key == claim.higher[1])
+    zero = Figure(0.0, 0.0, None, None)
+    high, low = (
+        zero
+        if place is None
+        else lines[place[0]].figures.get(place[1], Figure(None, 0, None, None))
+        for place in (claim.higher, claim.lower)
+    )
+    if high.mean is None or low.mean is None:
+        return Verdict(claim, "not measured", None, column.digits, "")
+    difference = high.mean - low.mean
+    state = "holds" if difference > 0 else "does not hold"
+    why = f"difference of the means, {lines[claim.higher[0]].runs} run(s)"
+    for test in table.tests:
+        sides = {test.ours, test.theirs}
+        same_key = claim.lower is not None and claim.lower[1] == claim.higher[1]
+        if same_key and claim.lower and sides == {claim.higher[0], claim.lower[0]}:
+            found = test.measures.get(claim.higher[1])
+            if found is not None:
+                why = f"paired over queries, p {found['p']:.4f}"
+                state = "unclear" if found["low"] <= 0 <= found["high"] else state
+    spread = (high.std**2 + low.std**2) ** 0.5
+    if spread > abs(difference):
+        state, why = "unclear", f"the seeds spread by ± {spread:.{column.digits}f}"
+    return Verdict(claim, state, difference, column.digits, why)
 
 
 def table(one: Experiment, outcome: Outcome, records: Sequence[Mapping[str, Any]]) -> Table:
@@ -180,24 +226,35 @@ def _test(
     seeds = sorted(set(ours) & set(theirs))
     if not seeds:
         return None
-    a = [load_file(theirs[seed]) for seed in seeds]
-    b = [load_file(ours[seed]) for seed in seeds]
-    shown = [c.key for c in columns if c.key in a[0] and c.key in b[0]]
-    if one.name == "stability":
-        shown = [k for k in a[0] if k in b[0] and k.split("_", 1)[1] in ("r1", "r5", "r10")]
+    a, b = (
+        {key: _mean([each[key] for each in found]) for key in set.intersection(*map(set, found))}
+        for found in ([load_file(f[seed]) for seed in seeds] for f in (theirs, ours))
+    )
+    for values in (a, b):
+        values["rsum"] = _rsum_each(values)
+    shown = [c.key for c in columns if c.key in a and c.key in b]
     measures = {}
     for key in shown:
-        before, now = _mean([each[key] for each in a]), _mean([each[key] for each in b])
-        found = paired_test(before, now)
+        found = paired_test(a[key], b[key])
         measures[key] = {
-            "ours": float(now.nanmean()),
-            "theirs": float(before.nanmean()),
+            "ours": float(b[key].nanmean()),
+            "theirs": float(a[key].nanmean()),
             "difference": found.mean,
             "low": found.low,
             "high": found.high,
             "p": found.p,
         }
     return Test(row.title, row.against or "", len(seeds), measures) if measures else None
+
+
+def _rsum_each(each: Mapping[str, Tensor]) -> Tensor:
+    """What each image, with its captions, adds to rsum, so that rsum is their mean."""
+    ways = {
+        way: torch.stack([each[f"{way}_r{k}"] for k in (1, 5, 10)]).sum(0) for way in ("i2t", "t2i")
+    }
+    images, image_of = len(ways["i2t"]), each["image_of"].long()
+    of_captions = torch.zeros(images).double().index_add(0, image_of, ways["t2i"])
+    return ways["i2t"] + of_captions * images / len(image_of)
 
 
 def _mean(values: Sequence[Tensor]) -> Tensor:

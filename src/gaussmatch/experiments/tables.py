@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import groupby
 
 from gaussmatch.experiments.experiment import Column
@@ -30,8 +29,18 @@ def shown(figure: Figure, column: Column, runs: int) -> str:
     """``59.3`` or ``59.3 ± 0.4``; a dash where nothing was measured."""
     if figure.mean is None:
         return "–"
-    text = f"{figure.mean:.{column.digits}f}"
+    text = number(figure.mean, column.digits)
     return f"{text} ± {figure.std:.{column.digits}f}" if runs > 1 else text
+
+
+def number(value: float, digits: int) -> str:
+    """With a true minus, never a negative zero.
+
+    >>> number(-1.25, 1), number(-0.01, 1)
+    ('−1.2', '0.0')
+    """
+    text = f"{value:.{digits}f}"
+    return text.replace("-", "") if float(text) == 0 else text.replace("-", "−")
 
 
 def signed(value: float, digits: int) -> str:
@@ -55,7 +64,7 @@ def markdown(table: Table) -> str:
         lines += _published_markdown(table)
     if table.tests:
         lines += ["", "Ours less theirs, paired over queries (95 % interval, p):", ""]
-        lines += _tests_markdown(table.tests)
+        lines += _tests_markdown(table)
     lines += ["", *(f"- {note}" for note in notes(table))]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -118,6 +127,7 @@ def _markdown_cell(table: Table, line: Line, column: Column) -> str:
 def _latex_cell(table: Table, line: Line, column: Column) -> str:
     figure = line.figures[column.key]
     text = shown(figure, column, line.runs).replace("±", r"$\pm$").replace("–", "--")
+    text = text.replace("−", "$-$")
     text = rf"\textbf{{{text}}}" if figure.best else text
     return text + _beside(table, figure, column).replace("−", "$-$")
 
@@ -162,23 +172,38 @@ def printed(line: Line, column: Column) -> str:
     return text + ("*" if column.key in line.row.slips else "")
 
 
-def _tests_markdown(tests: Sequence[Test]) -> list[str]:
-    keys = list(dict.fromkeys(key for test in tests for key in test.measures))
-    lines = [f"| ours | theirs | runs | {' | '.join(keys)} |"]
-    lines += ["|---|---|--:|" + "--:|" * len(keys)]
-    for test in tests:
-        cells = [_tested(test, key) for key in keys]
+def test_columns(table: Table) -> list[Column]:
+    """What was tested, with the table's own headings."""
+    tested = {key for test in table.tests for key in test.measures}
+    return [c for c in table.experiment.columns if c.key in tested]
+
+
+def _tests_markdown(table: Table) -> list[str]:
+    columns = test_columns(table)
+    lines = [f"| ours | theirs | runs | {' | '.join(short(c) for c in columns)} |"]
+    lines += ["|---|---|--:|" + "--:|" * len(columns)]
+    for test in table.tests:
+        cells = [tested(test, c.key) for c in columns]
         lines.append(f"| {test.ours} | {test.theirs} | {test.runs} | {' | '.join(cells)} |")
     return lines
 
 
-def _tested(test: Test, key: str) -> str:
+def tested(test: Test, key: str) -> str:
+    """The difference with its interval and p."""
     if key not in test.measures:
         return ""
     r = test.measures[key]
-    return f"{signed(r['difference'], 1)} [{signed(r['low'], 1)}, {signed(r['high'], 1)}] p {r['p']:.3f}"
+    interval = f"[{signed(r['low'], 1)}, {signed(r['high'], 1)}]"
+    return f"{signed(r['difference'], 1)} {interval} p {r['p']:.4f}"
 
 
 def _tex(text: str) -> str:
-    marks = {"%": r"\%", "ρ": r"$\rho$", "†": r"$^\dagger$", "²": r"$^2$", "<": "$<$", "±": r"$\pm$"}
+    marks = {
+        "%": r"\%",
+        "ρ": r"$\rho$",
+        "†": r"$^\dagger$",
+        "²": r"$^2$",
+        "<": "$<$",
+        "±": r"$\pm$",
+    }
     return "".join(marks.get(c, c) for c in text)
