@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 from gaussmatch.encoders import Probabilistic, Projection, Tokens, WordGRU
@@ -12,11 +14,22 @@ from gaussmatch.similarities import Similarity, similarity
 
 
 class Matcher(nn.Module):
-    """Two encoders into one joint space. Point encoders give Gaussians without variance."""
+    """Two encoders into one joint space. Point encoders give Gaussians without variance.
 
-    def __init__(self, image: nn.Module, text: nn.Module, similarity: Similarity) -> None:
+    ``heads`` are networks that only a loss term uses, such as a caption generator; they are
+    trained and saved with the rest.
+    """
+
+    def __init__(
+        self,
+        image: nn.Module,
+        text: nn.Module,
+        similarity: Similarity,
+        heads: dict[str, nn.Module] | None = None,
+    ) -> None:
         super().__init__()
         self.image, self.text, self.similarity = image, text, similarity
+        self.heads = nn.ModuleDict(heads or {})
 
     def encode_images(self, images: Tensor) -> Gaussian:
         return _gaussian(self.image(images))
@@ -27,20 +40,35 @@ class Matcher(nn.Module):
     def forward(self, images: Tensor, tokens: Tokens) -> tuple[Gaussian, Gaussian]:
         return self.encode_images(images), self.encode_texts(tokens)
 
+    def part(self, name: str) -> nn.Module:
+        """A part of an encoder, such as ``image.graph``, whether it was adapted or not."""
+        side, _, inner = name.partition(".")
+        encoder = self.get_submodule(side)
+        point = encoder.encoder if isinstance(encoder, Probabilistic) else encoder
+        return point.get_submodule(inner)
+
 
 def build(recipe: ModelRecipe, vocabulary: int) -> Matcher:
     """The model of a recipe, with random weights.
 
     A probabilistic model is its point model with both encoders adapted; nothing else differs.
     """
-    image: nn.Module = _image_encoder(recipe)
-    text: nn.Module = WordGRU(vocabulary, recipe.dim, recipe.word_dim, recipe.normalise)
+    image, text, heads = SYSTEMS[recipe.system](recipe, vocabulary)
     if recipe.probabilistic:
         image, text = (
             Probabilistic(encoder, str(encoder.part), shape=recipe.shape, bound=recipe.bound)
             for encoder in (image, text)
         )
-    return Matcher(image, text, similarity(recipe.similarity))
+    return Matcher(image, text, similarity(recipe.similarity), heads)
+
+
+Parts = tuple[nn.Module, nn.Module, dict[str, nn.Module]]
+"""Image encoder, text encoder, and the heads of loss terms."""
+
+
+def _vsepp(recipe: ModelRecipe, vocabulary: int) -> Parts:
+    text = WordGRU(vocabulary, recipe.dim, recipe.word_dim, recipe.normalise)
+    return _image_encoder(recipe), text, {}
 
 
 def _image_encoder(recipe: ModelRecipe) -> Projection:
@@ -56,3 +84,7 @@ def _image_encoder(recipe: ModelRecipe) -> Projection:
 
 def _gaussian(output: Tensor | Gaussian) -> Gaussian:
     return output if isinstance(output, Gaussian) else Gaussian(output)
+
+
+SYSTEMS: dict[str, Callable[[ModelRecipe, int], Parts]] = {"vse++": _vsepp}
+"""How to build each system of the paper; a new one is an entry here and its encoders."""

@@ -19,6 +19,7 @@ from gaussmatch.training import loop
 from gaussmatch.training.collapse import CollapseWarning
 from gaussmatch.training.log import read_log
 from gaussmatch.training.loop import train
+from gaussmatch.training.objective import Objective
 
 RECIPE = Recipe(
     title="toy",
@@ -170,7 +171,11 @@ def test_collapse_is_told_with_its_cure(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_warm_up_sums_then_mines() -> None:
-    assert [loop.epoch_loss(RECIPE, e).mining for e in (1, 2, 3)] == ["sum", "hardest", "hardest"]
+    assert [Objective.of_epoch(RECIPE.loss, e).ranking.mining for e in (1, 2, 3)] == [
+        "sum",
+        "hardest",
+        "hardest",
+    ]
 
 
 def test_log_survives_a_line_cut_short(tmp_path: Path) -> None:

@@ -27,6 +27,9 @@ class Batch(NamedTuple):
     tokens: Tokens
     image_ids: Int[Tensor, "n"]
 
+    def to(self, device: torch.device) -> Batch:
+        return Batch(self.images.to(device), self.tokens.to(device), self.image_ids.to(device))
+
 
 class Batches:
     """The training pairs of one split, shuffled anew each epoch.

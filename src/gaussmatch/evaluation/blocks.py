@@ -61,8 +61,8 @@ class Blocks:
         images, captions = similarity.prepare(images, captions, paired=False)
         if not len(images) or not len(captions):
             raise ValueError(f"nothing to rank: {len(images)} images and {len(captions)} captions")
-        _refuse("image", images)
-        _refuse("caption", captions)
+        refuse_nan("image", images)
+        refuse_nan("caption", captions)
         work = len(images) * len(captions) * images.dim
         self.dtype = dtype or (wide(images) if work <= SMALL else torch.float32)
         self.images, self.captions = len(images), len(captions)
@@ -210,11 +210,11 @@ def _filled(
     return filled
 
 
-def _refuse(kind: str, g: Gaussian) -> None:
+def refuse_nan(kind: str, g: Gaussian) -> None:
     """A NaN compares false with everything and would pass for a good rank."""
     for what, values in (("mean", g.mean), ("log-variance", g.log_var)):
         if values is not None and not values.isfinite().all():
-            at = int((~values.isfinite()).any(-1).nonzero()[0])
+            at = int((~values.isfinite()).flatten(1).any(1).nonzero()[0])
             raise ValueError(f"the {what} of {kind} {at} holds a NaN or infinity")
 
 

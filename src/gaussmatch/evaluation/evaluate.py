@@ -13,11 +13,11 @@ from torch import Tensor
 
 from gaussmatch.data import DataSet, load_data
 from gaussmatch.data.pairs import Pairs
-from gaussmatch.evaluation.blocks import Blocks
 from gaussmatch.evaluation.protocols import FOLDED_FROM, FOLDS, Each, Truth, folded, measures_of
 from gaussmatch.evaluation.provenance import provenance
 from gaussmatch.evaluation.reliability import ambiguity, best_scores, calibrated, selective
 from gaussmatch.evaluation.retrieval import ranks_of
+from gaussmatch.evaluation.scores import blocks_of
 from gaussmatch.evaluation.tables import latex, markdown
 from gaussmatch.evaluation.triplets import selection
 from gaussmatch.files import write_json, write_text
@@ -131,7 +131,7 @@ def _reliability(
     model: Model, data: DataSet, split: str, images: Gaussian, captions: Gaussian, each: Each
 ) -> dict[str, Any]:
     s = model.matcher.similarity
-    best = dict(zip(("i2t", "t2i"), best_scores(Blocks(s, images, captions)), strict=True))
+    best = dict(zip(("i2t", "t2i"), best_scores(blocks_of(s, images, captions)), strict=True))
     correct = {way: each[f"{way}_r1"] / 100 for way in best}
     measures: dict[str, Any] = {}
     for way, queries in (("i2t", images), ("t2i", captions)):
@@ -146,7 +146,7 @@ def _reliability(
 
 
 def _scores_and_hits(model: Model, pairs: Pairs) -> dict[str, tuple[Tensor, Tensor]]:
-    blocks = Blocks(model.matcher.similarity, *model.encode_pairs(pairs))
+    blocks = blocks_of(model.matcher.similarity, *model.encode_pairs(pairs))
     return {
         way: (best, (ranks == 0).double())
         for way, best, ranks in zip(

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gaussmatch.data.pairs import Pairs
-from gaussmatch.evaluation.blocks import Blocks
 from gaussmatch.evaluation.retrieval import ranks_of
+from gaussmatch.evaluation.scores import blocks_of
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import (
     Relevance,
@@ -74,7 +74,7 @@ def measures_of(
     CxC recall where CxC is the truth), R-Precision (RPC² there) and mAP@R; with classes PMRP for
     ζ = 0, 1, 2 and their mean.
     """
-    blocks = Blocks(s, images, captions)
+    blocks = blocks_of(s, images, captions)
     i2t, t2i = ranks_of(blocks, truth.own)
     measures = summary(i2t, t2i)
     each = _recalls(i2t, t2i, "")

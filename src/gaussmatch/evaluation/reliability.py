@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gaussmatch.evaluation.blocks import Blocks
+from gaussmatch.evaluation.scores import Scores
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import (
     MatchProbability,
@@ -36,7 +36,7 @@ def ambiguity(images: Gaussian, captions: Gaussian, relevance: Relevance) -> dic
     return {name: rho for name, rho in found.items() if not math.isnan(rho)}
 
 
-def best_scores(blocks: Blocks) -> tuple[Tensor, Tensor]:
+def best_scores(blocks: Scores) -> tuple[Tensor, Tensor]:
     """The closeness of each image to its nearest caption, and of each caption to its image."""
     i2t = blocks.offset.new_full((blocks.images,), -torch.inf)
     t2i = blocks.offset.new_full((blocks.captions,), -torch.inf)

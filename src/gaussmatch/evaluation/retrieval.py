@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gaussmatch.data.pairs import Pairs
-from gaussmatch.evaluation.blocks import Blocks
+from gaussmatch.evaluation.scores import Scores, blocks_of
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import Relevance, summary
 from gaussmatch.metrics.ranking import NEVER, ScoreRows
@@ -33,10 +33,10 @@ def ranks(
         pairs: captions × images.
         dtype: of the product, see ``Blocks``.
     """
-    return ranks_of(Blocks(s, images, captions, dtype), pairs)
+    return ranks_of(blocks_of(s, images, captions, dtype), pairs)
 
 
-def ranks_of(blocks: Blocks, pairs: Relevance) -> tuple[Tensor, Tensor]:
+def ranks_of(blocks: Scores, pairs: Relevance) -> tuple[Tensor, Tensor]:
     """``ranks`` of scores that are already lifted."""
     of_images = pairs.transpose()  # image by image, as the blocks come
     starts, device = of_images.indptr, blocks.offset.device
@@ -80,7 +80,7 @@ def top(
     best first: what the measures of ranked ids take. A k beyond the gallery gives all of it."""
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
-    blocks = Blocks(s, images, captions, dtype)
+    blocks = blocks_of(s, images, captions, dtype)
     return (
         _top(blocks.rows, blocks.images, min(k, blocks.captions)),
         _top(blocks.columns, blocks.captions, min(k, blocks.images)),

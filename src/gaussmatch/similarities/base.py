@@ -26,7 +26,8 @@ class Similarity(ABC):
     index are derived from it, so no formula is written twice and nothing ever materialises an
     n × m × D tensor. Where there are several lifts, the score is the best of them (minimum KL).
 
-    To add one: give ``name``, ``metric``, the two lifts and, for a distance, ``from_raw``.
+    To add one: give ``name``, ``metric``, the two lifts and, for a distance, ``from_raw``. What has
+    no such lift is a ``PairwiseSimilarity`` and says why in ``no_lift``.
     """
 
     name: ClassVar[str]
@@ -35,6 +36,9 @@ class Similarity(ABC):
 
     needs_variance: ClassVar[bool] = True
     """Whether point embeddings are refused."""
+
+    no_lift: ClassVar[str | None] = None
+    """Why an index cannot hold it as plain vectors, or ``None`` where it can."""
 
     shift_invariant: ClassVar[bool] = True
     """Whether moving all means, of images and captions alike, by one vector changes no score."""

@@ -7,16 +7,13 @@ import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor
 from tqdm import tqdm
 
 from gaussmatch.data import DataSet, load_data
 from gaussmatch.data.batches import Batch, Batches, Waiting
 from gaussmatch.data.vocabulary import Vocabulary
 from gaussmatch.evaluation.retrieval import recalls
-from gaussmatch.losses import TripletLoss, negatives
 from gaussmatch.model import Matcher, build
 from gaussmatch.recipe import Recipe
 from gaussmatch.run import Model, load, save_weights
@@ -24,6 +21,7 @@ from gaussmatch.training.checkpoint import Progress, load_checkpoint, save_check
 from gaussmatch.training.collapse import CollapseWarning, CollapseWatch
 from gaussmatch.training.folder import check_folder, is_finished, write_metrics
 from gaussmatch.training.log import RunLog
+from gaussmatch.training.objective import Objective, total
 from gaussmatch.training.setup import choose_device, seed_everything, with_feature_dim
 
 REPORT_EVERY = 20
@@ -118,57 +116,45 @@ class Steps:
     def epoch(self, epoch: int, bar: tqdm[Batch]) -> float:
         """Train on every batch; returns the mean loss."""
         self.matcher.train()
-        loss, total, started = epoch_loss(self.recipe, epoch), 0.0, time.perf_counter()
+        objective = Objective.of_epoch(self.recipe.loss, epoch)
+        summed, started = 0.0, time.perf_counter()
         done, waiting = 0, Waiting(bar)
         for done, batch in enumerate(waiting, start=1):
-            value = self.step(loss, batch)
+            terms = self.step(objective, batch)
             self.progress.step += 1
-            total += value
-            if self.watch.sees(loss, value, len(batch.image_ids)):
-                advice = self.watch.advice(value, self.recipe.loss.warmup_epochs)
+            value = sum(terms.values())
+            summed += value
+            if self.watch.sees(objective.ranking, terms["triplet"], len(batch.image_ids)):
+                advice = self.watch.advice(terms["triplet"], self.recipe.loss.warmup_epochs)
                 warnings.warn(advice, CollapseWarning, stacklevel=2)
             if done % REPORT_EVERY == 0 or done == bar.total:
                 elapsed = time.perf_counter() - started
                 speed = done * self.recipe.training.batch_size / elapsed
-                bar.set_postfix(loss=f"{total / done:.2f}", pairs_per_s=f"{speed:.0f}")
+                bar.set_postfix(loss=f"{summed / done:.2f}", pairs_per_s=f"{speed:.0f}")
                 self.log.write(
                     "step",
                     epoch,
                     self.progress.step,
                     loss=value,
+                    **(terms if len(terms) > 1 else {}),
                     pairs_per_s=round(speed, 1),
                     waiting=round(waiting.seconds / elapsed, 4),
                 )
-        return total / done
+        return summed / done
 
-    def step(self, loss: TripletLoss, batch: Batch) -> float:
-        """One gradient step; returns the loss before it."""
+    def step(self, objective: Objective, batch: Batch) -> dict[str, float]:
+        """One gradient step; returns the terms of the loss before it."""
         device = next(self.matcher.parameters()).device
-        images, captions = self.matcher(batch.images.to(device), batch.tokens.to(device))
-        scores = self.matcher.similarity.matrix(images, captions)
-        negative = negatives(
-            batch.image_ids.to(device), same_image_negatives=self.recipe.loss.same_image_negatives
-        )
-        total = sum_terms(loss(scores, negative))
-        value = float(total.detach())
-        if not np.isfinite(value):
+        terms = objective(self.matcher, batch.to(device))
+        loss = total(terms)
+        if not loss.isfinite():
+            found = ", ".join(f"{name} {float(value.detach())}" for name, value in terms.items())
             raise ValueError(
-                f"the loss is {value} at step {self.progress.step}; lower "
+                f"the loss is {float(loss.detach())} at step {self.progress.step} ({found}); lower "
                 "training.learning_rate, or look for outliers in the features"
             )
         self.optimiser.zero_grad(set_to_none=True)
-        total.backward()
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(self.matcher.parameters(), self.recipe.training.clip)
         self.optimiser.step()
-        return value
-
-
-def epoch_loss(recipe: Recipe, epoch: int) -> TripletLoss:
-    """The loss of an epoch (from 1): all negatives during the warm-up, then as asked."""
-    warm = epoch <= recipe.loss.warmup_epochs
-    return TripletLoss(recipe.loss.margin, "sum" if warm else recipe.loss.mining)
-
-
-def sum_terms(terms: dict[str, Tensor]) -> Tensor:
-    """The total of a loss's named terms."""
-    return torch.stack(list(terms.values())).sum()
+        return {name: float(value.detach()) for name, value in terms.items()}

@@ -1,0 +1,33 @@
+"""Recipes: one typed YAML file says everything about a run.
+
+The defaults are the paper's settings (Sec. 4.2). Unknown keys and wrong types are refused, with the
+file and the key named; any field can be overridden on the command line as ``--training.epochs 5``.
+"""
+
+from __future__ import annotations
+
+from gaussmatch.recipe.data import DataName, DataRecipe
+from gaussmatch.recipe.load import (
+    all_recipes,
+    find_recipe,
+    load_recipe,
+    recipe_folder,
+    recipe_parser,
+)
+from gaussmatch.recipe.model import ModelRecipe
+from gaussmatch.recipe.training import LossRecipe, TrainingRecipe
+from gaussmatch.recipe.whole import Recipe
+
+__all__ = [
+    "DataName",
+    "DataRecipe",
+    "LossRecipe",
+    "ModelRecipe",
+    "Recipe",
+    "TrainingRecipe",
+    "all_recipes",
+    "find_recipe",
+    "load_recipe",
+    "recipe_folder",
+    "recipe_parser",
+]

@@ -1,0 +1,54 @@
+"""Which data: the section ``data`` of a recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gaussmatch.recipe.checks import positive
+
+DataName = Literal[
+    "scenes", "precomputed", "folder", "flickr8k", "flickr30k", "coco", "visual-genome"
+]
+
+
+@dataclass(frozen=True)
+class DataRecipe:
+    """Which data.
+
+    Args:
+        name: the data set; ``gaussmatch data where`` tells which files each needs.
+        root: its folder; scenes needs none.
+        size: how much of scenes: tiny (a look), small, or full.
+        seed: which scenes are drawn.
+        features: what an image is to the encoder: one pooled vector, 36 region vectors, or pixels
+            (scenes only).
+        extracted: the features of photos: a folder made by ``gaussmatch extract``, or a .npy file
+            with ``{stem}_files.txt`` beside it; a path, or a name inside root. None extracts them
+            once, into the cache.
+        backbone: the network of timm that extracts them.
+        weights: a local file of its weights; none downloads timm's own.
+        cxc: with coco: the folder of sits_*.csv, whose judgements become true pairs.
+        coco: with visual-genome: the folder of COCO, whose training images are left out.
+        dev_images: validate on the first so many images of dev; none for all.
+        min_count: a word must occur this often in the training captions to have a vector.
+        words: how captions are cut into words: plain, or nltk as in the published vocabularies.
+    """
+
+    name: DataName = "scenes"
+    root: str | None = None
+    size: Literal["tiny", "small", "full"] = "full"
+    seed: int = 0
+    features: Literal["pooled", "regions", "pixels"] = "pooled"
+    extracted: str | None = None
+    backbone: str = "resnet50"
+    weights: str | None = None
+    cxc: str | None = None
+    coco: str | None = None
+    dev_images: int | None = None
+    min_count: int = 4
+    words: Literal["plain", "nltk"] = "plain"
+
+    def __post_init__(self) -> None:
+        if self.dev_images is not None:
+            positive("data", self, "dev_images")

@@ -1,0 +1,96 @@
+"""Recipes from YAML files and the command line."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser
+
+from gaussmatch.recipe.whole import Recipe
+
+
+def load_recipe(recipe: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe by path, or by name (``scenes/vsepp-kl``), and apply command-line overrides.
+
+    >>> load_recipe("scenes/vsepp-kl", ["--training.epochs", "3"]).training.epochs
+    3
+    """
+    path = find_recipe(recipe)
+    _check_keys(path)
+    parser = recipe_parser()
+    try:
+        made = parser.instantiate(parser.parse_args(["--config", str(path), *overrides]))
+    except (ArgumentError, ValueError) as error:
+        raise ValueError(f"recipe {path}: {' '.join(str(error).split())}") from error
+    return Recipe(made.title, made.data, made.model, made.loss, made.training)
+
+
+def find_recipe(recipe: str | os.PathLike[str]) -> Path:
+    """The file of a recipe given by path or by name."""
+    given = Path(recipe)
+    named = recipe_folder() / f"{recipe}.yaml"
+    for path in (given, named):
+        if path.is_file():
+            return path
+    known = sorted(p.relative_to(recipe_folder()).as_posix()[:-5] for p in all_recipes())
+    raise ValueError(f"no recipe {recipe}: neither a file nor one of {', '.join(known)}")
+
+
+def recipe_folder() -> Path:
+    """``recipes/``: inside the installed package, or beside ``src`` in a checkout."""
+    installed = Path(str(resources.files("gaussmatch"))) / "recipes"
+    return installed if installed.is_dir() else Path(__file__).parents[3] / "recipes"
+
+
+def all_recipes() -> list[Path]:
+    return sorted(recipe_folder().rglob("*.yaml"))
+
+
+def recipe_parser() -> ArgumentParser:
+    """The parser of all recipe fields, for YAML and the command line alike."""
+    parser = ArgumentParser(
+        usage="any field of the recipe:", add_help=False, exit_on_error=False, allow_abbrev=False
+    )
+    parser.add_argument("--config", action="config", help="a YAML file with these fields")
+    parser.add_class_arguments(Recipe, nested_key=None)
+    return parser
+
+
+def _check_keys(path: Path) -> None:
+    """Refuse a misspelt key with the nearest right one; the parser then checks the types."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"recipe {path}: not valid YAML ({' '.join(str(error).split())})"
+        ) from error
+    if not isinstance(content, dict):
+        raise ValueError(
+            f"recipe {path}: must be a mapping with title, data, model, loss, training"
+        )
+    known = _keys(asdict(Recipe()))
+    for key in _keys(content):
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+            raise ValueError(f"recipe {path}: unknown key {key!r}; {hint}")
+    for section in ("data", "model", "loss", "training"):
+        if not isinstance(content.get(section, {}), dict):
+            raise ValueError(f"recipe {path}: {section!r} must hold fields, such as {{…: …}}")
+
+
+def _keys(mapping: dict[str, Any], prefix: str = "") -> set[str]:
+    """All keys of a nested mapping, dotted."""
+    keys = set()
+    for key, value in mapping.items():
+        keys.add(f"{prefix}{key}")
+        if isinstance(value, dict):
+            keys |= _keys(value, f"{prefix}{key}.")
+    return keys

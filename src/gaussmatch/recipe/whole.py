@@ -1,0 +1,27 @@
+"""A whole recipe: everything about a run."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field
+
+import yaml
+
+from gaussmatch.files import write_text
+from gaussmatch.recipe.data import DataRecipe
+from gaussmatch.recipe.model import ModelRecipe
+from gaussmatch.recipe.training import LossRecipe, TrainingRecipe
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything about a run. ``title`` names its row in a table."""
+
+    title: str = ""
+    data: DataRecipe = field(default_factory=DataRecipe)
+    model: ModelRecipe = field(default_factory=ModelRecipe)
+    loss: LossRecipe = field(default_factory=LossRecipe)
+    training: TrainingRecipe = field(default_factory=TrainingRecipe)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        write_text(path, yaml.safe_dump(asdict(self), sort_keys=False, allow_unicode=True))

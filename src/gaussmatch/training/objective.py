@@ -1,0 +1,77 @@
+"""What a step minimises: a loss over the scores, and named terms that look inside the networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gaussmatch.data.batches import Batch
+from gaussmatch.encoders.observe import observe
+from gaussmatch.encoders.text import Tokens
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.losses import TripletLoss, negatives
+from gaussmatch.model import Matcher
+from gaussmatch.recipe import LossRecipe
+
+
+class Outcome(NamedTuple):
+    """What a batch gave: the Gaussians, its captions, and what the watched parts put out."""
+
+    matcher: Matcher
+    images: Gaussian
+    captions: Gaussian
+    tokens: Tokens
+    seen: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Term:
+    """A named addition to the loss, weighted by the field of its name in the recipe's ``loss``.
+
+    Args:
+        value: outcome → scalar, already reduced over the batch.
+        watches: parts whose output it needs, as ``Matcher.part`` names them.
+    """
+
+    value: Callable[[Outcome], Tensor]
+    watches: tuple[str, ...] = ()
+
+
+TERMS: dict[str, Term] = {}
+"""Terms by name. A recipe gives each its weight; 0 leaves it out."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The loss of one epoch: the named, weighted terms of a batch, to be summed."""
+
+    recipe: LossRecipe
+    ranking: TripletLoss
+
+    @staticmethod
+    def of_epoch(recipe: LossRecipe, epoch: int) -> Objective:
+        """All negatives during the warm-up, then as asked; epochs count from 1."""
+        warm = epoch <= recipe.warmup_epochs
+        return Objective(recipe, TripletLoss(recipe.margin, "sum" if warm else recipe.mining))
+
+    def __call__(self, matcher: Matcher, batch: Batch) -> dict[str, Tensor]:
+        weights = {name: getattr(self.recipe, name) for name in TERMS}
+        used = {name: term for name, term in TERMS.items() if weights[name]}
+        watched = {part for term in used.values() for part in term.watches}
+        with observe({part: matcher.part(part) for part in watched}) as seen:
+            images, captions = matcher(batch.images, batch.tokens)
+        negative = negatives(batch.image_ids, same_image_negatives=self.recipe.same_image_negatives)
+        terms = self.ranking(matcher.similarity.matrix(images, captions), negative)
+        outcome = Outcome(matcher, images, captions, batch.tokens, seen)
+        for name, term in used.items():
+            terms[name] = weights[name] * term.value(outcome)
+        return terms
+
+
+def total(terms: dict[str, Tensor]) -> Tensor:
+    """The sum of a loss's named terms."""
+    return torch.stack(list(terms.values())).sum()
