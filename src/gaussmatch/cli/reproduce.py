@@ -12,8 +12,8 @@ from gaussmatch.experiments.estimate import estimate
 from gaussmatch.experiments.folder import claim_folder, made_before
 from gaussmatch.experiments.page import write_page
 from gaussmatch.experiments.paper import NAMES
-from gaussmatch.experiments.reproduce import Outcome, Plan, Setting, execute, plan, save_cells
-from gaussmatch.experiments.sections import Section, write_section
+from gaussmatch.experiments.reproduce import Outcome, Plan, Setting, execute, plan
+from gaussmatch.experiments.sections import Section, write_all
 
 DATA = ("scenes", "flickr8k", "flickr30k", "coco")
 
@@ -63,12 +63,6 @@ def run(argv: Sequence[str]) -> None:
         raise ValueError(
             "some runs failed (start again to try them again):\n  " + "\n  ".join(failed)
         )
-
-
-def write_all(outcome: Outcome) -> list[Section]:
-    """The files of every experiment of a plan."""
-    records = save_cells(outcome)
-    return [write_section(one, outcome, records) for one in outcome.plan.experiments]
 
 
 def _earlier(made: Plan, shown: set[str]) -> list[Section]:

@@ -21,7 +21,7 @@ SCENES_THRESHOLDS = (0.04, 0.07, 0.1, 0.15, 0.2)
 """The paper's 10–50 % of a photo; a thing of a scene takes 2–17 %."""
 SPARE = 2
 """Scenes drawn for each triplet wanted: not every picture has two things below a threshold."""
-WANTED = {"tiny": 60, "small": 500, "full": MOST}
+WANTED = {"mini": 15, "tiny": 60, "small": 500, "full": MOST}
 """Triplets for each size of scenes; the paper's 2,000 for the full one."""
 
 

@@ -18,7 +18,7 @@ from gaussmatch.experiments.experiment import Experiment
 from gaussmatch.experiments.figures import bars, lines, save, svg
 from gaussmatch.experiments.gallery import Item, address, caption, drawn_ends, image
 from gaussmatch.experiments.report import ambiguity_cloud, training_curves
-from gaussmatch.experiments.reproduce import Outcome, fields_of
+from gaussmatch.experiments.reproduce import Outcome, fields_of, save_cells
 from gaussmatch.experiments.results import Table, Verdict, table, verdicts
 from gaussmatch.experiments.tables import latex, markdown
 from gaussmatch.files import write_json, write_text
@@ -65,6 +65,12 @@ class Section:
     @property
     def experiment(self) -> Experiment:
         return self.table.experiment
+
+
+def write_all(outcome: Outcome) -> list[Section]:
+    """The files of every experiment of a plan."""
+    records = save_cells(outcome)
+    return [write_section(one, outcome, records) for one in outcome.plan.experiments]
 
 
 def write_section(
