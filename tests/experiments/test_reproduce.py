@@ -11,23 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
+from reproduced import MINI
 
 from gaussmatch.cli import main
 from gaussmatch.experiments import reproduce
 from gaussmatch.experiments.paper import NAMES
 from gaussmatch.experiments.reproduce import Setting, plan
 from gaussmatch.files import read_json
-
-MINI = ["--data", "scenes", "--seeds", "1", "--jobs", "1", "--data.size", "mini",
-        "--training.epochs", "1"]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of ``reproduce all`` on very few scenes."""
-    out = tmp_path_factory.mktemp("reproduce") / "all"
-    assert main(["reproduce", "all", "--out", str(out), *MINI]) == 0
-    return out
 
 
 def test_all_nine_have_their_files(whole: Path) -> None:

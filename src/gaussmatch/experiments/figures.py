@@ -115,11 +115,13 @@ def svg(figure: Figure) -> str:
     return text[text.index("<svg") :]
 
 
-def save(figure: Figure, stem: Path) -> None:
-    """``stem.svg`` and ``stem.png``; the latter on white, for papers and slides."""
-    write_text(stem.with_name(f"{stem.name}.svg"), svg(figure))
+def save(figure: Figure, stem: Path) -> str:
+    """``stem.svg`` and ``stem.png``, the latter on white, for papers and slides; gives the SVG."""
+    text = svg(figure)
+    write_text(stem.with_name(f"{stem.name}.svg"), text)
     with atomic(stem.with_name(f"{stem.name}.png")) as temporary:
         figure.savefig(temporary, format="png", dpi=160, facecolor="white")
+    return text
 
 
 def _legend(axes: Axes, entries: int) -> None:

@@ -24,7 +24,7 @@ from gaussmatch.experiments.paper import experiment
 from gaussmatch.experiments.pool import work_off
 from gaussmatch.experiments.store import Run, Store, merged
 from gaussmatch.files import atomic, read_json, write_json
-from gaussmatch.recipe import DataRecipe, load_recipe
+from gaussmatch.recipe import DataRecipe, Recipe, load_recipe
 from gaussmatch.run import load
 from gaussmatch.training.loop import train
 
@@ -50,6 +50,11 @@ class Setting:
     def __post_init__(self) -> None:
         if self.seeds is not None and self.seeds < 1:
             raise ValueError(f"at least one seed is needed, got {self.seeds}")
+        if self.fast and self.data != "scenes":
+            raise ValueError(
+                f"--fast is a setting of scenes; for {self.data} give fields, such as "
+                "--training.epochs 2"
+            )
 
     def seeds_of(self, one: Experiment) -> int:
         if self.seeds is not None:
@@ -123,13 +128,19 @@ def _cell(one: Experiment, row: Row, seed: int, setting: Setting) -> Cell:
 
 
 def _run(name: str, row: Row, seed: int, setting: Setting, start: Run | None) -> Run:
-    recipe = load_recipe(f"{setting.data}/{name}", fields_of(name, row, seed, setting))
-    return Run(replace(recipe, title=""), start)
+    recipe = _loaded(f"{setting.data}/{name}", tuple(fields_of(name, row, 0, setting)))
+    seed += recipe.training.seed
+    return Run(replace(recipe, title="", training=replace(recipe.training, seed=seed)), start)
+
+
+@lru_cache(maxsize=256)
+def _loaded(name: str, fields: tuple[str, ...]) -> Recipe:
+    return load_recipe(name, fields)
 
 
 def fields_of(name: str, row: Row, seed: int, setting: Setting) -> list[str]:
     """All fields given to a row's recipe, as one would type them; the user's come last."""
-    fast = fast_overrides(setting.data, name) if setting.fast else ()
+    fast = fast_overrides(name) if setting.fast else ()
     own = ["--training.seed", str(seed)] if seed else []
     return [*row.overrides, *fast, *own, *setting.overrides]
 

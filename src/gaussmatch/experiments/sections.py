@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image, ImageDraw
+from torch import Tensor
 
 from gaussmatch.data import load_data
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.evaluation.triplets import Box, cut, cut_at_scale, triplets
 from gaussmatch.experiments.crops import SCENES_THRESHOLDS, crop_pairs
 from gaussmatch.experiments.experiment import Experiment
-from gaussmatch.experiments.figures import bars, lines, save, svg
+from gaussmatch.experiments.figures import bars, lines, save
 from gaussmatch.experiments.gallery import Item, address, caption, drawn_ends, image
 from gaussmatch.experiments.report import ambiguity_cloud, training_curves
 from gaussmatch.experiments.reproduce import Outcome, fields_of, save_cells
@@ -80,9 +81,9 @@ def write_section(
     found = table(one, outcome, records)
     folder = outcome.plan.out / one.name
     mine = [record for record in records if record["experiment"] == one.name]
-    figures, remarks = _figures(found, outcome, mine)
-    for name, figure in figures.items():
-        save(figure, folder / name)
+    looked = _look(one, outcome) if one.kind == "galleries" else []
+    figures, remarks = _figures(found, outcome, mine, looked)
+    plots = {name: save(figure, folder / name) for name, figure in figures.items()}
     said = verdicts(found)
     write_text(folder / "table.md", markdown(found))
     write_text(folder / "table.tex", latex(found))
@@ -100,16 +101,19 @@ def write_section(
     return Section(
         found,
         said,
-        {name: svg(figure) for name, figure in figures.items()},
+        plots,
         _commands(one, outcome),
-        _galleries(one, outcome, records) if one.kind == "galleries" else (),
+        [_gallery(one, look) for look in looked],
         _examples(outcome) if one.name == "area" else (),
         remarks,
     )
 
 
 def _figures(
-    found: Table, outcome: Outcome, records: Sequence[Mapping[str, Any]]
+    found: Table,
+    outcome: Outcome,
+    records: Sequence[Mapping[str, Any]],
+    looked: Sequence[Look],
 ) -> tuple[dict[str, Figure], list[str]]:
     one = found.experiment
     if one.name == "area":
@@ -117,7 +121,7 @@ def _figures(
     if one.name == "selection":
         return _selection_figures(found, records)
     if one.kind == "galleries":
-        return _ambiguity_figures(one, outcome), []
+        return _ambiguity_figures(one, looked), []
     figures: dict[str, Figure] = {}
     shown = {column.key: column for column in found.columns}
     key = next((key for key in HEADLINE if key in shown), None)
@@ -238,54 +242,46 @@ def _selection_figures(
     return figures, [MAGNIFIED.replace(" Dashed: the", " Apart: the")] if magnified else []
 
 
-def _test_pairs(outcome: Outcome, one: Experiment) -> tuple[Pairs, dict[str, Path]]:
-    """The test split, and the first finished run of each row."""
-    store, folders, data = outcome.plan.store, dict[str, Path](), None
+@dataclass(frozen=True, eq=False)
+class Look:
+    """The uncertainty of everything in the test split, by one row's first run."""
+
+    title: str
+    pairs: Pairs
+    images: Tensor
+    captions: Tensor
+
+
+def _look(one: Experiment, outcome: Outcome) -> list[Look]:
+    store, looks, pairs = outcome.plan.store, [], None
     for cell in outcome.plan.cells:
-        if cell.experiment.name == one.name and cell.run is not None and cell.seed == 0:
-            data = data or cell.run.recipe.data
-            if store.trained(cell.run):
-                folders[cell.row.title] = store.folder(cell.run)
-    if data is None or not folders:
-        raise LookupError("nothing was trained")
-    return load_data(data).test, folders
+        run = cell.run
+        if cell.experiment.name != one.name or cell.seed or run is None or not store.trained(run):
+            continue
+        pairs = pairs or load_data(run.recipe.data).test
+        images, captions = load(store.folder(run)).encode_pairs(pairs)
+        looks.append(Look(cell.row.title, pairs, images.uncertainty(), captions.uncertainty()))
+    return looks
 
 
-def _ambiguity_figures(one: Experiment, outcome: Outcome) -> dict[str, Figure]:
-    try:
-        pairs, folders = _test_pairs(outcome, one)
-    except LookupError:
-        return {}
+def _ambiguity_figures(one: Experiment, looked: Sequence[Look]) -> dict[str, Figure]:
     figures = {}
-    for title, folder in folders.items():
-        _, captions = load(folder).encode_pairs(pairs)
-        figure = ambiguity_cloud(pairs, captions.uncertainty())
+    for look in looked:
+        figure = ambiguity_cloud(look.pairs, look.captions)
         if figure is not None:
-            figure.axes[0].set_title(f"{title}: uncertainty against true ambiguity")
-            figures[f"{one.row(title).slug}-ambiguity"] = figure
+            figure.axes[0].set_title(f"{look.title}: uncertainty against true ambiguity")
+            figures[f"{one.row(look.title).slug}-ambiguity"] = figure
     return figures
 
 
-def _galleries(
-    one: Experiment, outcome: Outcome, records: Sequence[Mapping[str, Any]]
-) -> list[Gallery]:
-    try:
-        pairs, folders = _test_pairs(outcome, one)
-    except LookupError:
-        return []
-    shown = []
-    for title, folder in folders.items():
-        images, captions = load(folder).encode_pairs(pairs)
-        c, i = captions.uncertainty(), images.uncertainty()
-        shown.append(
-            Gallery(
-                title,
-                one.row(title).note,
-                drawn_ends(c, lambda n, c=c: caption(pairs, n, c)),  # type: ignore[misc]
-                drawn_ends(i, lambda n, i=i: image(pairs, n, i, 3)),  # type: ignore[misc]
-            )
-        )
-    return shown
+def _gallery(one: Experiment, look: Look) -> Gallery:
+    pairs = look.pairs
+    return Gallery(
+        look.title,
+        one.row(look.title).note,
+        drawn_ends(look.captions, lambda i: caption(pairs, i, look.captions)),
+        drawn_ends(look.images, lambda i: image(pairs, i, look.images, plausible=3)),
+    )
 
 
 def _examples(outcome: Outcome) -> list[Example]:
