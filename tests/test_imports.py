@@ -24,6 +24,7 @@ ORDER = (
     "run",
     "evaluation",
     "training",
+    "official",
     "index",
     "service",
     "experiments",

@@ -52,6 +52,13 @@ def test_any_field_from_the_command_line() -> None:
         ("loss: {mining: easiest}", "loss.mining"),
         ("model: {probabilistic: true}", "a point model takes cosine"),
         ("model: {similarity: kl}", "a point model takes cosine"),
+        ("model: {vsrn: {block: 3}}", "unknown key 'model.vsrn.block'; did you mean"),
+        ("model: {vsrn: {over: images}}", "model.vsrn.over"),
+        ("model: {vsrn: {generator: {dropout: 1}}}", "generator.dropout must be in"),
+        ("model: {vsrn: {generator: {longest: 1}}}", "generator.longest must be 2 or more"),
+        ("model: {system: vsrn, backbone: scenenet}", "vsrn takes region features"),
+        ("loss: {generation: -1}", "loss.generation must not be negative"),
+        ("loss: {generation: 1}", "only a model with a generator"),
     ],
 )
 def test_a_bad_recipe_names_the_file_and_the_key(tmp_path: Path, text: str, message: str) -> None:

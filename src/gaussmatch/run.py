@@ -60,9 +60,16 @@ class Model:
     def device(self) -> torch.device:
         return next(self.matcher.parameters()).device
 
+    @property
+    def _batch_size(self) -> int:
+        """Images at a time: few where whole photos go through a network."""
+        photos = self.recipe.model.backbone is not None and self.recipe.data.name != "scenes"
+        return 32 if photos else 256
+
     @torch.inference_mode()
-    def encode_images(self, images: Pictures, batch_size: int = 256) -> Gaussian:
+    def encode_images(self, images: Pictures, batch_size: int | None = None) -> Gaussian:
         """Pictures (paths or PIL images), or ready features (n, …), as Gaussians."""
+        batch_size = batch_size or self._batch_size
         if isinstance(images, str | os.PathLike | Image.Image):
             images = [images]
         if len(images) == 0:
@@ -103,12 +110,12 @@ class Model:
         return Gaussian.cat(parts)
 
     @torch.inference_mode()
-    def encode_pairs(self, pairs: Pairs, batch_size: int = 256) -> tuple[Gaussian, Gaussian]:
+    def encode_pairs(
+        self, pairs: Pairs, batch_size: int | None = None
+    ) -> tuple[Gaussian, Gaussian]:
         """All images and all captions of a split."""
-        images = [
-            self.matcher.encode_images(batch.to(self.device)).to("cpu")
-            for batch in image_batches(pairs, batch_size)
-        ]
+        batches = image_batches(pairs, batch_size or self._batch_size, self.recipe.training.workers)
+        images = [self.matcher.encode_images(batch.to(self.device)).to("cpu") for batch in batches]
         return Gaussian.cat(images), self.encode_texts(pairs.captions, allow_unknown=True)
 
     def similarity(self, images: Gaussian, captions: Gaussian) -> Tensor:

@@ -1,4 +1,5 @@
-"""What every similarity must keep. Subclass, give a name and a formula, inherit the tests."""
+"""What every similarity must keep. Subclass ``LiftedContract``, or ``PairwiseContract`` for one
+without a lift; give a name and a formula, inherit the tests."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.similarities import Similarity, base, similarity
+from gaussmatch.similarities import Similarity, base, pairwise, similarity
 
 LOW, HIGH = math.log(0.1), math.log(10.0)
 KINDS = ("ellipsoid", "sphere")
@@ -73,7 +74,8 @@ class SimilarityContract:
 
     @property
     def similarity(self) -> Similarity:
-        return similarity(self.name)
+        made = similarity(self.name)
+        return made.requires_grad_(False) if isinstance(made, nn.Module) else made
 
     def reference(self, images: Gaussian, captions: Gaussian) -> np.ndarray:
         """``matrix`` by two loops, each side blown up to one variance for each dimension."""
@@ -181,44 +183,20 @@ class SimilarityContract:
         scores.sum().backward()
         assert all(t.isfinite().all() for t in gradients(images, captions))
 
-    # ---- the lift ----
-
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_the_lift_gives_the_matrix(self, kind):
-        images, captions = draw(6, 16, kind, seed=1), draw(7, 16, kind, seed=2)
-        s = self.similarity
-        lifts = zip(
-            s.lift_images(images.to(torch.float64)),
-            s.lift_captions(captions.to(torch.float64)),
-            strict=True,
-        )
-        scores = []
-        for a, b in lifts:
-            if s.metric == "inner_product":
-                raw = torch.einsum("nw,mw->nm", a, b)
-            else:
-                raw = (a[:, None] - b[None]).square().sum(-1)
-            scores.append(s.from_raw(raw))
-        best = torch.stack(scores).amax(0).float()
-        torch.testing.assert_close(best, s.matrix(images, captions))
-
-    def test_from_raw_never_decreases_in_closeness(self):
-        raw = torch.linspace(-5, 5, 101, dtype=torch.float64)
-        if self.similarity.metric == "squared_l2":
-            raw = torch.cat([raw.new_tensor([-1e-9]), raw[raw >= 0]]).flip(0)  # far to close
-        scores = self.similarity.from_raw(raw)
-        assert scores.isfinite().all()
-        assert (scores.diff() >= 0).all()
-        assert scores[-1] > scores[0]
-
     # ---- memory ----
 
+    per_pair: ClassVar[int] = 1
+    """Numbers that are held at once for a pair of items."""
+    many: ClassVar[tuple[int, int]] = (200, 64)
+    """Items and dimensions of the test of memory."""
+
     def test_nothing_is_ever_n_by_m_by_d(self):
-        n, dim = 200, 64
+        n, dim = self.many
         images, captions = leaf(draw(n, dim, seed=1)), leaf(draw(n, dim, seed=2))
         with Largest() as largest:
             self.similarity.matrix(images, captions).sum().backward()
-        assert n * n <= largest.numel <= 3 * n * n  # min_kl stacks two matrices
+        assert n * n <= largest.numel <= 3 * n * n * self.per_pair  # min_kl stacks two matrices
+        assert largest.numel < n * n * dim
 
     def test_blocks_do_not_change_the_result(self, monkeypatch):
         images, captions = draw(60, 4, seed=1), draw(50, 4, seed=2)
@@ -286,3 +264,56 @@ class SimilarityContract:
     def test_knows_its_name(self):
         assert self.similarity.name == self.name
         assert repr(self.similarity) == f"similarity({self.name!r})"
+
+
+class LiftedContract(SimilarityContract):
+    """A similarity that is its lift."""
+
+    def test_says_that_an_index_can_hold_it(self):
+        assert self.similarity.no_lift is None
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_the_lift_gives_the_matrix(self, kind):
+        images, captions = draw(6, 16, kind, seed=1), draw(7, 16, kind, seed=2)
+        s = self.similarity
+        lifts = zip(
+            s.lift_images(images.to(torch.float64)),
+            s.lift_captions(captions.to(torch.float64)),
+            strict=True,
+        )
+        scores = []
+        for a, b in lifts:
+            if s.metric == "inner_product":
+                raw = torch.einsum("nw,mw->nm", a, b)
+            else:
+                raw = (a[:, None] - b[None]).square().sum(-1)
+            scores.append(s.from_raw(raw))
+        best = torch.stack(scores).amax(0).float()
+        torch.testing.assert_close(best, s.matrix(images, captions))
+
+    def test_from_raw_never_decreases_in_closeness(self):
+        raw = torch.linspace(-5, 5, 101, dtype=torch.float64)
+        if self.similarity.metric == "squared_l2":
+            raw = torch.cat([raw.new_tensor([-1e-9]), raw[raw >= 0]]).flip(0)  # far to close
+        scores = self.similarity.from_raw(raw)
+        assert scores.isfinite().all()
+        assert (scores.diff() >= 0).all()
+        assert scores[-1] > scores[0]
+
+
+class PairwiseContract(SimilarityContract):
+    """A similarity without a lift."""
+
+    @pytest.mark.parametrize("side", ["images", "captions"])
+    def test_tells_why_an_index_cannot_hold_it_and_what_to_do(self, side):
+        lift = getattr(self.similarity, f"lift_{side}")
+        with pytest.raises(ValueError, match=f"{self.name} cannot be lifted .* index") as error:
+            lift(draw(3, 4))
+        assert self.similarity.no_lift in str(error.value)
+
+    @pytest.mark.parametrize("columns", [1, 7, 1000])
+    def test_blocks_of_captions_do_not_change_the_result(self, monkeypatch, columns):
+        images, captions = draw(9, 4, seed=1), draw(20, 4, seed=2)
+        whole = self.similarity.matrix(images, captions)
+        monkeypatch.setattr(pairwise, "COLUMNS", columns)
+        torch.testing.assert_close(self.similarity.matrix(images, captions), whole)

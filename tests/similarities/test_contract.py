@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from similarities.contract import SimilarityContract
+from scipy.special import logsumexp
+from similarities.contract import LiftedContract, PairwiseContract
 
-from gaussmatch.similarities import SIMILARITIES
+from gaussmatch.similarities import SIMILARITIES, similarity
 
 
-class TestCosine(SimilarityContract):
+class TestCosine(LiftedContract):
     name = "cosine"
     symmetric = True
 
@@ -21,7 +22,7 @@ def kl(mp, vp, mq, vq):
     return 0.5 * np.sum(vp / vq - np.log(vp / vq) + (mp - mq) ** 2 / vq - 1)
 
 
-class TestKL(SimilarityContract):
+class TestKL(LiftedContract):
     name = "kl"
     symmetric = False
 
@@ -30,7 +31,7 @@ class TestKL(SimilarityContract):
         return -kl(mi, vi, mc, vc)
 
 
-class TestReverseKL(SimilarityContract):
+class TestReverseKL(LiftedContract):
     name = "reverse_kl"
     symmetric = False
 
@@ -39,7 +40,7 @@ class TestReverseKL(SimilarityContract):
         return -kl(mc, vc, mi, vi)
 
 
-class TestMinKL(SimilarityContract):
+class TestMinKL(LiftedContract):
     name = "min_kl"
     symmetric = True
 
@@ -48,7 +49,7 @@ class TestMinKL(SimilarityContract):
         return -min(kl(mi, vi, mc, vc), kl(mc, vc, mi, vi))
 
 
-class TestWasserstein(SimilarityContract):
+class TestWasserstein(LiftedContract):
     name = "wasserstein"
     symmetric = True
 
@@ -57,7 +58,7 @@ class TestWasserstein(SimilarityContract):
         return -np.sqrt(np.sum((mi - mc) ** 2) + np.sum((np.sqrt(vi) - np.sqrt(vc)) ** 2))
 
 
-class TestWassersteinLiteral(SimilarityContract):
+class TestWassersteinLiteral(LiftedContract):
     name = "wasserstein_literal"
     symmetric = True
 
@@ -66,7 +67,7 @@ class TestWassersteinLiteral(SimilarityContract):
         return -np.sqrt(np.sum((mi - mc) ** 2) + np.sum((vi - vc) ** 2))
 
 
-class TestCSD(SimilarityContract):
+class TestCSD(LiftedContract):
     name = "csd"
     symmetric = True
 
@@ -75,5 +76,34 @@ class TestCSD(SimilarityContract):
         return -(np.sum((mi - mc) ** 2) + np.sum(vi) + np.sum(vc))
 
 
+class TestMIL(PairwiseContract):
+    name = "mil"
+    symmetric = True
+
+    @staticmethod
+    def formula(mi, vi, mc, vc):
+        return TestCosine.formula(mi, vi, mc, vc)  # with one embedding; test_mil.py has several
+
+
+class TestMatchProb(PairwiseContract):
+    name = "match_prob"
+    symmetric = False  # each side has its own noise; test_match_prob.py: in the mean it is
+    per_pair = 49
+    many = (48, 256)
+
+    @staticmethod
+    def formula(mi, vi, mc, vc):
+        """Sample by sample; ln P and ln(1 − P) by log-sum-exp over the 49 pairs."""
+        zi, zc = (
+            m + np.sqrt(v) * similarity("match_prob").noise(side, len(m)).numpy()
+            for side, m, v in (("images", mi, vi), ("captions", mc, vc))
+        )
+        far = np.sqrt(((zi[:, None] - zc) ** 2).sum(-1) + 1e-6).ravel()
+        logit = 15 - 15 * far
+        both = np.logaddexp(logit, -logit)
+        return logsumexp(logit - both) - logsumexp(-logit - both)
+
+
 def test_every_similarity_is_under_contract():
-    assert {c.name for c in SimilarityContract.__subclasses__()} == set(SIMILARITIES)
+    kinds = (*LiftedContract.__subclasses__(), *PairwiseContract.__subclasses__())
+    assert {c.name for c in kinds} == set(SIMILARITIES)

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 
 from tqdm import tqdm
 
@@ -18,6 +19,7 @@ VERBS = {
     "reproduce": "make the paper's tables and figures again, on any data set, with a report",
     "data": "check a data set before training on it, or tell where its files come from",
     "extract": "photos → features, with any network of timm",
+    "import": "checkpoints of the official codes → run folders",
     "scenes": "make the embedded data set, or pretrain its backbone again",
 }
 
@@ -36,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[0] not in VERBS:
         print(f"gaussmatch: no verb {words[0]!r}\n\n{_help()}", file=sys.stderr)
         return 2
-    verb = import_module(f"gaussmatch.cli.{words[0]}")
+    module = f"{words[0]}_" if iskeyword(words[0]) else words[0]
+    verb = import_module(f"gaussmatch.cli.{module}")
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _tell

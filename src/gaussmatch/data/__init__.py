@@ -11,7 +11,7 @@ from PIL import Image
 
 from gaussmatch.data import precomputed, scenes
 from gaussmatch.data.pairs import DataSet, ImageSource, Pairs, Region
-from gaussmatch.data.photos import load_photos, photo_featuriser
+from gaussmatch.data.photos import load_photos, photo_featuriser, pixel_featuriser
 from gaussmatch.recipe import DataRecipe
 
 __all__ = ["DataSet", "ImageSource", "Pairs", "Region", "featuriser", "load_data"]
@@ -30,6 +30,8 @@ def featuriser(recipe: DataRecipe) -> Callable[[Sequence[Image.Image]], np.ndarr
     """How a picture becomes what a model trained on this data takes: (n, …) float32."""
     if recipe.name == "scenes":
         return partial(scenes.featurise, features=recipe.features)
+    if recipe.features == "pixels":
+        return pixel_featuriser(recipe)
     return photo_featuriser(recipe, data_root(recipe))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from gaussmatch.data.pairs import Pairs
+from gaussmatch.data.pairs import Pairs, RandomViews
 from gaussmatch.data.vocabulary import Vocabulary
 from gaussmatch.encoders.text import Tokens, pad
 
@@ -35,7 +37,9 @@ class Batches:
     """The training pairs of one split, shuffled anew each epoch.
 
     The order of epoch e is drawn from (seed, e), so a resumed run sees the same batches as an
-    uninterrupted one. A last batch of a single pair has no negative and is left out.
+    uninterrupted one; the random view of an image (``RandomViews``) is drawn from (seed, e, pair).
+    A last batch of a single pair has no negative and is left out. With ``steps`` an epoch ends
+    after so many batches.
 
     With ``bucket`` the captions of a batch are of like length, so that less is padded; its
     negatives are then of like length too, which changes what is learned.
@@ -49,17 +53,19 @@ class Batches:
         seed: int,
         workers: int = 0,
         bucket: bool = False,
+        steps: int | None = None,
     ) -> None:
         self.pairs, self.batch_size, self.seed, self.workers = pairs, batch_size, seed, workers
-        rows = vocabulary.rows(pairs.captions)
-        self._dataset, self._lengths = _PairDataset(pairs, rows), [len(row) for row in rows]
-        self._bucket = bucket
+        self._rows = vocabulary.rows(pairs.captions)
+        self._lengths = [len(row) for row in self._rows]
+        self._bucket, self._steps = bucket, steps
         if len(self.pairs.captions) < 2:
             raise ValueError(f"{pairs.name}: training needs at least two pairs")
 
     def __len__(self) -> int:
         full, rest = divmod(len(self.pairs.captions), self.batch_size)
-        return full + (rest > 1)
+        whole = full + (rest > 1)
+        return whole if self._steps is None else min(whole, self._steps)
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         seeded = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
@@ -71,8 +77,8 @@ class Batches:
             chunks = [chunks[i] for i in torch.randperm(len(chunks), generator=seeded).tolist()]
         return iter(
             DataLoader(
-                self._dataset,
-                batch_sampler=[c for c in chunks if len(c) > 1],
+                _PairDataset(self.pairs, self._rows, self.seed, epoch),
+                batch_sampler=[c for c in chunks if len(c) > 1][: len(self)],
                 collate_fn=_collate,
                 num_workers=self.workers,
                 pin_memory=torch.cuda.is_available(),
@@ -101,16 +107,21 @@ class Waiting(Iterator[Batch]):
 
 
 class _PairDataset(Dataset[tuple[np.ndarray, list[int], int]]):
-    def __init__(self, pairs: Pairs, rows: list[list[int]]) -> None:
-        self._pairs, self._rows = pairs, rows
+    def __init__(self, pairs: Pairs, rows: list[list[int]], seed: int, epoch: int) -> None:
+        self._pairs, self._rows, self._seed, self._epoch = pairs, rows, seed, epoch
         self._image_of: list[int] = pairs.image_of.tolist()
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, list[int], int]:
-        image = self._image_of[index]
-        return read_image(self._pairs, image), self._rows[index], image
+        image, images = self._image_of[index], self._pairs.images
+        if isinstance(images, RandomViews):
+            chance = np.random.SeedSequence([abs(self._seed), self._epoch, index])
+            shown = images.random_view(image, int(chance.generate_state(1)[0]))
+        else:
+            shown = read_image(self._pairs, image)
+        return shown, self._rows[index], image
 
 
 def _collate(items: Sequence[tuple[np.ndarray, list[int], int]]) -> Batch:
@@ -130,8 +141,10 @@ def read_image(pairs: Pairs, index: int) -> np.ndarray:
     return image
 
 
-def image_batches(pairs: Pairs, batch_size: int) -> Iterator[Tensor]:
-    """All images of a split in order, for encoding."""
-    for start in range(0, len(pairs.images), batch_size):
-        stop = min(start + batch_size, len(pairs.images))
-        yield torch.from_numpy(np.stack([read_image(pairs, i) for i in range(start, stop)]))
+def image_batches(pairs: Pairs, batch_size: int, workers: int = 0) -> Iterator[Tensor]:
+    """All images of a split in order, for encoding; ``workers`` threads read those of a batch."""
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        for start in range(0, len(pairs.images), batch_size):
+            ids = range(start, min(start + batch_size, len(pairs.images)))
+            read = pool.map if workers else map
+            yield torch.from_numpy(np.stack(list(read(partial(read_image, pairs), ids))))

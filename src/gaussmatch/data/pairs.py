@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -26,6 +26,13 @@ class ImageSource(Protocol):
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> np.ndarray: ...
     def picture(self, index: int) -> Image.Image | None: ...
+
+
+@runtime_checkable
+class RandomViews(Protocol):
+    """An ``ImageSource`` that shows an image another way at every visit in training."""
+
+    def random_view(self, index: int, seed: int) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from gaussmatch.data import coco, flickr, folder, visual_genome
 from gaussmatch.data.cache import cache_root
 from gaussmatch.data.extract import extract
@@ -19,6 +21,7 @@ from gaussmatch.data.features import (
 )
 from gaussmatch.data.listing import Listing, Photo, assemble
 from gaussmatch.data.pairs import DataSet, ImageSource
+from gaussmatch.data.pixels import PhotoPixels, middle, unit
 from gaussmatch.data.shards import UNREADABLE
 from gaussmatch.data.sources import features_by_name, read_lines
 from gaussmatch.encoders.timm_backbone import TimmBackbone
@@ -44,8 +47,11 @@ def read_listing(recipe: DataRecipe, root: Path) -> Listing:
 
 
 def load_photos(recipe: DataRecipe, root: Path) -> DataSet:
-    """A data set of photos with its features: those given, or extracted once into the cache."""
+    """A data set of photos: as pixels, with the features given, or with features that are
+    extracted once into the cache."""
     listing = read_listing(recipe, root)
+    if recipe.features == "pixels":
+        return _as_pixels(recipe, listing)
     given = find_extracted(recipe, root)
     if given is None:
         given = _extracted_once(recipe, listing)
@@ -68,6 +74,12 @@ def photo_featuriser(recipe: DataRecipe, root: Path) -> Featurise:
     return featuriser_of(given)
 
 
+def pixel_featuriser(recipe: DataRecipe) -> Featurise:
+    """New photos → pixels, the middle of each, for a model that was trained end to end."""
+    view = middle(recipe.crop)
+    return lambda images: np.stack([unit(view(image.convert("RGB"))) for image in images])
+
+
 def find_extracted(recipe: DataRecipe, root: Path) -> Path | None:
     """The folder or file of features that a recipe names: as given, or inside root."""
     if recipe.extracted is None:
@@ -84,10 +96,23 @@ def find_extracted(recipe: DataRecipe, root: Path) -> Path | None:
 def kind_of(recipe: DataRecipe) -> Kind:
     if recipe.features == "pixels":
         raise ValueError(
-            f"data.features is pixels, which only scenes has; choose pooled or regions for "
-            f"{recipe.name}"
+            f"data.features is pixels, which {recipe.name} has none of; choose pooled or regions"
         )
     return recipe.features
+
+
+def _as_pixels(recipe: DataRecipe, listing: Listing) -> DataSet:
+    missing = [p.path for p in listing.photos if not p.path.is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"{missing[0]}: no such image ({len(missing)} of {len(listing.photos)} are missing); "
+            "see 'gaussmatch data check'"
+        )
+    return assemble(
+        listing,
+        lambda split, photos: PhotoPixels([p.path for p in photos], recipe.crop),
+        recipe.dev_images,
+    )
 
 
 def _check_shape(recipe: DataRecipe, array: Path, shape: tuple[int, ...]) -> None:

@@ -30,6 +30,11 @@ _NLTK = "|".join(
     ]
 )
 """What nltk's ``word_tokenize`` makes a word of in a lower-cased caption."""
+_QUOTES = [
+    normalizers.Replace(Regex(r'^"|(?<=[\s(\[{<])"'), "``"),
+    normalizers.Replace('"', "''"),
+]
+"""nltk tells opening quotes from closing ones."""
 
 
 class Vocabulary:
@@ -48,27 +53,29 @@ class Vocabulary:
     @staticmethod
     def build(captions: Iterable[str], min_count: int = 4, words: Words = "plain") -> Vocabulary:
         """The words of ``captions``, cut ``plain`` (runs of letters, runs of marks) or ``nltk``."""
-        tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
-        tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
-        tokenizer.pre_tokenizer = (
-            pre_tokenizers.Split(Regex(_NLTK), "removed", invert=True)
-            if words == "nltk"
-            else pre_tokenizers.Whitespace()
-        )
+        tokenizer = _tokenizer(models.WordLevel(unk_token=UNKNOWN), words, normalizers.NFKC())
         trainer = trainers.WordLevelTrainer(
             min_frequency=min_count, special_tokens=list(SPECIALS), show_progress=False
         )
         tokenizer.train_from_iterator(captions, trainer)
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{START} $A {END}",
-            special_tokens=[(t, tokenizer.token_to_id(t)) for t in (START, END)],
-        )
         if tokenizer.get_vocab_size() == len(SPECIALS):
             raise ValueError(
                 f"no word occurs {min_count} times in the training captions; "
                 "lower data.min_count or give more captions"
             )
         return Vocabulary(tokenizer)
+
+    @staticmethod
+    def of(words: Sequence[str]) -> Vocabulary:
+        """A published list of words: each has its place as its number, captions are cut as nltk.
+
+        >>> Vocabulary.of([*SPECIALS, "dog", "a", "``", "''"]).rows(['A "dog"'])
+        [[1, 5, 6, 4, 7, 2]]
+        """
+        if tuple(words[: len(SPECIALS)]) != SPECIALS or len(set(words)) != len(words):
+            raise ValueError(f"a vocabulary starts with {', '.join(SPECIALS)} and repeats no word")
+        numbers = {word: number for number, word in enumerate(words)}
+        return Vocabulary(_tokenizer(models.WordLevel(numbers, unk_token=UNKNOWN), "nltk"))
 
     @property
     def words(self) -> list[str]:
@@ -102,3 +109,20 @@ class Vocabulary:
             return Vocabulary(Tokenizer.from_file(os.fspath(path)))
         except Exception as error:  # tokenizers raises bare Exception
             raise ValueError(f"{path}: not a vocabulary of gaussmatch ({error})") from error
+
+
+def _tokenizer(model: models.WordLevel, words: Words, *first: normalizers.Normalizer) -> Tokenizer:
+    """Lower-case captions, cut into words, between start and end."""
+    tokenizer, nltk = Tokenizer(model), words == "nltk"
+    changes = [*first, normalizers.Lowercase(), *(_QUOTES if nltk else [])]
+    tokenizer.normalizer = normalizers.Sequence(changes)
+    tokenizer.pre_tokenizer = (
+        pre_tokenizers.Split(Regex(_NLTK), "removed", invert=True)
+        if nltk
+        else pre_tokenizers.Whitespace()
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{START} $A {END}",
+        special_tokens=[(word, SPECIALS.index(word)) for word in (START, END)],
+    )
+    return tokenizer

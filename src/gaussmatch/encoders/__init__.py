@@ -1,8 +1,22 @@
 """Encoders: what maps an input to a point, and the adaptation that makes it a Gaussian."""
 
 from gaussmatch.encoders.image import Projection
+from gaussmatch.encoders.pcme import PCMEImage, PCMEText
 from gaussmatch.encoders.probabilistic import Probabilistic
+from gaussmatch.encoders.pvse import PVSEImage, PVSEText
 from gaussmatch.encoders.text import Tokens, WordGRU, pad
 from gaussmatch.encoders.variance import Bound, Shape
 
-__all__ = ["Bound", "Probabilistic", "Projection", "Shape", "Tokens", "WordGRU", "pad"]
+__all__ = [
+    "Bound",
+    "PCMEImage",
+    "PCMEText",
+    "PVSEImage",
+    "PVSEText",
+    "Probabilistic",
+    "Projection",
+    "Shape",
+    "Tokens",
+    "WordGRU",
+    "pad",
+]

@@ -24,8 +24,9 @@ class Projection(nn.Module):
         backbone: pictures (n, 3, H, W) → features (n, feature_dim), trained end to end ("ft");
             ``None`` when the input is already a feature vector (n, feature_dim).
         normalise: L2-norm of the output.
+        normalise_features: L2-norm of the features, before the projection. The official code does
+            so with those of its backbone and not with given ones; that is what ``None`` means.
 
-    As in the official code, a backbone's features are L2-normalised first and given ones are not.
     ``embed`` is f_emb of the paper: the part that ``Probabilistic`` duplicates.
     """
 
@@ -37,14 +38,18 @@ class Projection(nn.Module):
         dim: int,
         backbone: nn.Module | None = None,
         normalise: bool = True,
+        normalise_features: bool | None = None,
     ) -> None:
         super().__init__()
         self.dim, self.normalise = dim, normalise
+        official = backbone is not None
+        self.normalise_features = official if normalise_features is None else normalise_features
         self.backbone = backbone
         self.embed = Linear(feature_dim, dim)
 
     def forward(self, images: Float[Tensor, "n ..."]) -> Float[Tensor, "n d"]:
-        if self.backbone is not None:
-            images = normalize(self.backbone(images), dim=-1)
-        point = self.embed(images)
+        features = images if self.backbone is None else self.backbone(images)
+        if self.normalise_features:
+            features = normalize(features, dim=-1)
+        point = self.embed(features)
         return normalize(point, dim=-1) if self.normalise else point

@@ -32,7 +32,7 @@ class TimmBackbone(nn.Module):
     def __init__(self, name: str, weights: str | Path | None = None) -> None:
         super().__init__()
         self.name = name
-        net = _create(name, weights).eval().requires_grad_(False)
+        net = pretrained(name, weights).eval().requires_grad_(False)
         self.net = net.to(memory_format=torch.channels_last)  # faster on a CPU
         self.width = int(self.net.num_features)
         self._transform = _transform(self.net)
@@ -125,24 +125,27 @@ def _timm() -> Any:
     return timm
 
 
-def _create(name: str, weights: str | Path | None) -> Any:
-    timm = _timm()
-    if not timm.is_model(name):
-        near = timm.list_models(f"*{name[:6]}*")[:5]
-        hint = f"; near are {', '.join(near)}" if near else ""
-        raise ValueError(f"timm has no backbone {name!r}{hint}")
+def create(name: str, classes: int | None = None) -> Any:
+    """A network of timm with random weights; with ``classes=0`` it has no classifier."""
+    return _known(name).create_model(name, **({} if classes is None else {"num_classes": classes}))
+
+
+def pretrained(name: str, weights: str | Path | None) -> Any:
+    """A network of timm with its weights: of a local file, or downloaded where none is given."""
+    timm = _known(name)
     if weights is None:
         try:
             return timm.create_model(name, pretrained=True)
         except Exception as error:  # the hub raises many kinds when offline
             raise OSError(
-                f"the weights of {name} cannot be downloaded ({type(error).__name__}); "
-                "give a local file with --weights (data.weights in a recipe)"
+                f"the weights of {name} cannot be downloaded ({type(error).__name__}); give a "
+                "local file with --weights (in a recipe data.weights, or model.backbone_weights "
+                "for training end to end)"
             ) from error
     if not Path(weights).is_file():
         raise FileNotFoundError(f"{weights}: no such file of weights")
+    net = create(name)
     try:
-        net = timm.create_model(name)
         timm.models.load_checkpoint(net, str(weights), weights_only=True)  # nothing is executed
         return net
     except Exception as error:  # safetensors, pickle and torch raise many kinds
@@ -150,6 +153,24 @@ def _create(name: str, weights: str | Path | None) -> Any:
         raise ValueError(
             f"{weights}: not the weights of {name} ({type(error).__name__}: {first})"
         ) from error
+
+
+def statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of the pixels, by channel, that a network was trained with."""
+    config = _known(name).get_pretrained_cfg(name)
+    if config is None:  # a network that timm has no weights of
+        return (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    return tuple(config.mean), tuple(config.std)
+
+
+def _known(name: str) -> Any:
+    """timm, if it has a network of this name."""
+    timm = _timm()
+    if not timm.is_model(name):
+        near = timm.list_models(f"*{name[:6]}*")[:5]
+        hint = f"; near are {', '.join(near)}" if near else ""
+        raise ValueError(f"timm has no backbone {name!r}{hint}")
+    return timm
 
 
 def _transform(net: Any, **changes: Any) -> Any:

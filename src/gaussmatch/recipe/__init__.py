@@ -14,17 +14,27 @@ from gaussmatch.recipe.load import (
     recipe_folder,
     recipe_parser,
 )
-from gaussmatch.recipe.model import ModelRecipe
+from gaussmatch.recipe.model import (
+    GeneratorRecipe,
+    ModelRecipe,
+    PCMERecipe,
+    PVSERecipe,
+    VSRNRecipe,
+)
 from gaussmatch.recipe.training import LossRecipe, TrainingRecipe
 from gaussmatch.recipe.whole import Recipe
 
 __all__ = [
     "DataName",
     "DataRecipe",
+    "GeneratorRecipe",
     "LossRecipe",
     "ModelRecipe",
+    "PCMERecipe",
+    "PVSERecipe",
     "Recipe",
     "TrainingRecipe",
+    "VSRNRecipe",
     "all_recipes",
     "find_recipe",
     "load_recipe",

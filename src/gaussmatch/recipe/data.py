@@ -22,7 +22,10 @@ class DataRecipe:
         size: how much of scenes: mini (for tests), tiny (a look), small, or full.
         seed: which scenes are drawn.
         features: what an image is to the encoder: one pooled vector, 36 region vectors, or pixels
-            (scenes only).
+            for a network that is trained end to end (model.backbone).
+        crop: with pixels of photos: side of the square that the network sees. In training a
+            random part of the photo, perhaps mirrored; else its middle, after the short side
+            became 256/224 of this.
         extracted: the features of photos: a folder made by ``gaussmatch extract``, or a .npy file
             with ``{stem}_files.txt`` beside it; a path, or a name inside root. None extracts them
             once, into the cache.
@@ -40,6 +43,7 @@ class DataRecipe:
     size: Literal["mini", "tiny", "small", "full"] = "full"
     seed: int = 0
     features: Literal["pooled", "regions", "pixels"] = "pooled"
+    crop: int = 224
     extracted: str | None = None
     backbone: str = "resnet50"
     weights: str | None = None
@@ -50,5 +54,8 @@ class DataRecipe:
     words: Literal["plain", "nltk"] = "plain"
 
     def __post_init__(self) -> None:
+        positive("data", self, "crop")
+        if self.name == "precomputed" and self.features == "pixels":
+            raise ValueError("data.features is pixels, but precomputed holds features only")
         if self.dev_images is not None:
             positive("data", self, "dev_images")

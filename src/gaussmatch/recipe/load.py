@@ -27,9 +27,9 @@ def load_recipe(recipe: str | os.PathLike[str], overrides: Sequence[str] = ()) -
     parser = recipe_parser()
     try:
         made = parser.instantiate(parser.parse_args(["--config", str(path), *overrides]))
+        return Recipe(made.title, made.data, made.model, made.loss, made.training)
     except (ArgumentError, ValueError) as error:
         raise ValueError(f"recipe {path}: {' '.join(str(error).split())}") from error
-    return Recipe(made.title, made.data, made.model, made.loss, made.training)
 
 
 def find_recipe(recipe: str | os.PathLike[str]) -> Path:

@@ -2,15 +2,117 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from gaussmatch.encoders.backbone import NormMode
+from gaussmatch.encoders.bigru import State
+from gaussmatch.encoders.graph import NormOver
 from gaussmatch.encoders.variance import Bound, Shape
+from gaussmatch.encoders.vsrn import Duplicate
 from gaussmatch.recipe.checks import positive
 
 SimilarityName = Literal[
-    "cosine", "kl", "reverse_kl", "min_kl", "wasserstein", "wasserstein_literal", "csd"
+    "cosine",
+    "kl",
+    "reverse_kl",
+    "min_kl",
+    "wasserstein",
+    "wasserstein_literal",
+    "csd",
+    "mil",
+    "match_prob",
 ]
+
+
+@dataclass(frozen=True)
+class GeneratorRecipe:
+    """The network that tells captions, for loss.generation.
+
+    Args:
+        used: make one; published checkpoints have none.
+        hidden: width of its GRUs.
+        word_dim: width of its word vectors.
+        dropout: of its inputs.
+        longest: captions are cut at so many words, start and end included.
+    """
+
+    used: bool = True
+    hidden: int = 512
+    word_dim: int = 300
+    dropout: float = 0.2
+    longest: int = 60
+
+    def __post_init__(self) -> None:
+        positive("model.vsrn.generator", self, "hidden", "word_dim")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"model.vsrn.generator.dropout must be in [0, 1), got {self.dropout}")
+        if self.longest < 2:
+            raise ValueError(f"model.vsrn.generator.longest must be 2 or more, got {self.longest}")
+
+
+@dataclass(frozen=True)
+class VSRNRecipe:
+    """What only VSRN has.
+
+    Args:
+        blocks: graph-reasoning blocks.
+        over: the L2-norm of the regions runs over features, or over regions as in the published
+            code (needed for its weights).
+        batch_norm: the Flickr30K variant: BatchNorm after the GRU, no first L2-norm.
+        duplicate: what a probabilistic model doubles: the GRU over regions, or all before it too.
+        generator: the network of loss.generation.
+    """
+
+    blocks: int = 4
+    over: NormOver = "features"
+    batch_norm: bool = False
+    duplicate: Duplicate = "gru"
+    generator: GeneratorRecipe = field(default_factory=GeneratorRecipe)
+
+    def __post_init__(self) -> None:
+        positive("model.vsrn", self, "blocks")
+
+
+@dataclass(frozen=True)
+class PVSERecipe:
+    """What only PVSE has.
+
+    Args:
+        embeddings: K points for each item.
+        dropout: of words, global features and residuals.
+        state: what of the caption's GRU is taken: both final states, or both at the last token
+            (the published checkpoints).
+    """
+
+    embeddings: int = 2
+    dropout: float = 0.0
+    state: State = "final"
+
+    def __post_init__(self) -> None:
+        positive("model.pvse", self, "embeddings")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"model.pvse.dropout must be in [0, 1), got {self.dropout}")
+
+
+@dataclass(frozen=True)
+class PCMERecipe:
+    """What only PCME has.
+
+    Args:
+        samples: drawn of each Gaussian; a match probability is a mean over their pairs.
+        scale: a of the logits b − a·distance, at the start; it is learned.
+        shift: b of them, at the start; it is learned.
+        state: what of the caption's GRUs is taken, as in model.pvse.
+    """
+
+    samples: int = 7
+    scale: float = 15.0
+    shift: float = 15.0
+    state: State = "final"
+
+    def __post_init__(self) -> None:
+        positive("model.pcme", self, "samples", "scale")
 
 
 @dataclass(frozen=True)
@@ -18,7 +120,7 @@ class ModelRecipe:
     """Which model.
 
     Args:
-        system: vse++.
+        system: vse++, vsrn (on region features), pvse or pcme.
         dim: D, the dimension of the joint space.
         word_dim: width of the word vectors.
         normalise: L2-norm of the means.
@@ -26,11 +128,23 @@ class ModelRecipe:
         shape: of the Gaussians.
         bound: how variances are kept in [0.1, 10].
         similarity: between an image and a caption.
-        backbone: train this network end to end on pixels (scenenet); none for given features.
+        backbone: train this network end to end on pixels: scenenet, or any network of timm; none
+            for given features.
+        backbone_weights: a local file of the weights it starts with; none takes those that come
+            with scenenet, or downloads timm's. A run named in training.start_from goes first.
+        backbone_norm: what its batch normalisation does in training: frozen keeps the running
+            statistics, train takes those of each batch and updates the running ones.
+        checkpointing: compute a backbone's activations again in the backward pass: less memory,
+            more time.
+        normalise_features: L2-norm of the features before the projection; none as the official
+            code has it: a backbone's are normalised, given ones are not.
         feature_dim: width of the image features; found from the data when none.
+        vsrn: what only VSRN has.
+        pvse: what only PVSE has.
+        pcme: what only PCME has.
     """
 
-    system: Literal["vse++"] = "vse++"
+    system: Literal["vse++", "vsrn", "pvse", "pcme"] = "vse++"
     dim: int = 1024
     word_dim: int = 300
     normalise: bool = True
@@ -39,12 +153,64 @@ class ModelRecipe:
     bound: Bound = "clamp"
     similarity: SimilarityName = "cosine"
     backbone: str | None = None
+    backbone_weights: str | None = None
+    backbone_norm: NormMode = "frozen"
+    checkpointing: bool = False
+    normalise_features: bool | None = None
     feature_dim: int | None = None
+    vsrn: VSRNRecipe = field(default_factory=VSRNRecipe)
+    pvse: PVSERecipe = field(default_factory=PVSERecipe)
+    pcme: PCMERecipe = field(default_factory=PCMERecipe)
 
     def __post_init__(self) -> None:
-        if self.probabilistic == (self.similarity == "cosine"):
+        positive("model", self, "dim", "word_dim")
+        if self.system in UNADAPTED:
+            self._check_own()
+        elif self.similarity in ("mil", "match_prob"):
+            raise ValueError(
+                f"model.similarity {self.similarity!r} is not for model.system {self.system!r}: "
+                "mil compares the embeddings of pvse, match_prob the Gaussians of pcme"
+            )
+        elif self.probabilistic == (self.similarity == "cosine"):
             raise ValueError(
                 f"model.probabilistic is {str(self.probabilistic).lower()} but model.similarity is "
                 f"{self.similarity!r}: a point model takes cosine, a probabilistic one any other"
             )
-        positive("model", self, "dim", "word_dim")
+        if self.system == "vsrn" and self.backbone is not None:
+            raise ValueError("model.backbone: vsrn takes region features, set it to none")
+        if self.backbone is None and (self.backbone_weights is not None or self.checkpointing):
+            name = "checkpointing" if self.checkpointing else "backbone_weights"
+            raise ValueError(f"model.{name} is set, but model.backbone is not: name the network")
+
+    @property
+    def has_variance(self) -> bool:
+        """Whether its items are Gaussians rather than points."""
+        return self.probabilistic or self.system == "pcme"
+
+    def _check_own(self) -> None:
+        """The systems that the paper compares with but does not adapt."""
+        if self.probabilistic:
+            raise ValueError(
+                f"model.probabilistic is not for {self.system}: "
+                + ("its Gaussians" if self.system == "pcme" else "its several points")
+                + " are its own; leave it out"
+            )
+        if self.dim % 2:
+            raise ValueError(f"model.dim must be even for {self.system}, got {self.dim}")
+        one = self.pvse.embeddings == 1
+        if self.system == "pvse" and self.similarity not in ("mil", *(["cosine"] if one else [])):
+            raise ValueError(
+                f"model.similarity is {self.similarity!r}, but pvse has "
+                f"{self.pvse.embeddings} embeddings an item: it takes mil"
+                + (" or cosine" if one else "")
+            )
+        if self.system == "pcme" and self.similarity in ("mil", "cosine"):
+            raise ValueError(
+                f"model.similarity {self.similarity!r} would never train the variances of pcme: "
+                "take match_prob or another that sees them ('gaussmatch evaluate --similarity "
+                "cosine' ranks by the means)"
+            )
+
+
+UNADAPTED = ("pvse", "pcme")
+"""Systems that ``probabilistic``, the paper's adaptation, is not for."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from gaussmatch.losses import Mining
 from gaussmatch.recipe.checks import positive
+
+PrecisionName = Literal["float32", "auto", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True)
@@ -17,12 +20,18 @@ class LossRecipe:
         mining: which negatives count.
         warmup_epochs: epochs with all negatives (sum) first; one of them prevents the collapse.
         same_image_negatives: count other captions of an image as its negatives (official VSE++).
+        generation: weight of telling the caption from the regions (vsrn).
     """
 
     margin: float = 0.2
     mining: Mining = "hardest"
     warmup_epochs: int = 0
     same_image_negatives: bool = False
+    generation: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.generation < 0:
+            raise ValueError(f"loss.generation must not be negative, got {self.generation}")
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,13 @@ class TrainingRecipe:
         seed: of the weights and of the order of the data.
         workers: processes that read images; 0 reads in the training process.
         device: cpu, cuda, mps, or auto for the best there is.
+        start_from: begin with the weights and the vocabulary of another run: its folder, or the
+            name of a recipe, whose loss and schedule then train this model on frozen features
+            first, into the folder frozen of this run.
+        backbone_rate: factor on the learning rate for model.backbone; 0 leaves it as it is.
+        precision: of the networks in training: float32; bfloat16 or float16 (mixed: weights and
+            scores stay float32); auto takes what a GPU has, and float32 elsewhere.
+        steps: gradient steps in an epoch; none takes all pairs.
         bucket: put captions of like length in a batch. Faster with long captions, but the
             negatives are then of like length too, so it is off unless asked for.
     """
@@ -52,9 +68,19 @@ class TrainingRecipe:
     seed: int = 0
     workers: int = 0
     device: str = "auto"
+    start_from: str | None = None
+    backbone_rate: float = 1.0
+    precision: PrecisionName = "float32"
+    steps: int | None = None
     bucket: bool = False
 
     def __post_init__(self) -> None:
         positive("training", self, "epochs", "learning_rate", "decay_epoch", "decay", "clip")
+        if self.steps is not None:
+            positive("training", self, "steps")
+        if self.backbone_rate < 0:
+            raise ValueError(
+                f"training.backbone_rate must not be negative, got {self.backbone_rate}"
+            )
         if self.batch_size < 2:
             raise ValueError(f"training.batch_size must be at least 2, got {self.batch_size}")

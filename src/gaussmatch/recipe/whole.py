@@ -23,5 +23,19 @@ class Recipe:
     loss: LossRecipe = field(default_factory=LossRecipe)
     training: TrainingRecipe = field(default_factory=TrainingRecipe)
 
+    def __post_init__(self) -> None:
+        if self.loss.generation and not (
+            self.model.system == "vsrn" and self.model.vsrn.generator.used
+        ):
+            raise ValueError(
+                f"loss.generation is {self.loss.generation}, but only a model with a generator "
+                "tells captions: model.system vsrn with model.vsrn.generator.used true"
+            )
+        if (self.model.backbone is not None) != (self.data.features == "pixels"):
+            raise ValueError(
+                f"model.backbone is {self.model.backbone or 'none'} but data.features is "
+                f"{self.data.features}: a backbone takes pixels, and pixels need a backbone"
+            )
+
     def save(self, path: str | os.PathLike[str]) -> None:
         write_text(path, yaml.safe_dump(asdict(self), sort_keys=False, allow_unicode=True))

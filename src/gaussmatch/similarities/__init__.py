@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gaussmatch.similarities.base import Lifted, Similarity
 from gaussmatch.similarities.cosine import Cosine
 from gaussmatch.similarities.csd import CSD
 from gaussmatch.similarities.divergence import KL, MinKL, ReverseKL
+from gaussmatch.similarities.match_prob import MatchProb
+from gaussmatch.similarities.mil import MIL
 from gaussmatch.similarities.wasserstein import Wasserstein, WassersteinLiteral
 
 SIMILARITIES: dict[str, type[Similarity]] = {
-    s.name: s for s in (Cosine, KL, ReverseKL, MinKL, Wasserstein, WassersteinLiteral, CSD)
+    s.name: s
+    for s in (
+        Cosine,
+        KL,
+        ReverseKL,
+        MinKL,
+        Wasserstein,
+        WassersteinLiteral,
+        CSD,
+        MIL,
+        MatchProb,
+    )
 }
 
 __all__ = ["SIMILARITIES", "Lifted", "Similarity", "similarity"]
 
 
-def similarity(name: str) -> Similarity:
-    """The similarity called ``name``.
+def similarity(name: str, **settings: Any) -> Similarity:
+    """The similarity called ``name``, with its settings if it has any (match_prob: ``samples``).
 
     >>> similarity("kl")
     similarity('kl')
@@ -26,4 +41,4 @@ def similarity(name: str) -> Similarity:
     """
     if name not in SIMILARITIES:
         raise ValueError(f"no similarity {name!r}; choose {', '.join(SIMILARITIES)}")
-    return SIMILARITIES[name]()
+    return SIMILARITIES[name](**settings)

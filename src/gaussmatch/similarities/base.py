@@ -37,6 +37,9 @@ class Similarity(ABC):
     needs_variance: ClassVar[bool] = True
     """Whether point embeddings are refused."""
 
+    several: ClassVar[bool] = False
+    """Whether an item may be several embeddings, (n, K, D)."""
+
     no_lift: ClassVar[str | None] = None
     """Why an index cannot hold it as plain vectors, or ``None`` where it can."""
 
@@ -106,8 +109,11 @@ class Similarity(ABC):
     ) -> tuple[Gaussian, Gaussian]:
         """Check that the two sides fit, and give them one shape where one is a sphere."""
         for side, g in (("images", images), ("captions", captions)):
-            if g.mean.ndim != 2:
-                raise ValueError(f"{side} must be a batch (n, D), got {tuple(g.mean.shape)}")
+            if g.mean.ndim != 2 and not (self.several and g.mean.ndim == 3):
+                raise ValueError(
+                    f"{side} must be a batch (n, D), got {tuple(g.mean.shape)}"
+                    + ("; mil compares several embeddings" if g.mean.ndim == 3 else "")
+                )
             if self.needs_variance and g.is_point:
                 raise ValueError(f"{self.name} compares distributions, but the {side} are points")
         if images.dim != captions.dim:

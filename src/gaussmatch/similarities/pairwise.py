@@ -12,19 +12,25 @@ from gaussmatch.gaussian import Gaussian
 from gaussmatch.similarities import base
 from gaussmatch.similarities.base import Lifted, Similarity, wide
 
+COLUMNS = 1024
+"""Captions of one block, at most."""
+
 
 class PairwiseSimilarity(Similarity):
     """A similarity with ``matrix`` and ``paired`` but without a lift: the best or the mean over
     several vectors of each item.
 
-    Give ``scores``, ``pair_scores`` and ``no_lift``. Evaluation takes it block by block; an index
-    can only scan it, and ``lift_images`` tells why.
+    Give ``scores``, ``pair_scores`` and ``no_lift``; where items are turned into vectors first,
+    also ``represent``. Evaluation takes it block by block; an index can only scan it, and
+    ``lift_images`` tells why.
     """
 
     metric = "inner_product"
     shift_invariant = False
-    per_pair: int = 1
-    """How many numbers ``scores`` holds at once for one pair: sets the size of a block."""
+
+    def represent(self, images: Gaussian, captions: Gaussian) -> tuple[Gaussian, Gaussian]:
+        """Both sides as ``scores`` takes them, (n, D) or (n, K, D): once for a whole matrix."""
+        return images, captions
 
     @abstractmethod
     def scores(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n m"]:
@@ -40,19 +46,35 @@ class PairwiseSimilarity(Similarity):
     lift_captions = lift_images
 
     def matrix(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n m"]:
-        images, captions = self.prepare(images, captions, paired=False)
-        dtype, result = wide(images), torch.promote_types(images.dtype, torch.float32)
-        per_row = max(1, len(captions) * dtype.itemsize * 3 * self.per_pair)
-        rows = max(1, base.BLOCK_BYTES // per_row)
-        wider = captions.to(dtype)
-        blocks = [
-            self.scores(images[i : i + rows].to(dtype), wider).to(result)
-            for i in range(0, len(images), rows)
+        images, captions, result = self._represented(images, captions, paired=False)
+        dtype, per_pair = wide(images), images.shape[1:].numel() * captions.shape[1:].numel()
+        width = min(COLUMNS, len(captions))
+        height = max(1, base.BLOCK_BYTES // max(1, width * dtype.itemsize * 3 * per_pair))
+        rows = [
+            torch.cat(
+                [
+                    self.scores(
+                        images[i : i + height].to(dtype), captions[j : j + width].to(dtype)
+                    ).to(result)
+                    for j in range(0, len(captions), width)
+                ],
+                1,
+            )
+            for i in range(0, len(images) if width else 0, height)
         ]
-        empty = images.mean.new_zeros(0, len(captions), dtype=result)
-        return torch.cat(blocks) if blocks else empty
+        empty = images.mean.new_zeros(len(images), len(captions), dtype=result)
+        return torch.cat(rows) if rows else empty
 
     def paired(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n"]:
-        images, captions = self.prepare(images, captions, paired=True)
-        dtype, result = wide(images), torch.promote_types(images.dtype, torch.float32)
+        images, captions, result = self._represented(images, captions, paired=True)
+        dtype = wide(images)
         return self.pair_scores(images.to(dtype), captions.to(dtype)).to(result)
+
+    def _represented(
+        self, images: Gaussian, captions: Gaussian, *, paired: bool
+    ) -> tuple[Gaussian, Gaussian, torch.dtype]:
+        """Checked, in single precision at least, and what the scores are given back in."""
+        images, captions = self.prepare(images, captions, paired=paired)
+        result = torch.promote_types(images.dtype, torch.float32)
+        images, captions = self.represent(images.to(result), captions.to(result))
+        return images, captions, result

@@ -30,11 +30,13 @@ def save_checkpoint(
     optimiser: torch.optim.Optimizer,
     schedule: torch.optim.lr_scheduler.LRScheduler,
     progress: Progress,
+    scaler: torch.amp.GradScaler,
 ) -> None:
     state = {
         "matcher": matcher.state_dict(),
         "optimiser": optimiser.state_dict(),
         "schedule": schedule.state_dict(),
+        "scaler": scaler.state_dict(),
         "progress": vars(progress),
         "random": _random_states(),
     }
@@ -47,6 +49,7 @@ def load_checkpoint(
     matcher: Matcher,
     optimiser: torch.optim.Optimizer,
     schedule: torch.optim.lr_scheduler.LRScheduler,
+    scaler: torch.amp.GradScaler,
 ) -> Progress:
     """Put everything back as it was; nothing in the file is executed."""
     try:
@@ -54,6 +57,8 @@ def load_checkpoint(
         matcher.load_state_dict(state["matcher"])
         optimiser.load_state_dict(state["optimiser"])
         schedule.load_state_dict(state["schedule"])
+        if scaler.is_enabled():
+            scaler.load_state_dict(state["scaler"])
         _restore_random_states(state["random"])
         return Progress(**state["progress"])
     except FileNotFoundError:

@@ -20,7 +20,7 @@ class RunLog:
 
     def __init__(self, folder: Path, epochs_done: int = 0) -> None:
         self._path = folder / "log.jsonl"
-        kept = [r for r in read_log(folder) if r["epoch"] <= epochs_done]
+        kept = [r for r in read_log(folder) if r["epoch"] <= epochs_done] if epochs_done else []
         write_text(self._path, "".join(json.dumps(r) + "\n" for r in kept))
         self._board = _board(folder / "tensorboard", kept[-1]["step"] if kept else 0)
 

@@ -12,17 +12,26 @@ from tqdm import tqdm
 
 from gaussmatch.data import DataSet, load_data
 from gaussmatch.data.batches import Batch, Batches, Waiting
-from gaussmatch.data.vocabulary import Vocabulary
 from gaussmatch.evaluation.retrieval import recalls
-from gaussmatch.model import Matcher, build
+from gaussmatch.model import Matcher
 from gaussmatch.recipe import Recipe
 from gaussmatch.run import Model, load, save_weights
 from gaussmatch.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from gaussmatch.training.collapse import CollapseWarning, CollapseWatch
 from gaussmatch.training.folder import check_folder, is_finished, write_metrics
 from gaussmatch.training.log import RunLog
+from gaussmatch.training.memory import tell_memory
 from gaussmatch.training.objective import Objective, total
-from gaussmatch.training.setup import choose_device, seed_everything, with_feature_dim
+from gaussmatch.training.precision import Precision
+from gaussmatch.training.setup import adam, choose_device, seed_everything, with_feature_dim
+from gaussmatch.training.start import (
+    begin,
+    frozen_recipe,
+    is_run,
+    origin_folder,
+    resumable,
+    tell_start,
+)
 
 REPORT_EVERY = 20
 """Steps between two records of the loss."""
@@ -44,16 +53,19 @@ def train(
     check_folder(out, recipe, resume)
     if resume and is_finished(out):
         return load(out)
+    checkpoint = out / "checkpoint.pt"
+    resumed = resume and checkpoint.exists()
+    origin = None if resumed else _origin(recipe, out, progress_bar)
     data = data if data is not None else load_data(recipe.data)
     recipe = with_feature_dim(recipe, data.train)
-    settings = recipe.training
+    settings, device = recipe.training, choose_device(recipe.training.device)
 
     seed_everything(settings.seed)
-    vocabulary = Vocabulary.build(data.train.captions, recipe.data.min_count, recipe.data.words)
-    matcher = build(recipe.model, len(vocabulary)).to(choose_device(settings.device))
-    model = Model(recipe, vocabulary, matcher)
-    optimiser = torch.optim.Adam(matcher.parameters(), lr=settings.learning_rate)
+    model = resumable(recipe, out) if resumed else begin(recipe, data.train, origin)
+    vocabulary, matcher = model.vocabulary, model.matcher.to(device)
+    optimiser = adam(matcher, settings)
     schedule = torch.optim.lr_scheduler.StepLR(optimiser, settings.decay_epoch, settings.decay)
+    precision = Precision(settings.precision, device)
     batches = Batches(
         data.train,
         vocabulary,
@@ -61,15 +73,25 @@ def train(
         settings.seed,
         settings.workers,
         settings.bucket,
+        settings.steps,
     )
 
-    progress, checkpoint = Progress(), out / "checkpoint.pt"
-    if resume and checkpoint.exists():
-        progress = load_checkpoint(checkpoint, matcher, optimiser, schedule)
+    progress = Progress()
+    if resumed:
+        progress = load_checkpoint(checkpoint, matcher, optimiser, schedule, precision.scaler)
     recipe.save(out / "recipe.yaml")
     vocabulary.save(out / "vocabulary.json")
     log = RunLog(out, progress.epoch)
-    steps = Steps(recipe, matcher, optimiser, log, progress)
+    steps = Steps(recipe, matcher, optimiser, log, progress, precision)
+    if not resumed and recipe.model.backbone is not None:
+        tell_memory(matcher, data.train, settings.batch_size, precision, log)
+    if origin is not None:
+        dev = recalls(matcher.similarity, *model.encode_pairs(data.dev), data.dev)
+        tell_start(origin_folder(recipe, out), dev["rsum"])
+        log.write("start", 0, 0, **dev)
+        progress.best_rsum = dev["rsum"]
+        save_weights(matcher, out / "model.safetensors")
+        write_metrics(out, epoch=0, dev=dev, finished=False)
 
     while progress.epoch < settings.epochs:
         epoch = progress.epoch + 1
@@ -96,10 +118,20 @@ def train(
             save_weights(matcher, out / "model.safetensors")
             write_metrics(out, epoch=epoch, dev=dev, finished=False)
         progress.epoch = epoch
-        save_checkpoint(checkpoint, matcher, optimiser, schedule, progress)
+        save_checkpoint(checkpoint, matcher, optimiser, schedule, progress, precision.scaler)
     log.close()
     write_metrics(out, finished=True)
     return load(out)
+
+
+def _origin(recipe: Recipe, out: Path, progress_bar: bool) -> Model | None:
+    """The best model of the run to start from; a run that is only named is trained first."""
+    if recipe.training.start_from is None:
+        return None
+    folder = origin_folder(recipe, out)
+    if is_run(recipe.training.start_from):
+        return load(folder)
+    return train(frozen_recipe(recipe), folder, resume=True, progress_bar=progress_bar)
 
 
 @dataclass
@@ -111,6 +143,7 @@ class Steps:
     optimiser: torch.optim.Optimizer
     log: RunLog
     progress: Progress
+    precision: Precision
     watch: CollapseWatch = field(default_factory=CollapseWatch)
 
     def epoch(self, epoch: int, bar: tqdm[Batch]) -> float:
@@ -144,8 +177,9 @@ class Steps:
 
     def step(self, objective: Objective, batch: Batch) -> dict[str, float]:
         """One gradient step; returns the terms of the loss before it."""
-        device = next(self.matcher.parameters()).device
-        terms = objective(self.matcher, batch.to(device))
+        batch = batch.to(self.precision.device)
+        with self.precision.forward():
+            terms = objective(self.matcher, batch)
         loss = total(terms)
         if not loss.isfinite():
             found = ", ".join(f"{name} {float(value.detach())}" for name, value in terms.items())
@@ -153,8 +187,5 @@ class Steps:
                 f"the loss is {float(loss.detach())} at step {self.progress.step} ({found}); lower "
                 "training.learning_rate, or look for outliers in the features"
             )
-        self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.matcher.parameters(), self.recipe.training.clip)
-        self.optimiser.step()
+        self.precision.step(loss, self.optimiser, self.recipe.training.clip)
         return {name: float(value.detach()) for name, value in terms.items()}

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from gaussmatch.data.batches import Batch
+from gaussmatch.encoders.generator import CaptionGenerator
 from gaussmatch.encoders.observe import observe
 from gaussmatch.encoders.text import Tokens
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.losses import TripletLoss, negatives
+from gaussmatch.losses import TripletLoss, generation_loss, lesson, negatives
 from gaussmatch.model import Matcher
 from gaussmatch.recipe import LossRecipe
 
@@ -41,7 +42,18 @@ class Term:
     watches: tuple[str, ...] = ()
 
 
-TERMS: dict[str, Term] = {}
+def _generation(outcome: Outcome) -> Tensor:
+    """The caption's words, told from the regions of its image after the graph (VSRN)."""
+    generator = outcome.matcher.get_submodule("heads.generator")
+    assert isinstance(generator, CaptionGenerator)
+    given, wanted = lesson(outcome.tokens.ids, outcome.tokens.lengths, generator.longest)
+    logits = generator(outcome.seen[REGIONS], given)
+    return generation_loss(logits, wanted.data, captions=len(outcome.tokens.lengths))
+
+
+REGIONS = "image.reasoning.graph"
+
+TERMS: dict[str, Term] = {"generation": Term(_generation, watches=(REGIONS,))}
 """Terms by name. A recipe gives each its weight; 0 leaves it out."""
 
 

@@ -1,4 +1,4 @@
-"""What is settled before the first step: seeds, the device, the width of the features."""
+"""What is settled before the first step: seeds, device, width of the features, rates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from gaussmatch.data.pairs import Pairs
-from gaussmatch.recipe import Recipe
+from gaussmatch.model import Matcher
+from gaussmatch.recipe import Recipe, TrainingRecipe
 
 
 def seed_everything(seed: int) -> None:
@@ -37,3 +38,17 @@ def with_feature_dim(recipe: Recipe, pairs: Pairs) -> Recipe:
             f"model.feature_dim is {recipe.model.feature_dim}, but {pairs.name} has {width}"
         )
     return replace(recipe, model=replace(recipe.model, feature_dim=width))
+
+
+def adam(matcher: Matcher, settings: TrainingRecipe) -> torch.optim.Adam:
+    """Adam at one rate, but for a backbone at ``backbone_rate`` times it, or not at all."""
+    inside = {id(p) for name, p in matcher.named_parameters() if ".backbone." in name}
+    rest = [p for p in matcher.parameters() if id(p) not in inside]
+    groups = [{"params": rest, "lr": settings.learning_rate}]
+    backbone = [p for p in matcher.parameters() if id(p) in inside]
+    if backbone and settings.backbone_rate > 0:
+        rate = settings.backbone_rate * settings.learning_rate
+        groups.append({"params": backbone, "lr": rate})
+    for p in backbone:
+        p.requires_grad_(settings.backbone_rate > 0)
+    return torch.optim.Adam(groups)

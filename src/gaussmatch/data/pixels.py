@@ -1,0 +1,80 @@
+"""Photos as pixels, for networks that are trained end to end.
+
+In training a random part of the photo, perhaps mirrored, at every visit; else its middle. This is
+what the official VSE++ does (torchvision's ``RandomResizedCrop`` and flip; ``Resize``,
+``CenterCrop``). Values are in [0, 1]: a backbone normalises them its own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from gaussmatch.data.pictures import open_picture
+from gaussmatch.encoders.torchvision_compat import make_importable
+
+ROOM = 256 / 224
+"""The short side of a photo before its middle is cut out, as a multiple of the crop's side."""
+
+View = Callable[[Image.Image], Image.Image]
+
+
+class PhotoPixels:
+    """An ``ImageSource`` of photos that are decoded when asked for: (3, crop, crop) in [0, 1]."""
+
+    def __init__(self, paths: Sequence[Path], crop: int) -> None:
+        self._paths = paths
+        self._middle, self._part = middle(crop), part(crop)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return unit(self._middle(open_picture(self._paths[index])))
+
+    def random_view(self, index: int, seed: int) -> np.ndarray:
+        """A random part of the photo, perhaps mirrored; the same for the same seed."""
+        photo = open_picture(self._paths[index])
+        with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
+            torch.manual_seed(seed)
+            return unit(self._part(photo))
+
+    def picture(self, index: int) -> Image.Image | None:
+        return open_picture(self._paths[index]) if self._paths[index].is_file() else None
+
+
+def middle(crop: int) -> View:
+    """The view for evaluation: short side to 256/224 of the crop, then the middle."""
+    t = _transforms()
+    view: View = t.Compose([t.Resize(round(ROOM * crop)), t.CenterCrop(crop)])
+    return view
+
+
+def part(crop: int) -> View:
+    """The view for training: 8–100 % of the area, sides 3:4 to 4:3, mirrored half of the time."""
+    t = _transforms()
+    view: View = t.Compose([t.RandomResizedCrop(crop), t.RandomHorizontalFlip()])
+    return view
+
+
+def unit(picture: Image.Image) -> np.ndarray:
+    """A picture as float32 (3, h, w) in [0, 1]."""
+    array = np.asarray(picture.convert("RGB"), dtype=np.float32)
+    return np.ascontiguousarray(array.transpose(2, 0, 1)) / np.float32(255)
+
+
+def _transforms() -> Any:
+    make_importable()
+    try:
+        from torchvision import transforms
+    except ImportError as error:
+        raise ImportError(
+            f"pixels of photos need torchvision, which comes with timm ({error}); install it "
+            "with: pip install 'gaussmatch[vision]'"
+        ) from error
+    return transforms

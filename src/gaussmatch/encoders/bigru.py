@@ -1,0 +1,55 @@
+"""A GRU that reads a sequence both ways, as PVSE and PCME have it for captions."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+State = Literal["final", "last-token"]
+
+
+class BiGRU(nn.Module):
+    """Two GRUs of D/2 over a padded sequence, one each way; their states side by side (n, D).
+
+    Args:
+        state: ``final`` takes each GRU's state after the whole sequence. ``last-token`` takes both
+            at the last real step, where the backward one has read a single word; the published
+            checkpoints of PCME, and those of PVSE (its ``--legacy``), were trained so.
+
+    Sequences are packed, so padding costs no time and cannot change the result.
+    """
+
+    def __init__(self, input_dim: int, dim: int, state: State = "final") -> None:
+        super().__init__()
+        if dim % 2:
+            raise ValueError(f"a GRU each way needs an even dim, got {dim}")
+        if state not in ("final", "last-token"):
+            raise ValueError(f"no state {state!r}; choose final or last-token")
+        self.state = state
+        self.rnn = nn.GRU(input_dim, dim // 2, bidirectional=True, batch_first=True)
+
+    def forward(
+        self, sequence: Float[Tensor, "n t w"], lengths: Int[Tensor, "n"]
+    ) -> Float[Tensor, "n d"]:
+        packed = pack_padded_sequence(
+            sequence, lengths.cpu(), batch_first=True, enforce_sorted=False
+        )
+        outputs, states = self.rnn(packed)
+        if self.state == "final":
+            return torch.cat([states[0], states[1]], -1)
+        padded, _ = pad_packed_sequence(outputs, batch_first=True)
+        return padded[torch.arange(len(lengths), device=padded.device), lengths - 1]
+
+
+def padding_of(lengths: Int[Tensor, "n"], width: int) -> Bool[Tensor, "n width"]:
+    """True where a padded sequence holds no word.
+
+    >>> padding_of(torch.tensor([1, 3]), 3)
+    tensor([[False,  True,  True],
+            [False, False, False]])
+    """
+    return torch.arange(width, device=lengths.device) >= lengths[:, None]

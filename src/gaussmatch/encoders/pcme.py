@@ -1,0 +1,92 @@
+"""PCME: a Gaussian for each image and each caption, whose spread has attention of its own."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gaussmatch.encoders.bigru import BiGRU, State, padding_of
+from gaussmatch.encoders.image import Linear
+from gaussmatch.encoders.pie import Attention
+from gaussmatch.encoders.pvse import PVSEImage, PVSEText
+from gaussmatch.encoders.text import Tokens
+from gaussmatch.gaussian import Gaussian
+
+
+class ImageSpread(nn.Module):
+    """ln σ = linear(attention over the local features) + linear(their mean): (n, D), unbounded."""
+
+    def __init__(self, feature_dim: int, dim: int) -> None:
+        super().__init__()
+        self.attention = Attention(feature_dim)
+        self.attended = Linear(feature_dim, dim)
+        self.pooled = nn.Linear(feature_dim, dim)
+
+    def forward(
+        self, local: Float[Tensor, "n r f"], pooled: Float[Tensor, "n f"]
+    ) -> Float[Tensor, "n d"]:
+        out: Tensor = self.attended(self.attention(local).squeeze(1)) + self.pooled(pooled)
+        return out
+
+
+class TextSpread(nn.Module):
+    """ln σ = linear(attention over the words) + a bi-directional GRU of its own: (n, D)."""
+
+    def __init__(self, word_dim: int, dim: int, state: State) -> None:
+        super().__init__()
+        self.attention = Attention(word_dim)
+        self.attended = Linear(word_dim, dim)
+        self.embed = BiGRU(word_dim, dim, state)
+
+    def forward(self, words: Float[Tensor, "n t w"], tokens: Tokens) -> Float[Tensor, "n d"]:
+        padding = padding_of(tokens.lengths, words.shape[1])
+        attended = self.attention(words, padding).squeeze(1)
+        out: Tensor = self.attended(attended) + self.embed(words, tokens.lengths)
+        return out
+
+
+class PCMEImage(PVSEImage):
+    """The mean is that of PVSE with K = 1 and no dropout; the log-variance is 2 ln σ.
+
+    Nothing bounds it, as in the official code; the loss term ``vib`` holds it. Arguments as of
+    ``PVSEImage``.
+
+    >>> import torch
+    >>> PCMEImage(6, 4)(torch.randn(3, 5, 6))
+    Gaussian(ellipsoidal, shape=(3,), dim=4, dtype=torch.float32)
+    """
+
+    def __init__(
+        self,
+        feature_dim: int,
+        dim: int,
+        backbone: nn.Module | None = None,
+        normalise: bool = True,
+    ) -> None:
+        super().__init__(feature_dim, dim, backbone=backbone, normalise=normalise)
+        self.spread = ImageSpread(feature_dim, dim)
+
+    def forward(self, images: Float[Tensor, "n ..."]) -> Gaussian:  # type: ignore[override]
+        local = self.local(images)
+        pooled = local.mean(1)
+        return Gaussian(self.points(local, pooled), 2 * self.spread(local, pooled))
+
+
+class PCMEText(PVSEText):
+    """The caption side of ``PCMEImage``. Arguments as of ``PVSEText``; ``state`` is that of both
+    GRUs."""
+
+    def __init__(
+        self,
+        vocabulary: int,
+        dim: int,
+        word_dim: int = 300,
+        state: State = "final",
+        normalise: bool = True,
+    ) -> None:
+        super().__init__(vocabulary, dim, word_dim, state=state, normalise=normalise)
+        self.spread = TextSpread(word_dim, dim, state)
+
+    def forward(self, tokens: Tokens) -> Gaussian:  # type: ignore[override]
+        words = self.words(tokens.ids)
+        return Gaussian(self.points(words, tokens), 2 * self.spread(words, tokens))

@@ -1,0 +1,110 @@
+"""Checkpoints of others, read as data: nothing in them is executed.
+
+The official codes call ``torch.save`` on a dict with weights, plain values and their command-line
+options (an ``argparse.Namespace``). ``torch.load(weights_only=True)`` reads it, both the zip format
+and the one before torch 1.6; the few names that it does not know are mapped onto the inert classes
+below, so that no code of another package runs. Any other name is refused.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+import struct
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+class Namespace:
+    """Stands in for ``argparse.Namespace``: named plain values, and nothing to call."""
+
+    def __setstate__(self, state: object) -> None:
+        if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
+            raise pickle.UnpicklingError("options that are not named values")
+        self.__dict__.clear()
+        self.__dict__.update(state)
+
+
+class NumberType:
+    """Stands in for ``numpy.dtype``: the letter and width of a number."""
+
+    def __init__(self, code: str, align: bool = False, copy: bool = True) -> None:
+        self.code, self.order = code, "<"
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.order = state[1]
+
+
+_NUMBERS = {"f8": "d", "f4": "f", "f2": "e", "i8": "q", "i4": "i", "i2": "h", "i1": "b", "b1": "?"}
+
+
+def number(kind: NumberType, data: bytes | str) -> float | int | bool:
+    """Stands in for ``numpy.core.multiarray.scalar``: a score that numpy computed."""
+    raw = data.encode("latin-1") if isinstance(data, str) else data
+    if not isinstance(kind, NumberType) or kind.code not in _NUMBERS or kind.order not in "<>=|":
+        raise pickle.UnpicklingError("a numpy value that is not a plain number")
+    order = kind.order if kind.order in "<>" else "<"
+    value: float | int | bool = struct.unpack(order + _NUMBERS[kind.code], raw)[0]
+    return value
+
+
+_STAND_INS: list[tuple[Callable[..., Any], str]] = [
+    (Namespace, "argparse.Namespace"),
+    (NumberType, "numpy.dtype"),
+    (number, "numpy.core.multiarray.scalar"),
+    (number, "numpy._core.multiarray.scalar"),
+]
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """What ``torch.save`` wrote, with its options as a dict; a file with anything else is refused.
+
+    Raises:
+        ValueError: it names the file and what is wrong; nothing of the file has been run.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such checkpoint")
+    _refuse_swollen(path)
+    try:
+        with torch.serialization.safe_globals(_STAND_INS), warnings.catch_warnings():  # type: ignore[arg-type]
+            warnings.simplefilter("ignore")  # of torch, about old formats
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a broken or hostile file raises many kinds
+        raise ValueError(f"{path}: {_why(error)}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: holds a {type(found).__name__}, not the dict of a checkpoint")
+    return {k: dict(vars(v)) if isinstance(v, Namespace) else v for k, v in found.items()}
+
+
+def _why(error: Exception) -> str:
+    text = str(error)
+    asked = re.search(r"GLOBAL (\S+)", text)
+    if asked is not None:
+        return (
+            f"refused: it asks for {asked[1]}, which no official checkpoint needs; nothing was run"
+        )
+    if ".tar format" in text:
+        return "saved by a torch before 0.1.10; load it there and save it again with a newer one"
+    told = text.split("WeightsUnpickler error:")[-1].strip().split("\n")[0]
+    return f"not a whole checkpoint of torch ({told or type(error).__name__}); nothing was run"
+
+
+def _refuse_swollen(path: Path) -> None:
+    """``torch.save`` stores without compression; what unpacks to more than the file is a bomb."""
+    if not zipfile.is_zipfile(path):
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{path}: not a whole checkpoint of torch ({error})") from error
+    if size > path.stat().st_size:
+        raise ValueError(
+            f"{path}: refused: {path.stat().st_size:,} bytes that unpack to {size:,}; "
+            "checkpoints of torch are not compressed"
+        )

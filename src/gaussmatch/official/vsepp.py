@@ -1,0 +1,103 @@
+"""VSE++ (Faghri et al.): ``model_best.pth.tar`` with precomputed features or a whole network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gaussmatch.official import backbone
+from gaussmatch.official.options import Options
+from gaussmatch.official.translation import Translation, plain
+from gaussmatch.official.weights import Rule, Weights
+from gaussmatch.recipe import DataRecipe, LossRecipe, ModelRecipe, Recipe, TrainingRecipe
+
+TEXT = [
+    Rule(r"embed\.weight", "text.words.weight"),
+    Rule(r"rnn\.(\w+)", r"text.embed.rnn.\1"),
+]
+IMAGE = [Rule(r"fc\.(weight|bias)", r"image.embed.\1")]
+
+# fmt: off
+HARMLESS = [
+    "data_path", "vocab_path", "logger_name", "log_step", "val_step", "resume", "workers",
+    "crop_size", "use_restval", "reset_train", "vocab_size", "finetune",
+]
+# fmt: on
+"""Options that change no result of a trained model."""
+
+PHOTOS = {"coco": "coco", "f30k": "flickr30k", "f8k": "flickr8k"}
+
+
+def recognises(checkpoint: Mapping[str, Any]) -> bool:
+    model = checkpoint.get("model")
+    return (
+        "opt" in checkpoint
+        and isinstance(model, list)
+        and len(model) == 2
+        and not any(str(name).startswith("Rs_GCN") for name in model[0])
+    )
+
+
+def translate(checkpoint: Mapping[str, Any], where: str) -> Translation:
+    options = Options(checkpoint["opt"], where, HARMLESS)
+    name = options.get("data_name", "precomp")
+    refuse_what_is_not_cosine(options)
+    image, text = checkpoint["model"]
+    weights = Weights()
+    weights.take(text, TEXT, where)
+    if name.endswith("precomp"):
+        unused = Rule(r"cnn\..*", why="the model is used with precomputed features")
+        weights.take(image, [*IMAGE, unused], where)
+        options.get("cnn_type", "vgg19")
+        network = None
+        width = options.agree("img_dim", weights.size("image.embed.weight", 1, where))
+    else:
+        network, width = options.get("cnn_type", "vgg19"), None
+        options.get("img_dim", 4096)
+        weights.take(image, [*IMAGE, *backbone.rules(network, r"cnn\.", where)], where)
+    model = ModelRecipe(
+        system="vse++",
+        dim=options.agree("embed_size", weights.size("image.embed.weight", 0, where)),
+        word_dim=options.agree("word_dim", weights.size("text.words.weight", 1, where)),
+        backbone=network,
+        feature_dim=width,
+    )
+    recipe = Recipe(f"VSE++ official {name}", data(name, where), model, *training(options))
+    return Translation(recipe, weights, options, None, told(checkpoint, "best_rsum"))
+
+
+def refuse_what_is_not_cosine(options: Options) -> None:
+    """Options of VSE++ and VSRN that make another model of it."""
+    options.require("measure", "cosine", "there is no order embedding")
+    options.require("use_abs", False, "embeddings are not made positive")
+    options.require("no_imgnorm", False, "embeddings of images have norm 1")
+    options.require("num_layers", 1, "the GRU has one layer")
+
+
+def training(options: Options) -> tuple[LossRecipe, TrainingRecipe]:
+    """The loss and the training that VSE++ and VSRN have in common."""
+    loss = LossRecipe(
+        margin=options.get("margin", 0.2),
+        mining="hardest" if options.get("max_violation", False) else "sum",
+        same_image_negatives=True,
+    )
+    return loss, TrainingRecipe(
+        epochs=options.get("num_epochs", 30),
+        batch_size=options.get("batch_size", 128),
+        learning_rate=options.get("learning_rate", 2e-4),
+        decay_epoch=options.get("lr_update", 15),
+        clip=options.get("grad_clip", 2.0) or float("inf"),
+    )
+
+
+def data(name: str, where: str) -> DataRecipe:
+    """Their data set under our name; its folder is the user's to give."""
+    if name.endswith("precomp"):
+        return DataRecipe(name="precomputed", words="nltk", dev_images=1000)
+    if name not in PHOTOS:
+        raise ValueError(f"{where}: trained on {name!r}, which is none of {', '.join(PHOTOS)}")
+    return DataRecipe(name=PHOTOS[name], words="nltk", features="pixels")  # type: ignore[arg-type]
+
+
+def told(checkpoint: Mapping[str, Any], score: str) -> dict[str, Any]:
+    return {"epoch": plain(checkpoint.get("epoch")), score: plain(checkpoint.get(score))}

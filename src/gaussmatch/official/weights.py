@@ -1,0 +1,121 @@
+"""Their weights under our names: every one is used, or ignored for a reason that is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gaussmatch.model import build
+from gaussmatch.recipe import ModelRecipe
+
+Change = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Where a weight goes.
+
+    Args:
+        theirs: a pattern of their whole name, without the ``module.`` of DataParallel.
+        ours: our name, with the pattern's groups as ``\\1``; none to ignore it.
+        why: it is ignored.
+        change: its values or shape, where ours differ.
+    """
+
+    theirs: str
+    ours: str | None = None
+    why: str = ""
+    change: Change | None = None
+
+
+@dataclass
+class Weights:
+    """Weights under our names, with the name that each had, and those that are ignored."""
+
+    values: dict[str, Tensor] = field(default_factory=dict)
+    theirs: dict[str, str] = field(default_factory=dict)
+    ignored: dict[str, str] = field(default_factory=dict)
+
+    def take(self, state: object, rules: Sequence[Rule], where: str) -> None:
+        """Sort the state dict of one of their networks in; a name without a rule is an error."""
+        strange = []
+        for name, value in _tensors(state, where).items():
+            plain = re.sub(r"(^|\.)module\.", r"\1", name)
+            for rule in rules:
+                match = re.fullmatch(rule.theirs, plain)
+                if match is not None:
+                    self._apply(rule, match, name, value, where)
+                    break
+            else:
+                strange.append(name)
+        if strange:
+            raise ValueError(f"{where}: unknown weights {_listed(strange)}")
+
+    def _apply(
+        self, rule: Rule, match: re.Match[str], name: str, value: Tensor, where: str
+    ) -> None:
+        if rule.ours is None:
+            self.ignored[name] = rule.why
+            return
+        ours = match.expand(rule.ours)
+        if ours in self.theirs:
+            raise ValueError(f"{where}: {name} and {self.theirs[ours]} are the same weight twice")
+        self.values[ours] = value if rule.change is None else rule.change(value)
+        self.theirs[ours] = name
+
+    def size(self, ours: str, dim: int, where: str) -> int:
+        """A width of the network, as its weights have it."""
+        if ours not in self.values:
+            raise ValueError(f"{where}: the weight that becomes {ours} is missing")
+        if self.values[ours].ndim <= dim:
+            raise ValueError(
+                f"{where}: {self.theirs[ours]} has {self.values[ours].ndim} dimensions"
+            )
+        return self.values[ours].shape[dim]
+
+    def fitted(self, recipe: ModelRecipe, vocabulary: int, where: str) -> dict[str, Tensor]:
+        """All weights of the recipe's model; a missing, spare or misshaped one is an error.
+
+        The model is built without memory for its weights, so that a false size costs none.
+        Counters of BatchNorm, which checkpoints before torch 0.4.1 do not have, become 0.
+        """
+        with torch.device("meta"):
+            wanted = build(recipe, vocabulary).state_dict()
+        counters = [n for n in wanted if n.endswith("num_batches_tracked") and n not in self.values]
+        values = {**self.values, **{n: torch.zeros((), dtype=torch.int64) for n in counters}}
+        if missing := [name for name in wanted if name not in values]:
+            raise ValueError(f"{where}: nothing becomes our weights {_listed(missing)}")
+        if spare := [self.theirs[name] for name in values if name not in wanted]:
+            raise ValueError(f"{where}: the model of its options has no weights {_listed(spare)}")
+        if wrong := [
+            f"{self.theirs[name]} {tuple(values[name].shape)} instead of {tuple(like.shape)}"
+            for name, like in wanted.items()
+            if values[name].shape != like.shape
+        ]:
+            raise ValueError(f"{where}: weights of another shape: {_listed(wrong)}")
+        return {
+            name: values[name].to(like.dtype).contiguous().clone() for name, like in wanted.items()
+        }
+
+
+def _tensors(state: object, where: str) -> dict[str, Tensor]:
+    """The state dict, checked: plain tensors that lie within what the file holds."""
+    if not isinstance(state, dict) or not state:
+        raise ValueError(f"{where}: no state dict, but {type(state).__name__}")
+    for name, value in state.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            raise ValueError(f"{where}: {name!r} is a {type(value).__name__}, not a weight")
+        if value.layout != torch.strided or value.is_quantized or value.is_complex():
+            raise ValueError(f"{where}: {name} is not a plain tensor of numbers")
+        if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+            raise ValueError(f"{where}: {name} claims more numbers than the file holds")
+    return state
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return ", ".join(names[:10]) + more

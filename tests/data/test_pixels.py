@@ -1,0 +1,121 @@
+"""Photos as pixels: random views that repeat for a seed, the middle of new photos."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from data.files import flickr8k, photo
+from PIL import Image
+
+from gaussmatch.data import featuriser, load_data
+from gaussmatch.data.batches import Batches, image_batches
+from gaussmatch.data.pairs import RandomViews
+from gaussmatch.data.pictures import open_picture
+from gaussmatch.data.pixels import PhotoPixels
+from gaussmatch.data.vocabulary import Vocabulary
+from gaussmatch.recipe import DataRecipe, Recipe
+
+pytest.importorskip("timm", reason="pixels of photos need the extra 'vision'")
+CROP = 16
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> DataRecipe:
+    root = flickr8k(tmp_path / "f8k")
+    return DataRecipe(name="flickr8k", root=str(root), features="pixels", crop=CROP, min_count=1)
+
+
+def epoch(recipe: DataRecipe, number: int, seed: int = 3, workers: int = 0) -> torch.Tensor:
+    pairs = load_data(recipe).train
+    words = Vocabulary.build(pairs.captions, 1)
+    return torch.cat([b.images for b in Batches(pairs, words, 4, seed, workers).epoch(number)])
+
+
+def test_views_depend_on_seed_epoch_and_pair_alone(recipe: DataRecipe) -> None:
+    first = epoch(recipe, 1)
+    assert first.shape == (12, 3, CROP, CROP)
+    assert 0 <= float(first.min()) < float(first.max()) <= 1
+    torch.manual_seed(99)  # whatever else is drawn, and wherever it is read
+    assert torch.equal(first, epoch(recipe, 1))
+    assert torch.equal(first, epoch(recipe, 1, workers=2))
+    for other in (epoch(recipe, 2), epoch(recipe, 1, seed=4)):
+        assert not np.array_equal(np.sort(first.flatten()), np.sort(other.flatten()))
+
+
+def test_two_captions_of_an_image_see_two_views(recipe: DataRecipe) -> None:
+    pairs = load_data(recipe).train
+    words = Vocabulary.build(pairs.captions, 1)
+    (batch,) = Batches(pairs, words, 12, 0).epoch(1)
+    one, two = (batch.image_ids == 0).nonzero().flatten()
+    assert not torch.equal(batch.images[one], batch.images[two])
+
+
+def test_drawing_a_view_leaves_the_random_numbers_alone(tmp_path: Path) -> None:
+    source = PhotoPixels([photo(tmp_path / "a.jpg")], CROP)
+    before = torch.get_rng_state()
+    views = [source.random_view(0, seed) for seed in range(8)]
+    assert torch.equal(before, torch.get_rng_state())
+    assert len({v.tobytes() for v in views}) == 8
+    assert isinstance(source, RandomViews)
+
+
+def test_mirrored_half_of_the_time(tmp_path: Path) -> None:
+    """A photo that is dark on the left: its views are dark on the left or on the right."""
+    shade = np.tile(np.arange(0, 240, 6, dtype=np.uint8), (30, 1))
+    Image.fromarray(np.stack([shade] * 3, -1)).save(tmp_path / "a.png")
+    source = PhotoPixels([tmp_path / "a.png"], CROP)
+    rising = [(v := source.random_view(0, s))[0, 5, -1] > v[0, 5, 0] for s in range(40)]
+    assert 8 < sum(rising) < 32
+
+
+def test_evaluation_sees_the_middle(tmp_path: Path) -> None:
+    """Short side to 256/224 of the crop, then the centre: a 256 × 512 photo is only cut."""
+    noise = np.random.default_rng(0).integers(0, 255, (256, 512, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "a.png")
+    shown = PhotoPixels([tmp_path / "a.png"], 224)[0]
+    middle = noise[16:240, 144:368].transpose(2, 0, 1).astype(np.float32) / 255
+    np.testing.assert_array_equal(shown, middle)
+    assert shown.dtype == np.float32
+
+
+def test_new_photos_become_what_evaluation_sees(recipe: DataRecipe) -> None:
+    data = load_data(recipe)
+    paths = sorted(Path(str(recipe.root), "images").glob("*.jpg"))
+    made = featuriser(recipe)([open_picture(p) for p in paths])
+    np.testing.assert_array_equal(made[0], data.train.images[0])
+    grey = featuriser(recipe)([Image.new("L", (50, 20))])
+    assert grey.shape == (1, 3, CROP, CROP)
+    assert data.train.images.picture(0).size == (40, 30)
+
+
+def test_reading_with_threads_changes_nothing(recipe: DataRecipe) -> None:
+    pairs = load_data(recipe).train
+    plain, threaded = (torch.cat(list(image_batches(pairs, 4, w))) for w in (0, 2))
+    assert torch.equal(plain, threaded)
+    assert len(plain) == 6
+
+
+def test_steps_shorten_an_epoch(recipe: DataRecipe) -> None:
+    pairs = load_data(recipe).train
+    words = Vocabulary.build(pairs.captions, 1)
+    whole, short = Batches(pairs, words, 4, 0), Batches(pairs, words, 4, 0, steps=2)
+    assert (len(whole), len(short)) == (3, 2)
+    got = list(short.epoch(1))
+    assert len(got) == 2
+    for a, b in zip(got, whole.epoch(1), strict=False):
+        assert torch.equal(a.images, b.images)
+
+
+def test_what_is_wrong_is_told(recipe: DataRecipe) -> None:
+    (Path(str(recipe.root)) / "images" / "3.jpg").unlink()
+    with pytest.raises(FileNotFoundError, match=r"3\.jpg: no such image \(1 of 10 are missing\)"):
+        load_data(recipe)
+    with pytest.raises(ValueError, match="precomputed holds features only"):
+        DataRecipe(name="precomputed", features="pixels")
+    with pytest.raises(ValueError, match=r"data\.crop must be positive"):
+        DataRecipe(crop=0)
+    with pytest.raises(ValueError, match="pixels need a backbone"):
+        Recipe(data=recipe)
