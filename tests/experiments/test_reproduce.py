@@ -46,10 +46,10 @@ def test_alike_runs_are_trained_once(whole: Path) -> None:
 
 def test_fine_tuning_starts_from_its_frozen_run(whole: Path) -> None:
     made = plan(["coco"], Setting("scenes", seeds=1, overrides=tuple(MINI[6:])), whole)
-    tuned = {cell.row.title: cell.run for cell in made.cells if cell.row.start is not None}
-    assert set(tuned) == {"VSE++ft", "VSE++ft ours"}
-    for run in tuned.values():
-        assert run is not None
+    runs = {cell.row.title: cell.run for cell in made.cells if cell.run is not None}
+    assert {t for t, run in runs.items() if run.start is not None} == {"VSE++ft", "VSE++ft ours"}
+    assert runs["VSE++ft"].start == runs["VSE++"]
+    for run in (runs["VSE++ft"], runs["VSE++ft ours"]):
         assert run.start is not None
         assert made.store.trained(run.start)
         assert run.start.recipe.model.similarity == run.recipe.model.similarity

@@ -34,10 +34,18 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--seeds", type=int, help="runs of each row (default: as the paper)")
     parser.add_argument("--jobs", type=int, help="runs at a time (default: 2 on scenes, else 1)")
     parser.add_argument("--visual-genome", help="its folder, for area and selection on photos")
+    parser.add_argument("--pooled", help="features of photos as 'gaussmatch extract' makes them")
+    parser.add_argument("--regions", help="the same with regions, for VSRN, PVSE and PCME")
     parser.add_argument("--dry-run", action="store_true", help="the plan, its time and disk")
     options, overrides = parser.parse_known_args(argv)
     setting = Setting(
-        options.data, options.fast, options.seeds, tuple(overrides), options.visual_genome
+        options.data,
+        options.fast,
+        options.seeds,
+        tuple(overrides),
+        options.visual_genome,
+        options.pooled,
+        options.regions,
     )
     out = options.out or Path("runs/reproduce") / f"{options.data}{'-fast' * options.fast}"
     jobs = options.jobs or (2 if options.data == "scenes" else 1)

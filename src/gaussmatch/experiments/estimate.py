@@ -68,10 +68,17 @@ def estimate(made: Plan, jobs: int) -> str:
         kinds: dict[Recipe, list[Run]] = {}
         for run in todo:
             kinds.setdefault(kind_of(run), []).append(run)
-        seconds, kept, peaks = 0.0, 0, [0]
+        seconds, kept, peaks, unknown = 0.0, 0, [0], 0
         for kind, same in kinds.items():
-            cost, (train_images, dev, test) = measured(same[0]), sizes(kind.data)
+            try:
+                cost = measured(same[0])
+            except (ValueError, OSError, ImportError, RuntimeError) as error:
+                unknown += len(same)
+                lines.append(f"  {len(same):3} × {_words(same[0])}: not measured, {error}")
+                continue
+            train_images, dev, test = sizes(kind.data)
             steps = math.ceil(5 * train_images / kind.training.batch_size)
+            steps = min(steps, kind.training.steps or steps)
             one = [
                 run.recipe.training.epochs * (steps * cost.step + dev * cost.encode)
                 + len(run.wants) * test * cost.measure
@@ -89,7 +96,7 @@ def estimate(made: Plan, jobs: int) -> str:
     disk = kept + jobs * max(peaks)
     lines.append(
         f"in all about {_time(seconds / jobs)} with {jobs} job(s), and {_size(disk)} of disk in "
-        f"{made.out}"
+        f"{made.out}" + (f"; {unknown} run(s) could not be measured here" if unknown else "")
     )
     return "\n".join(lines)
 
@@ -118,7 +125,7 @@ def sizes(data: DataRecipe) -> tuple[int, int, int]:
 def measured(run: Run) -> Cost:
     """Train two short epochs and measure the result."""
     recipe = run.recipe
-    recipe = replace(recipe, training=replace(recipe.training, epochs=2))
+    recipe = replace(recipe, training=replace(recipe.training, epochs=2, steps=None))
     images = math.ceil(STEPS * recipe.training.batch_size / 5)
     if recipe.data.name == "scenes":
         data = _shortened(load_data(recipe.data), images)

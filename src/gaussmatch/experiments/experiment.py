@@ -57,7 +57,6 @@ class Row:
         spread: the printed standard deviations, by column key.
         slips: printed figures that cannot be right, by column key.
         against: title of the row that it is tested against, query by query.
-        start: the frozen recipe whose best run fine-tuning starts from, with the same overrides.
         note: a word about the row.
     """
 
@@ -69,7 +68,6 @@ class Row:
     spread: Mapping[str, float] = field(default_factory=dict)
     slips: Mapping[str, Slip] = field(default_factory=dict)
     against: str | None = None
-    start: str | None = None
     note: str = ""
 
     @property

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 FAST: dict[str, tuple[str, ...]] = {
     "": ("--data.size", "small"),
-    "vsepp": ("--training.epochs", "8", "--training.decay_epoch", "6"),
+    "vsepp-ft": ("--training.epochs", "3", "--training.steps", "15", "--training.decay_epoch", "2"),
+    "vsrn": ("--training.epochs", "5", "--training.decay_epoch", "4"),
+    "pvse": ("--training.epochs", "5", "--training.decay_epoch", "4"),
+    "pcme": ("--training.epochs", "5", "--training.decay_epoch", "4"),
 }
 """Start of a recipe's name → fields; the longest start that fits counts, after those for all."""
 

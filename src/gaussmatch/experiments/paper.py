@@ -55,28 +55,27 @@ def _gains(key: str, measure: str, *pairs: tuple[str, str]) -> tuple[Claim, ...]
 _TWINS = (("VSE++ ours", "VSE++"), ("VSE++ft ours", "VSE++ft"), ("VSRN ours", "VSRN"))
 
 
-def _shaped(system: str, similarity: str, shape: str) -> tuple[str, tuple[str, ...], str | None]:
-    """(recipe, overrides, start) of a probabilistic model."""
-    fields = ("--model.probabilistic", "true", "--model.similarity", similarity)
-    start = "vsepp" if system == "vsepp-ft" else None
-    return system, (*fields, "--model.shape", shape), start
+def _shaped(similarity: str, shape: str) -> tuple[str, ...]:
+    """The fields that make a point recipe probabilistic."""
+    kind = ("--model.probabilistic", "true", "--model.similarity", similarity)
+    return (*kind, "--model.shape", shape)
 
 
 # ---- Table 1: COCO ----
 
 _PMRP = _folds_and_whole({"pmrp": "PMRP", **RECALLS})
 _HEADLINE = (
-    # title, recipe, group, against, start
-    ("VSE++", "vsepp", "VSE++", None, None),
-    ("VSE++ †", "vsepp-high-capacity", "VSE++", None, None),
-    ("VSE++ ours", "vsepp-wasserstein", "VSE++", "VSE++", None),
-    ("VSE++ft", "vsepp-ft", "VSE++ft", None, "vsepp"),
-    ("VSE++ft ours", "vsepp-ft-min-kl", "VSE++ft", "VSE++ft", "vsepp-min-kl"),
-    ("VSRN", "vsrn", "VSRN", None, None),
-    ("VSRN †", "vsrn-high-capacity", "VSRN", None, None),
-    ("VSRN ours", "vsrn-wasserstein", "VSRN", "VSRN", None),
-    ("PCME", "pcme", "others", None, None),
-    ("PVSE", "pvse", "others", None, None),
+    # title, recipe, group, against
+    ("VSE++", "vsepp", "VSE++", None),
+    ("VSE++ †", "vsepp-high-capacity", "VSE++", None),
+    ("VSE++ ours", "vsepp-wasserstein", "VSE++", "VSE++"),
+    ("VSE++ft", "vsepp-ft", "VSE++ft", None),
+    ("VSE++ft ours", "vsepp-ft-min-kl", "VSE++ft", "VSE++ft"),
+    ("VSRN", "vsrn", "VSRN", None),
+    ("VSRN †", "vsrn-high-capacity", "VSRN", None),
+    ("VSRN ours", "vsrn-wasserstein", "VSRN", "VSRN"),
+    ("PCME", "pcme", "others", None),
+    ("PVSE", "pvse", "others", None),
 )
 _COCO = {
     "VSE++": "39.2 58.3 86.1 93.3 39.3 43.7 77.6 87.8 29.3 35.3 63.3 75.3 29.1 23.2 50.3 63.5",
@@ -109,9 +108,9 @@ COCO = Experiment(
     split="test",
     columns=(*_PMRP, RSUM),
     rows=tuple(
-        Row(title, recipe, (), group, _figures(_PMRP, _COCO[title]), against=against, start=start,
+        Row(title, recipe, (), group, _figures(_PMRP, _COCO[title]), against=against,
             slips=_COCO_SLIPS.get(title, {}))
-        for title, recipe, group, against, start in _HEADLINE
+        for title, recipe, group, against in _HEADLINE
     ),
     published_on="COCO, 5,000 test images",
     claims=(
@@ -151,8 +150,8 @@ CXC = Experiment(
     split="test",
     columns=(*_RPC, RHO),
     rows=tuple(
-        Row(title, recipe, (), group, _figures(_RPC, _CXC[title]), against=against, start=start)
-        for title, recipe, group, against, start in _HEADLINE
+        Row(title, recipe, (), group, _figures(_RPC, _CXC[title]), against=against)
+        for title, recipe, group, against in _HEADLINE
         if title in _CXC
     ),
     published_on="COCO, 5,000 test images with the 10,614 further pairs of CxC",
@@ -166,15 +165,15 @@ CXC = Experiment(
 
 _SIX = _columns(RECALLS)
 _FLICKR30K = (
-    ("VSE++", "vsepp", "VSE++", None, None, "43.7 71.9 82.1 32.3 60.9 72.1"),
-    ("VSE++ †", "vsepp-high-capacity", "VSE++", None, None, "45.6 73.0 82.1 34.1 62.4 73.6"),
-    ("VSE++ ours", "vsepp-kl-spherical", "VSE++", "VSE++", None, "48.8 74.5 83.1 33.3 62.4 72.9"),
-    ("VSE++ft", "vsepp-ft", "VSE++ft", None, "vsepp", "52.9 80.5 87.2 39.6 70.1 79.5"),
-    ("VSE++ft ours", "vsepp-ft-kl-spherical", "VSE++ft", "VSE++ft", "vsepp-kl-spherical",
+    ("VSE++", "vsepp", "VSE++", None, "43.7 71.9 82.1 32.3 60.9 72.1"),
+    ("VSE++ †", "vsepp-high-capacity", "VSE++", None, "45.6 73.0 82.1 34.1 62.4 73.6"),
+    ("VSE++ ours", "vsepp-kl-spherical", "VSE++", "VSE++", "48.8 74.5 83.1 33.3 62.4 72.9"),
+    ("VSE++ft", "vsepp-ft", "VSE++ft", None, "52.9 80.5 87.2 39.6 70.1 79.5"),
+    ("VSE++ft ours", "vsepp-ft-kl-spherical", "VSE++ft", "VSE++ft",
      "56.9 82.5 90.1 41.1 71.9 80.3"),
-    ("VSRN", "vsrn", "VSRN", None, None, "70.4 89.2 93.7 53.0 77.9 85.7"),
-    ("VSRN †", "vsrn-high-capacity", "VSRN", None, None, "69.1 90.3 94.4 52.3 78.5 86.1"),
-    ("VSRN ours", "vsrn-wasserstein-spherical", "VSRN", "VSRN", None,
+    ("VSRN", "vsrn", "VSRN", None, "70.4 89.2 93.7 53.0 77.9 85.7"),
+    ("VSRN †", "vsrn-high-capacity", "VSRN", None, "69.1 90.3 94.4 52.3 78.5 86.1"),
+    ("VSRN ours", "vsrn-wasserstein-spherical", "VSRN", "VSRN",
      "69.2 89.4 94.1 52.3 79.3 86.5"),
 )  # fmt: skip
 
@@ -189,8 +188,8 @@ FLICKR30K = Experiment(
     split="test",
     columns=(*_SIX, RSUM),
     rows=tuple(
-        Row(title, recipe, (), group, _figures(_SIX, line), against=against, start=start)
-        for title, recipe, group, against, start, line in _FLICKR30K
+        Row(title, recipe, (), group, _figures(_SIX, line), against=against)
+        for title, recipe, group, against, line in _FLICKR30K
     ),
     published_on="Flickr30K, 1,000 test images",
     claims=_gains("rsum", "rsum", *_TWINS[:2]),
@@ -242,11 +241,10 @@ def _ablation_rows() -> tuple[Row, ...]:
     lines = iter(_ABLATION.strip().splitlines())
     rows = []
     for system, similarity, shape in product(SYSTEMS, SIMILARITIES, SHAPES):
-        recipe, overrides, start = _shaped(system, similarity, shape)
         title = f"{SYSTEMS[system]} {SIMILARITIES[similarity]}, {shape.replace('-one-', '-one ')}"
         rows.append(
-            Row(title, recipe, overrides, SYSTEMS[system], _figures(_SEVEN, next(lines)),
-                slips=_ABLATION_SLIPS.get(title, {}), start=start)
+            Row(title, system, _shaped(similarity, shape), SYSTEMS[system],
+                _figures(_SEVEN, next(lines)), slips=_ABLATION_SLIPS.get(title, {}))
         )  # fmt: skip
     return tuple(rows)
 
@@ -297,10 +295,10 @@ def _reverse_rows() -> tuple[Row, ...]:
         name, word = SYSTEMS[system], shape.removesuffix("-avgpool")
         kl, reverse = f"{name} KL, {word}", f"{name} reverse KL, {word}"
         group = f"{name}, {word}"
-        recipe, overrides, _ = _shaped(system, "kl", shape)
-        rows.append(Row(kl, recipe, overrides, group, forward[f"{name} KL, {shape}"]))
-        recipe, overrides, _ = _shaped(system, "reverse_kl", shape)
-        rows.append(Row(reverse, recipe, overrides, group, _figures(_SEVEN, line), against=kl))
+        before = forward[f"{name} KL, {shape}"]
+        rows.append(Row(kl, system, _shaped("kl", shape), group, before))
+        fields, now = _shaped("reverse_kl", shape), _figures(_SEVEN, line)
+        rows.append(Row(reverse, system, fields, group, now, against=kl))
     return tuple(rows)
 
 

@@ -39,6 +39,8 @@ class Setting:
         seeds: runs of each row; none for what each experiment asks.
         overrides: fields for every recipe, as on the command line.
         visual_genome: the folder of boxes for the experiments on crops of photos.
+        pooled: features of photos for all models that take one vector (``data.extracted``).
+        regions: the same for all that take regions.
     """
 
     data: str
@@ -46,6 +48,8 @@ class Setting:
     seeds: int | None = None
     overrides: tuple[str, ...] = ()
     visual_genome: str | None = None
+    pooled: str | None = None
+    regions: str | None = None
 
     def __post_init__(self) -> None:
         if self.seeds is not None and self.seeds < 1:
@@ -118,19 +122,28 @@ def plan(names: Sequence[str], setting: Setting, out: Path) -> Plan:
 
 def _cell(one: Experiment, row: Row, seed: int, setting: Setting) -> Cell:
     try:
-        start = None
-        if row.start is not None:
-            start = _run(row.start, row, seed, setting, None)
-        made = _run(row.recipe, row, seed, setting, start)
+        made = _run(f"{setting.data}/{row.recipe}", row, seed, setting)
     except ValueError as error:  # no such recipe for this data: told in the table
         return Cell(one, row, seed, None, str(error).split(": neither")[0])
     return Cell(one, row, seed, replace(made, wants=frozenset({one.split})))
 
 
-def _run(name: str, row: Row, seed: int, setting: Setting, start: Run | None) -> Run:
-    recipe = _loaded(f"{setting.data}/{name}", tuple(fields_of(name, row, 0, setting)))
-    seed += recipe.training.seed
-    return Run(replace(recipe, title="", training=replace(recipe.training, seed=seed)), start)
+def _run(name: str, row: Row, seed: int, setting: Setting) -> Run:
+    """A recipe with all its fields; one that starts from another has that as a run of its own,
+    with the same fields, so that it is shared like any other."""
+    recipe = _loaded(name, tuple(fields_of(name, row, 0, setting)))
+    frozen = recipe.training.start_from
+    start = None if frozen is None else _run(frozen, row, seed, setting)
+    if start is not None and recipe.model.backbone not in (None, "scenenet"):
+        model, of = recipe.model, start.recipe  # its features must be those of this network
+        features = replace(of.data, backbone=model.backbone, weights=model.backbone_weights)
+        start = replace(start, recipe=replace(of, data=features))
+    data, training = recipe.data, recipe.training
+    if data.extracted is None:
+        given = {"pooled": setting.pooled, "regions": setting.regions}
+        data = replace(data, extracted=given.get(data.features))
+    training = replace(training, seed=training.seed + seed, start_from=None)
+    return Run(replace(recipe, title="", data=data, training=training), start)
 
 
 @lru_cache(maxsize=256)
@@ -140,7 +153,7 @@ def _loaded(name: str, fields: tuple[str, ...]) -> Recipe:
 
 def fields_of(name: str, row: Row, seed: int, setting: Setting) -> list[str]:
     """All fields given to a row's recipe, as one would type them; the user's come last."""
-    fast = fast_overrides(name) if setting.fast else ()
+    fast = fast_overrides(name.rpartition("/")[2]) if setting.fast else ()
     own = ["--training.seed", str(seed)] if seed else []
     return [*row.overrides, *fast, *own, *setting.overrides]
 
@@ -173,8 +186,11 @@ def finish(run: Run, store: Store, visual_genome: str | None = None, bar: bool =
     """Train a run and measure what is wanted of it; what is there stays as it is."""
     folder = store.folder(run)
     if not store.trained(run):
-        data = _data(run.recipe.data)
-        train(run.recipe, folder, resume=True, data=data, progress_bar=bar)
+        recipe = run.recipe
+        if run.start is not None:
+            origin = str(store.folder(run.start))
+            recipe = replace(recipe, training=replace(recipe.training, start_from=origin))
+        train(recipe, folder, resume=True, data=_data(recipe.data), progress_bar=bar)
     for split in store.missing(run):
         if split == "crops":
             found = choose(load(folder), _crops(run.recipe.data, visual_genome), run.recipe.data)

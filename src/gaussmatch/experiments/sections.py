@@ -330,7 +330,9 @@ def _commands(one: Experiment, outcome: Outcome) -> list[str]:
     words = [f"gaussmatch reproduce {one.name} --data {setting.data}"]
     words += ["--fast"] * setting.fast
     words += [f"--seeds {setting.seeds}"] if setting.seeds is not None else []
-    words += [f"--visual-genome {setting.visual_genome}"] if setting.visual_genome else []
+    for name in ("visual_genome", "pooled", "regions"):
+        given = getattr(setting, name)
+        words += [f"--{name.replace('_', '-')} {given}"] if given else []
     whole = " ".join([*words, f"--out {made.out}", *setting.overrides])
     rows = []
     for cell in made.cells:
