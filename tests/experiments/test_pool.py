@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,3 +62,48 @@ def test_a_sequel_that_comes_first_waits(tmp_path: Path) -> None:
 def test_no_jobs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least one job"):
         list(work_off(["a"], Job(tmp_path), 0))
+
+
+PARENT = """
+import os, sys, time
+from pathlib import Path
+from gaussmatch.experiments.pool import work_off
+
+def sleep(name):
+    (Path(sys.argv[1]) / f"{name}-{os.getpid()}").touch()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    list(work_off(["a", "b"], sleep, jobs=2))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc to see processes in")
+def test_a_killed_parent_leaves_no_children(tmp_path: Path) -> None:
+    """Else they would train on, and write into the runs of the one that is started next."""
+    script, marks = tmp_path / "parent.py", tmp_path / "marks"
+    script.write_text(PARENT)
+    marks.mkdir()
+    parent = subprocess.Popen([sys.executable, str(script), str(marks)])
+    try:
+        _until(lambda: len(list(marks.iterdir())) == 2)
+        children = [int(mark.name.split("-")[1]) for mark in marks.iterdir()]
+        assert all(_alive(child) for child in children)
+    finally:
+        parent.kill()
+        parent.wait()
+    _until(lambda: not any(_alive(child) for child in children))
+
+
+def _until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 FAST: dict[str, tuple[str, ...]] = {
     "": ("--data.size", "small"),
     "vsepp-ft": ("--training.epochs", "3", "--training.steps", "15", "--training.decay_epoch", "2"),
-    "vsrn": ("--training.epochs", "5", "--training.decay_epoch", "4"),
+    "vsrn": ("--training.epochs", "6", "--training.decay_epoch", "4", "--loss.warmup_epochs", "4"),
     "pvse": ("--training.epochs", "5", "--training.decay_epoch", "4"),
     "pcme": ("--training.epochs", "5", "--training.decay_epoch", "4"),
 }

@@ -134,9 +134,10 @@ def _run(name: str, row: Row, seed: int, setting: Setting) -> Run:
     recipe = _loaded(name, tuple(fields_of(name, row, 0, setting)))
     frozen = recipe.training.start_from
     start = None if frozen is None else _run(frozen, row, seed, setting)
-    if start is not None and recipe.model.backbone not in (None, "scenenet"):
-        model, of = recipe.model, start.recipe  # its features must be those of this network
-        features = replace(of.data, backbone=model.backbone, weights=model.backbone_weights)
+    network = recipe.model.backbone
+    if start is not None and network is not None and network != "scenenet":
+        of, weights = start.recipe, recipe.model.backbone_weights
+        features = replace(of.data, backbone=network, weights=weights)  # of this network too
         start = replace(start, recipe=replace(of, data=features))
     data, training = recipe.data, recipe.training
     if data.extracted is None:
