@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from reproduced import MINI
+from reproduced import MINI, SMALL
 
 from gaussmatch.cli import main
 from gaussmatch.experiments import reproduce
@@ -33,7 +33,7 @@ def test_all_nine_have_their_files(whole: Path) -> None:
 
 
 def test_alike_runs_are_trained_once(whole: Path) -> None:
-    made = plan(NAMES, Setting("scenes", seeds=1, overrides=("--data.size", "mini")), whole)
+    made = plan(NAMES, Setting("scenes", seeds=1, overrides=tuple(MINI[6:])), whole)
     runs = list((whole / "runs").iterdir())
     assert len(runs) == len(made.runs) < len(made.cells)
     ours = read_json(whole / "coco/cells/vsepp-ours-seed-0.json")
@@ -126,7 +126,7 @@ def test_fast_is_for_scenes(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_kill_at_any_moment_changes_nothing(tmp_path: Path) -> None:
     """Killed twice with SIGKILL at moments drawn by lot, it ends with the tables of a run that
     was left in peace."""
-    words = ["reproduce", "selection", *MINI[:-1], "3", "--seeds", "2"]
+    words = ["reproduce", "selection", *SMALL, "--training.epochs", "3", "--seeds", "2"]
     assert main([*words, "--out", str(tmp_path / "whole")]) == 0
     broken = tmp_path / "broken"
     command = [sys.executable, "-m", "gaussmatch", *words, "--out", str(broken)]

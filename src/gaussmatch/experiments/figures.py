@@ -125,7 +125,13 @@ def save(figure: Figure, stem: Path) -> str:
 
 
 def _legend(axes: Axes, entries: int) -> None:
-    axes.legend(frameon=False, labelcolor=INK, fontsize=7 if entries > 4 else 8.5)
+    if entries <= 4:
+        axes.legend(frameon=False, labelcolor=INK, fontsize=8.5)
+        return
+    figure: Any = axes.figure  # many lines: below, where they hide nothing
+    figure.legend(
+        loc="outside lower center", ncols=3, frameon=False, labelcolor=INK, fontsize=7.5
+    )
 
 
 def _blank(title: str, xlabel: str, ylabel: str, height: float = 3.4) -> tuple[Figure, Axes]:
