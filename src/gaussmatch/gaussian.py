@@ -164,7 +164,7 @@ class Gaussian:
         """
         if not parts:
             raise ValueError("nothing to concatenate")
-        kinds = {(p.is_point, p.is_spherical and p.dim > 1, p.dim) for p in parts}
+        kinds = {(p.is_point, p.is_spherical and p.dim > 1, p.mean.shape[1:]) for p in parts}
         if len(kinds) > 1:
             raise ValueError("cannot concatenate Gaussians of different shapes or dimensions")
         log_vars = [p.log_var for p in parts if p.log_var is not None]

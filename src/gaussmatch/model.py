@@ -134,9 +134,11 @@ def _pvse(recipe: ModelRecipe, vocabulary: int) -> Parts:
 
 
 def _pcme(recipe: ModelRecipe, vocabulary: int) -> Parts:
-    width, backbone = _features(recipe)
-    image = PCMEImage(width, recipe.dim, backbone, recipe.normalise)
-    text = PCMEText(vocabulary, recipe.dim, recipe.word_dim, recipe.pcme.state, recipe.normalise)
+    own, (width, backbone) = recipe.pcme, _features(recipe)
+    image = PCMEImage(width, recipe.dim, backbone, recipe.normalise, own.log_sigma)
+    text = PCMEText(
+        vocabulary, recipe.dim, recipe.word_dim, own.state, recipe.normalise, own.log_sigma
+    )
     return image, text, {}
 
 

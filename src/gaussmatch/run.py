@@ -118,6 +118,7 @@ class Model:
         images = [self.matcher.encode_images(batch.to(self.device)).to("cpu") for batch in batches]
         return Gaussian.cat(images), self.encode_texts(pairs.captions, allow_unknown=True)
 
+    @torch.no_grad()
     def similarity(self, images: Gaussian, captions: Gaussian) -> Tensor:
         """Scores (n × m) of every image with every caption; higher is better."""
         return self.matcher.similarity.matrix(images, captions)

@@ -26,6 +26,11 @@ class TestSum(LossContract):
         return TripletLoss(margin=0.5, mining="sum")
 
 
+class TestMean(LossContract):
+    def make(self):
+        return TripletLoss(margin=0.5, reduction="mean")
+
+
 def reference(scores: list[list[float]], ids: list[int], margin, mining, same_image_negatives):
     """The paper's sum, one triplet at a time."""
     n, total = len(scores), 0.0
@@ -74,6 +79,17 @@ def test_all_equal_scores_give_the_collapsed_value(mining, batch, level):
     loss = TripletLoss(0.2, mining)
     got = value(loss, torch.full((batch, batch), level), negatives(torch.arange(batch)))
     assert got == pytest.approx(loss.collapsed_value(batch), rel=1e-6)
+
+
+@pytest.mark.parametrize(("mining", "terms"), [("hardest", 6), ("semi-hard", 6), ("sum", 36)])
+def test_the_mean_is_over_rows_or_over_all_entries(mining, terms):
+    """As PVSE's code takes it: of the maxima, or of the whole matrix with its zero diagonal."""
+    scores, negative = torch.randn(6, 6), negatives(torch.arange(6))
+    total = value(TripletLoss(0.5, mining), scores, negative)
+    mean = TripletLoss(0.5, mining, "mean")
+    assert value(mean, scores, negative) == pytest.approx(total / terms)
+    alike = value(mean, torch.zeros(6, 6), negative)
+    assert mean.collapsed_value(6) == pytest.approx(alike)
 
 
 @pytest.mark.parametrize("mining", ["hardest", "semi-hard"])

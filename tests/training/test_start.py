@@ -339,7 +339,7 @@ def test_the_recipe_that_comes_first() -> None:
     with pytest.raises(ValueError, match="not a recipe on frozen features"):
         frozen_recipe(again)
     nowhere = replace(recipe, training=replace(recipe.training, start_from="runs/nowhere"))
-    with pytest.raises(ValueError, match="no recipe runs/nowhere"):
+    with pytest.raises(ValueError, match="runs/nowhere is not the folder of a run"):
         frozen_recipe(nowhere)
 
 

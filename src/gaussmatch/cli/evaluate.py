@@ -1,4 +1,5 @@
-"""``gaussmatch evaluate RUN [RUN …] [--split test] [--against RUN] [--data.field value]``."""
+"""``gaussmatch evaluate RUN [RUN …] [--split test] [--against RUN] [--similarity cosine]
+[--data.field value]``."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from gaussmatch.experiments.figures import deciles, svg
 from gaussmatch.files import write_json, write_text
 from gaussmatch.recipe import load_recipe
 from gaussmatch.run import load
+from gaussmatch.similarities import SIMILARITIES
 
 
 def run(argv: Sequence[str]) -> None:
@@ -28,20 +30,27 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("runs", nargs="+", type=Path, help="run folders")
     parser.add_argument("--split", default="test", choices=("train", "dev", "test"))
     parser.add_argument("--against", type=Path, help="a run to test each of the others against")
+    parser.add_argument(
+        "--similarity",
+        choices=list(SIMILARITIES),
+        help="rank by another than the model's own: cosine is the distance of the means",
+    )
     options, overrides = parser.parse_known_args(argv)
     strange = [word for word in overrides if word[:2] == "--" and word[:7] != "--data."]
     if strange:
         parser.error(f"unrecognized arguments: {' '.join(strange)}")
+    stem = file_stem(options.split, overrides, options.similarity)
     table, found = [], {}
     for folder in dict.fromkeys([*options.runs, *filter(None, [options.against])]):
         name = load(folder).recipe.title or folder.name
         data = load_data(load_recipe(folder / "recipe.yaml", overrides).data)
-        found[folder] = (data, measure_run(folder, options.split, data, overrides))
-        _show(name, folder, file_stem(options.split, overrides), found[folder][1].measures)
-        table.append((name, found[folder][1].measures))
+        measured = measure_run(folder, options.split, data, overrides, options.similarity)
+        found[folder] = (data, measured)
+        _show(name, folder, stem, measured.measures)
+        table.append((name, measured.measures))
     print(measures_table(table))
     if options.against is not None:
-        _compare(options, found)
+        _compare(options, stem.replace("evaluation", "against", 1), found)
 
 
 def _show(name: str, folder: Path, stem: str, measures: Mapping[str, Any]) -> None:
@@ -59,7 +68,9 @@ def _show(name: str, folder: Path, stem: str, measures: Mapping[str, Any]) -> No
     print(f"\nwritten in {folder}: {', '.join(written)}\n")
 
 
-def _compare(options: Namespace, found: Mapping[Path, tuple[DataSet, Evaluation]]) -> None:
+def _compare(
+    options: Namespace, stem: str, found: Mapping[Path, tuple[DataSet, Evaluation]]
+) -> None:
     data, theirs = found[options.against]
     for folder in options.runs:
         if folder == options.against:
@@ -69,6 +80,6 @@ def _compare(options: Namespace, found: Mapping[Path, tuple[DataSet, Evaluation]
         result = against(ours, theirs, same)
         print(f"\n{folder} (ours) against {options.against} (theirs), paired over queries:")
         print(plain_table(comparison(result)))
-        path = folder / f"against-{options.split}.json"
+        path = folder / f"{stem}.json"
         write_json(path, {"ours": str(folder), "theirs": str(options.against), "measures": result})
         print(f"written: {path}")

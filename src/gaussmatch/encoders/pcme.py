@@ -16,10 +16,11 @@ from gaussmatch.gaussian import Gaussian
 class ImageSpread(nn.Module):
     """ln σ = linear(attention over the local features) + linear(their mean): (n, D), unbounded."""
 
-    def __init__(self, feature_dim: int, dim: int) -> None:
+    def __init__(self, feature_dim: int, dim: int, start: float = 0.0) -> None:
         super().__init__()
         self.attention = Attention(feature_dim)
         self.attended = Linear(feature_dim, dim)
+        nn.init.constant_(self.attended.bias, start)
         self.pooled = nn.Linear(feature_dim, dim)
 
     def forward(
@@ -32,10 +33,11 @@ class ImageSpread(nn.Module):
 class TextSpread(nn.Module):
     """ln σ = linear(attention over the words) + a bi-directional GRU of its own: (n, D)."""
 
-    def __init__(self, word_dim: int, dim: int, state: State) -> None:
+    def __init__(self, word_dim: int, dim: int, state: State, start: float = 0.0) -> None:
         super().__init__()
         self.attention = Attention(word_dim)
         self.attended = Linear(word_dim, dim)
+        nn.init.constant_(self.attended.bias, start)
         self.embed = BiGRU(word_dim, dim, state)
 
     def forward(self, words: Float[Tensor, "n t w"], tokens: Tokens) -> Float[Tensor, "n d"]:
@@ -48,8 +50,12 @@ class TextSpread(nn.Module):
 class PCMEImage(PVSEImage):
     """The mean is that of PVSE with K = 1 and no dropout; the log-variance is 2 ln σ.
 
-    Nothing bounds it, as in the official code; the loss term ``vib`` holds it. Arguments as of
-    ``PVSEImage``.
+    Nothing bounds it, as in the official code; the loss term ``vib`` holds it.
+
+    Args:
+        feature_dim, dim, backbone, normalise: as of ``PVSEImage``.
+        start: about where ln σ starts. At 0 (published) the samples of D dimensions lie √(2D)
+            apart and drown the means, until the variances have shrunk.
 
     >>> import torch
     >>> PCMEImage(6, 4)(torch.randn(3, 5, 6))
@@ -62,9 +68,10 @@ class PCMEImage(PVSEImage):
         dim: int,
         backbone: nn.Module | None = None,
         normalise: bool = True,
+        start: float = 0.0,
     ) -> None:
         super().__init__(feature_dim, dim, backbone=backbone, normalise=normalise)
-        self.spread = ImageSpread(feature_dim, dim)
+        self.spread = ImageSpread(feature_dim, dim, start)
 
     def forward(self, images: Float[Tensor, "n ..."]) -> Gaussian:  # type: ignore[override]
         local = self.local(images)
@@ -73,8 +80,13 @@ class PCMEImage(PVSEImage):
 
 
 class PCMEText(PVSEText):
-    """The caption side of ``PCMEImage``. Arguments as of ``PVSEText``; ``state`` is that of both
-    GRUs."""
+    """The caption side of ``PCMEImage``.
+
+    Args:
+        vocabulary, dim, word_dim, normalise: as of ``PVSEText``.
+        state: what of both GRUs is taken; see ``BiGRU``.
+        start: as of ``PCMEImage``.
+    """
 
     def __init__(
         self,
@@ -83,9 +95,10 @@ class PCMEText(PVSEText):
         word_dim: int = 300,
         state: State = "final",
         normalise: bool = True,
+        start: float = 0.0,
     ) -> None:
         super().__init__(vocabulary, dim, word_dim, state=state, normalise=normalise)
-        self.spread = TextSpread(word_dim, dim, state)
+        self.spread = TextSpread(word_dim, dim, state, start)
 
     def forward(self, tokens: Tokens) -> Gaussian:  # type: ignore[override]
         words = self.words(tokens.ids)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from gaussmatch.data import DataSet, load_data
 from gaussmatch.data.pairs import Pairs
@@ -25,6 +25,7 @@ from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import bootstrap, paired_test
 from gaussmatch.recipe import load_recipe
 from gaussmatch.run import Model, load
+from gaussmatch.similarities import Similarity, similarity
 
 
 @dataclass(frozen=True)
@@ -41,36 +42,58 @@ def evaluate_run(run: Path, split: str = "test", data: DataSet | None = None) ->
 
 
 def measure_run(
-    run: Path, split: str = "test", data: DataSet | None = None, overrides: Sequence[str] = ()
+    run: Path,
+    split: str = "test",
+    data: DataSet | None = None,
+    overrides: Sequence[str] = (),
+    by: str | None = None,
 ) -> Evaluation:
     """As ``evaluate_run``, with the values of each query.
 
     Args:
         overrides: fields of the recipe's data, as ``["--data.seed", "1"]``; the files then carry
             them in their names, so that they never pass for the run's own.
+        by: another similarity than the model's own, such as cosine for the distance of the means;
+            the files carry it too.
     """
     model = load(run)
+    s = similarity_of(model, by)
     asked = load_recipe(run / "recipe.yaml", overrides).data
     data = data if data is not None else load_data(asked)
-    found = measure(model, data, split)
+    found = measure(model, data, split, s)
     recipe = replace(model.recipe, data=asked)
-    found.measures["provenance"] = provenance(recipe, data.split(split), run / "model.safetensors")
-    title = model.recipe.title or run.name
-    stem = file_stem(split, overrides)
+    made = provenance(recipe, data.split(split), run / "model.safetensors")
+    found.measures["provenance"] = {**made, "similarity": s.name}
+    title = (model.recipe.title or run.name) + (f", by {s.name}" if by else "")
+    stem = file_stem(split, overrides, by)
     write_text(run / f"{stem}.md", markdown(title, found.measures))
     write_text(run / f"{stem}.tex", latex(title, found.measures))
     write_json(run / f"{stem}.json", found.measures)  # last: it means "done"
     return found
 
 
-def file_stem(split: str, overrides: Sequence[str] = ()) -> str:
+def file_stem(split: str, overrides: Sequence[str] = (), by: str | None = None) -> str:
     """The name of what is written, without its ending.
 
-    >>> file_stem("test"), file_stem("test", ["--data.seed", "1"])
-    ('evaluation-test', 'evaluation-test-data.seed-1')
+    >>> file_stem("test"), file_stem("test", ["--data.seed", "1"], by="cosine")
+    ('evaluation-test', 'evaluation-test-data.seed-1-similarity-cosine')
     """
-    words = "-".join(overrides).replace("--", "").replace("=", "-")
+    words = "-".join([*overrides, *(["similarity", by] if by else [])])
+    words = words.replace("--", "").replace("=", "-")
     return "-".join(filter(None, ["evaluation", split, re.sub(r"[^\w.-]", "_", words)]))
+
+
+def similarity_of(model: Model, name: str | None = None) -> Similarity:
+    """The model's own similarity, or another by name if that needs no training."""
+    own = model.matcher.similarity
+    if name is None or name == own.name:
+        return own
+    other = similarity(name)
+    if isinstance(other, nn.Module):
+        raise ValueError(
+            f"{name} has weights of its own, which this model, trained with {own.name}, lacks"
+        )
+    return other
 
 
 def evaluate(model: Model, data: DataSet, split: str = "test") -> dict[str, Any]:
@@ -78,13 +101,15 @@ def evaluate(model: Model, data: DataSet, split: str = "test") -> dict[str, Any]
     return measure(model, data, split).measures
 
 
-def measure(model: Model, data: DataSet, split: str = "test") -> Evaluation:
+def measure(
+    model: Model, data: DataSet, split: str = "test", s: Similarity | None = None
+) -> Evaluation:
     """Retrieval always; R-Precision and mAP@R where true matches are known; PMRP where classes
     are; 1K folds on large splits; selective answering and, on test, a calibrated match
     probability; ρ where there are variances too; binary selection where there are regions."""
     pairs = data.split(split)
     images, captions = model.encode_pairs(pairs)
-    s, truth = model.matcher.similarity, Truth.of(pairs)
+    s, truth = s or model.matcher.similarity, Truth.of(pairs)
     measures: dict[str, Any] = {
         "data": pairs.name,
         "images": len(images),
@@ -94,11 +119,11 @@ def measure(model: Model, data: DataSet, split: str = "test") -> Evaluation:
     measures |= found
     if len(images) >= FOLDED_FROM and len(images) % FOLDS == 0:
         measures |= folded(s, images, captions, truth)
-    measures |= _reliability(model, data, split, images, captions, each)
+    measures |= _reliability(model, s, data, split, images, captions, each)
     if pairs.relevance is not None and not captions.is_point:
         measures |= ambiguity(images, captions, pairs.relevance)
     if pairs.regions is not None and pairs.images.picture(0) is not None:
-        measures["selection"] = selection(model, pairs)
+        measures["selection"] = selection(model, pairs, s=s)
     measures["intervals"] = _intervals(each)
     return Evaluation(measures, each)
 
@@ -128,9 +153,14 @@ def against(
 
 
 def _reliability(
-    model: Model, data: DataSet, split: str, images: Gaussian, captions: Gaussian, each: Each
+    model: Model,
+    s: Similarity,
+    data: DataSet,
+    split: str,
+    images: Gaussian,
+    captions: Gaussian,
+    each: Each,
 ) -> dict[str, Any]:
-    s = model.matcher.similarity
     best = dict(zip(("i2t", "t2i"), best_scores(blocks_of(s, images, captions)), strict=True))
     correct = {way: each[f"{way}_r1"] / 100 for way in best}
     measures: dict[str, Any] = {}
@@ -140,13 +170,13 @@ def _reliability(
         measures |= selective(way, correct[way], -best[way], "score_")
     if split == "test":
         measures |= calibrated(
-            _scores_and_hits(model, data.dev), {way: (best[way], correct[way]) for way in best}
+            _scores_and_hits(s, model, data.dev), {way: (best[way], correct[way]) for way in best}
         )
     return measures
 
 
-def _scores_and_hits(model: Model, pairs: Pairs) -> dict[str, tuple[Tensor, Tensor]]:
-    blocks = blocks_of(model.matcher.similarity, *model.encode_pairs(pairs))
+def _scores_and_hits(s: Similarity, model: Model, pairs: Pairs) -> dict[str, tuple[Tensor, Tensor]]:
+    blocks = blocks_of(s, *model.encode_pairs(pairs))
     return {
         way: (best, (ranks == 0).double())
         for way, best, ranks in zip(

@@ -56,12 +56,15 @@ class PairwiseBlocks:
         self.images, self.captions = len(images), len(captions)
         self.offset = images.mean.new_zeros((), dtype=wide(images))
 
+    @torch.no_grad()
     def rows(self, start: int, stop: int) -> Float[Tensor, "block captions"]:
         return self._similarity.matrix(self._images[start:stop], self._captions)
 
+    @torch.no_grad()
     def columns(self, start: int, stop: int) -> Float[Tensor, "block images"]:
         return self._similarity.matrix(self._images, self._captions[start:stop]).T
 
+    @torch.no_grad()
     def tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
         height, width = TILE
         for j in range(0, self.captions, width):
@@ -71,6 +74,7 @@ class PairwiseBlocks:
                 part = self._similarity.matrix(self._images[rows], self._captions[columns])
                 yield rows, columns, part
 
+    @torch.no_grad()
     def pairs(self, image: Tensor, caption: Tensor) -> tuple[Tensor, Tensor]:
         parts = [
             self._similarity.paired(

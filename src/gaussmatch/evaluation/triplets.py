@@ -21,6 +21,7 @@ from gaussmatch.data.pairs import Pairs, Region
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import binary_selection
 from gaussmatch.run import Model
+from gaussmatch.similarities import Similarity
 
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
 LARGEST = 10  # regions looked at
@@ -85,11 +86,13 @@ def selection(
     pairs: Pairs,
     thresholds: Sequence[float] = THRESHOLDS,
     most: int = MOST,
+    s: Similarity | None = None,
     crop: Cut | None = None,
 ) -> dict[str, dict[str, float]]:
     """Binary selection for each threshold, and the mean uncertainty of crops and captions A and C.
 
-    A threshold under which no picture has a triplet is left out.
+    By the model's own similarity unless another is given. A threshold under which no picture has a
+    triplet is left out.
 
     Args:
         crop: how a box becomes a picture: ``cut`` (the default), or ``cut_at_scale`` for models
@@ -117,7 +120,8 @@ def selection(
                     for t in found
                 ]
             )
-            measures[name] = _measure(model, images, captions, rows[:, 0], rows[:, 1])
+            score = s or model.matcher.similarity
+            measures[name] = _measure(score, images, captions, rows[:, 0], rows[:, 1])
     return measures
 
 
@@ -137,13 +141,13 @@ def overlap(a: Box, b: Box) -> float:
     return both / union if union > 0 else 0.0
 
 
+@torch.no_grad()
 def _measure(
-    model: Model, images: Gaussian, captions: Gaussian, crop: torch.Tensor, word: torch.Tensor
+    s: Similarity, images: Gaussian, captions: Gaussian, crop: torch.Tensor, word: torch.Tensor
 ) -> dict[str, float]:
-    paired = model.matcher.similarity.paired
     scores = torch.stack(
         [
-            torch.stack([paired(images[crop[:, i]], captions[word[:, c]]) for c in (0, 1)], -1)
+            torch.stack([s.paired(images[crop[:, i]], captions[word[:, c]]) for c in (0, 1)], -1)
             for i in (0, 1)
         ],
         1,

@@ -58,7 +58,7 @@ def choose(model: Model, pairs: Pairs, data: DataRecipe) -> dict[str, Any]:
     if data.name != "scenes":
         return {"data": pairs.name, **_flat(selection(model, pairs))}
     limits, most = SCENES_THRESHOLDS, WANTED[data.size]
-    at_scale = selection(model, pairs, limits, most, cut_at_scale)
+    at_scale = selection(model, pairs, limits, most, crop=cut_at_scale)
     magnified = _flat(selection(model, pairs, limits, most))
     return {
         "data": pairs.name,

@@ -9,8 +9,7 @@ FAST: dict[str, tuple[str, ...]] = {
     "": ("--data.size", "small"),
     "vsepp-ft": ("--training.epochs", "3", "--training.steps", "15", "--training.decay_epoch", "2"),
     "vsrn": ("--training.epochs", "6", "--training.decay_epoch", "4", "--loss.warmup_epochs", "4"),
-    "pvse": ("--training.epochs", "5", "--training.decay_epoch", "4"),
-    "pcme": ("--training.epochs", "5", "--training.decay_epoch", "4"),
+    "pvse": ("--training.epochs", "6", "--training.decay_epoch", "5"),
 }
 """Start of a recipe's name → fields; the longest start that fits counts, after those for all."""
 

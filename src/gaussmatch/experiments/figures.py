@@ -129,9 +129,7 @@ def _legend(axes: Axes, entries: int) -> None:
         axes.legend(frameon=False, labelcolor=INK, fontsize=8.5)
         return
     figure: Any = axes.figure  # many lines: below, where they hide nothing
-    figure.legend(
-        loc="outside lower center", ncols=3, frameon=False, labelcolor=INK, fontsize=7.5
-    )
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, labelcolor=INK, fontsize=7.5)
 
 
 def _blank(title: str, xlabel: str, ylabel: str, height: float = 3.4) -> tuple[Figure, Axes]:

@@ -1,6 +1,27 @@
-"""Losses over the score matrix of a batch. Each returns its named terms; the total is their sum."""
+"""Losses over the score matrix of a batch. Each returns its named terms; the total is their sum.
 
+Beside them, losses of the embeddings themselves: ``diversity``, ``mean_discrepancy``,
+``bottleneck``; and of a caption told word by word: ``generation_loss``.
+"""
+
+from gaussmatch.losses.base import Reduction, ScoreLoss
+from gaussmatch.losses.bottleneck import bottleneck
+from gaussmatch.losses.discrepancy import mean_discrepancy
+from gaussmatch.losses.diversity import diversity
 from gaussmatch.losses.generation import generation_loss, lesson
+from gaussmatch.losses.soft_contrastive import SoftContrastive
 from gaussmatch.losses.triplet import Mining, TripletLoss, negatives
 
-__all__ = ["Mining", "TripletLoss", "generation_loss", "lesson", "negatives"]
+__all__ = [
+    "Mining",
+    "Reduction",
+    "ScoreLoss",
+    "SoftContrastive",
+    "TripletLoss",
+    "bottleneck",
+    "diversity",
+    "generation_loss",
+    "lesson",
+    "mean_discrepancy",
+    "negatives",
+]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+from gaussmatch.losses.base import Reduction, check_reduction
 
 Mining = Literal["hardest", "semi-hard", "sum"]
 
@@ -22,20 +24,25 @@ class TripletLoss:
             (the paper). ``sum``: all of them (gentle; for the first epoch). ``semi-hard``
             (Schroff): the most similar one that is still less similar than the positive; where
             there is none, the least similar one.
+        reduction: ``sum`` over the batch, as in the paper; ``mean`` (PVSE) divides that by the n
+            rows, or by the n² entries where all negatives count.
 
     Takes the scores of a batch of n pairs — row k and column k belong together — and a mask of
-    negatives; see ``negatives``. Summed over the batch, as in the paper. Knows nothing of the
-    similarity behind the scores.
+    negatives; see ``negatives``. Knows nothing of the similarity behind the scores.
 
     >>> scores = torch.tensor([[0.9, 0.8], [0.1, 0.7]])
     >>> TripletLoss(margin=0.2)(scores, negatives(torch.tensor([0, 1])))
     {'triplet': tensor(0.4000)}
     """
 
+    name: ClassVar[str] = "triplet"
+
     margin: float = 0.2
     mining: Mining = "hardest"
+    reduction: Reduction = "sum"
 
     def __post_init__(self) -> None:
+        check_reduction(self.reduction)
         if self.mining not in ("hardest", "semi-hard", "sum"):
             raise ValueError(f"no mining {self.mining!r}; choose hardest, semi-hard or sum")
         if self.margin < 0:
@@ -47,7 +54,7 @@ class TripletLoss:
         positive = scores.diagonal()
         captions = self._one_way(scores, positive, negative)
         images = self._one_way(scores.T, positive, negative.T)
-        return {"triplet": captions + images}
+        return {self.name: (captions + images) / self._terms(len(scores))}
 
     def _one_way(self, scores: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """Every row's positive against the negatives of that row."""
@@ -62,7 +69,12 @@ class TripletLoss:
     def collapsed_value(self, batch: int) -> float:
         """The loss of a model that maps everything to one spot: every violation is the margin."""
         per_row = batch - 1 if self.mining == "sum" else min(1, batch - 1)
-        return 2 * batch * per_row * self.margin
+        return 2 * batch * per_row * self.margin / self._terms(batch)
+
+    def _terms(self, batch: int) -> int:
+        if self.reduction == "sum":
+            return 1
+        return batch**2 if self.mining == "sum" else batch
 
 
 def negatives(image_ids: Tensor, *, same_image_negatives: bool = False) -> Bool[Tensor, "n n"]:

@@ -103,10 +103,13 @@ class PCMERecipe:
         samples: drawn of each Gaussian; a match probability is a mean over their pairs.
         scale: a of the logits b − a·distance, at the start; it is learned.
         shift: b of them, at the start; it is learned.
+        log_sigma: about where ln σ starts. 0 is published; a small model on little data does not
+            leave the guess that the noise of 0 makes of every score.
         state: what of the caption's GRUs is taken, as in model.pvse.
     """
 
     samples: int = 7
+    log_sigma: float = 0.0
     scale: float = 15.0
     shift: float = 15.0
     state: State = "final"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gaussmatch.losses import Mining
+from gaussmatch.losses import Mining, Reduction
 from gaussmatch.recipe.checks import positive
 
 PrecisionName = Literal["float32", "auto", "bfloat16", "float16"]
@@ -16,22 +16,35 @@ class LossRecipe:
     """Which loss.
 
     Args:
+        kind: triplet (the hinge), or soft-contrastive (PCME; with similarity match_prob).
         margin: α of the hinge.
-        mining: which negatives count.
+        mining: which negatives count in the hinge.
+        reduction: sum over the batch, or mean (PVSE).
         warmup_epochs: epochs with all negatives (sum) first; one of them prevents the collapse.
         same_image_negatives: count other captions of an image as its negatives (official VSE++).
         generation: weight of telling the caption from the regions (vsrn).
+        diversity: weight of the term that keeps an item's embeddings apart (pvse).
+        mmd: weight of the term that draws images and captions to one place.
+        vib: weight of the KL of every Gaussian to the unit one.
+        vib_as_published: weight of the same in the form of PCME's code, with ln σ for ln σ².
     """
 
+    kind: Literal["triplet", "soft-contrastive"] = "triplet"
     margin: float = 0.2
     mining: Mining = "hardest"
+    reduction: Reduction = "sum"
     warmup_epochs: int = 0
     same_image_negatives: bool = False
     generation: float = 0.0
+    diversity: float = 0.0
+    mmd: float = 0.0
+    vib: float = 0.0
+    vib_as_published: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.generation < 0:
-            raise ValueError(f"loss.generation must not be negative, got {self.generation}")
+        for name in ("generation", "diversity", "mmd", "vib", "vib_as_published"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"loss.{name} must not be negative, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)

@@ -24,18 +24,28 @@ class Recipe:
     training: TrainingRecipe = field(default_factory=TrainingRecipe)
 
     def __post_init__(self) -> None:
-        if self.loss.generation and not (
-            self.model.system == "vsrn" and self.model.vsrn.generator.used
-        ):
+        """What sections must agree on."""
+        model, loss = self.model, self.loss
+        if loss.generation and not (model.system == "vsrn" and model.vsrn.generator.used):
             raise ValueError(
-                f"loss.generation is {self.loss.generation}, but only a model with a generator "
+                f"loss.generation is {loss.generation}, but only a model with a generator "
                 "tells captions: model.system vsrn with model.vsrn.generator.used true"
             )
-        if (self.model.backbone is not None) != (self.data.features == "pixels"):
+        if (model.backbone is not None) != (self.data.features == "pixels"):
             raise ValueError(
-                f"model.backbone is {self.model.backbone or 'none'} but data.features is "
+                f"model.backbone is {model.backbone or 'none'} but data.features is "
                 f"{self.data.features}: a backbone takes pixels, and pixels need a backbone"
             )
+        if (loss.kind == "soft-contrastive") != (model.similarity == "match_prob"):
+            raise ValueError(
+                f"loss.kind is {loss.kind!r} but model.similarity is {model.similarity!r}: "
+                "soft-contrastive and match_prob (log-odds) go together"
+            )
+        if loss.diversity and model.system != "pvse":
+            raise ValueError(f"loss.diversity is for the embeddings of pvse, not {model.system}")
+        for name in ("vib", "vib_as_published"):
+            if getattr(loss, name) and not model.has_variance:
+                raise ValueError(f"loss.{name} needs variances, but the model has points")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         write_text(path, yaml.safe_dump(asdict(self), sort_keys=False, allow_unicode=True))

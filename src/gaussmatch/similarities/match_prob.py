@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from gaussmatch.gaussian import Gaussian
+from gaussmatch.similarities.base import wide
 from gaussmatch.similarities.pairwise import PairwiseSimilarity
 
 EPSILON = 1e-6
@@ -36,10 +37,10 @@ class MatchProb(PairwiseSimilarity, nn.Module):
         shift: b at the start.
 
     >>> g = Gaussian(torch.eye(3), torch.full((3, 3), -9.0))
-    >>> MatchProb().matrix(g, g).sigmoid().round(decimals=3)
-    tensor([[1.0000, 0.0000, 0.0000],
-            [0.0000, 1.0000, 0.0000],
-            [0.0000, 0.0000, 1.0000]], grad_fn=<RoundBackward1>)
+    >>> (MatchProb().matrix(g, g).sigmoid() > 0.5).int()
+    tensor([[1, 0, 0],
+            [0, 1, 0],
+            [0, 0, 1]], dtype=torch.int32)
     """
 
     name = "match_prob"
@@ -61,21 +62,22 @@ class MatchProb(PairwiseSimilarity, nn.Module):
         return self._sampled(images, "images"), self._sampled(captions, "captions")
 
     def scores(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n m"]:
-        a, b = images.mean, captions.mean
+        """Sample by sample, so that the pairs of samples stand on the outer dimensions."""
+        a, b = (g.mean.to(wide(g)).transpose(0, 1) for g in (images, captions))
         left, right = a.flatten(0, 1), b.flatten(0, 1)
         squares = left.square().sum(-1)[:, None] + right.square().sum(-1) - 2 * left @ right.T
-        pairs = squares.view(*a.shape[:2], *b.shape[:2]).permute(0, 2, 1, 3).flatten(2)
-        return self._log_odds(pairs)
+        return self._log_odds(squares.view(*a.shape[:2], *b.shape[:2]).to(images.dtype), (0, 2))
 
     def pair_scores(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n"]:
         apart = images.mean[:, :, None] - captions.mean[:, None]
-        return self._log_odds(apart.square().sum(-1).flatten(1))
+        return self._log_odds(apart.square().sum(-1), (1, 2))
 
-    def _log_odds(self, squares: Float[Tensor, "*n k"]) -> Float[Tensor, "*n"]:
+    def _log_odds(self, squares: Float[Tensor, "..."], over: tuple[int, int]) -> Tensor:
         """From the squared distances of all pairs of samples; stable at both ends."""
         distance = (squares.clamp_min(0) + EPSILON).sqrt()
         logit = 2 * (self.shift.to(distance) - self.scale.to(distance) * distance)
-        return logsigmoid(logit).logsumexp(-1) - logsigmoid(-logit).logsumexp(-1)
+        log_p = logsigmoid(logit)
+        return log_p.logsumexp(over) - (log_p - logit).logsumexp(over)  # ln(1 − p) = ln p − logit
 
     def _sampled(self, g: Gaussian, side: str) -> Gaussian:
         if self.training:

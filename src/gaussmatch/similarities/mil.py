@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from gaussmatch.gaussian import Gaussian
+from gaussmatch.similarities.base import wide
 from gaussmatch.similarities.pairwise import PairwiseSimilarity
 
 
@@ -35,13 +36,14 @@ class MIL(PairwiseSimilarity):
     def scores(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n m"]:
         a, b = _embeddings(images), _embeddings(captions)
         cosines = a.flatten(0, 1) @ b.flatten(0, 1).T
-        return cosines.view(*a.shape[:2], *b.shape[:2]).amax((1, 3))
+        return cosines.view(*a.shape[:2], *b.shape[:2]).amax((1, 3)).to(images.dtype)
 
     def pair_scores(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n"]:
-        return (_embeddings(images) @ _embeddings(captions).mT).amax((1, 2))
+        best = (_embeddings(images) @ _embeddings(captions).mT).amax((1, 2))
+        return best.to(images.dtype)
 
 
 def _embeddings(g: Gaussian) -> Float[Tensor, "n k d"]:
     """Unit vectors, K for each item."""
-    unit = normalize(g.mean, dim=-1)
+    unit = normalize(g.mean.to(wide(g)), dim=-1)
     return unit if unit.ndim == 3 else unit[:, None]

@@ -21,8 +21,9 @@ class PairwiseSimilarity(Similarity):
     several vectors of each item.
 
     Give ``scores``, ``pair_scores`` and ``no_lift``; where items are turned into vectors first,
-    also ``represent``. Evaluation takes it block by block; an index can only scan it, and
-    ``lift_images`` tells why.
+    also ``represent``. Products hide cancellations: take them in ``wide`` precision and give the
+    scores back in that of the inputs. Evaluation takes it block by block; an index can only scan
+    it, and ``lift_images`` tells why.
     """
 
     metric = "inner_product"
@@ -46,35 +47,29 @@ class PairwiseSimilarity(Similarity):
     lift_captions = lift_images
 
     def matrix(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n m"]:
-        images, captions, result = self._represented(images, captions, paired=False)
-        dtype, per_pair = wide(images), images.shape[1:].numel() * captions.shape[1:].numel()
+        images, captions = self._represented(images, captions, paired=False)
+        per_pair = images.shape[1:].numel() * captions.shape[1:].numel()
         width = min(COLUMNS, len(captions))
-        height = max(1, base.BLOCK_BYTES // max(1, width * dtype.itemsize * 3 * per_pair))
+        height = max(1, base.BLOCK_BYTES // max(1, width * wide(images).itemsize * 3 * per_pair))
         rows = [
             torch.cat(
                 [
-                    self.scores(
-                        images[i : i + height].to(dtype), captions[j : j + width].to(dtype)
-                    ).to(result)
+                    self.scores(images[i : i + height], captions[j : j + width])
                     for j in range(0, len(captions), width)
                 ],
                 1,
             )
             for i in range(0, len(images) if width else 0, height)
         ]
-        empty = images.mean.new_zeros(len(images), len(captions), dtype=result)
-        return torch.cat(rows) if rows else empty
+        return torch.cat(rows) if rows else images.mean.new_zeros(len(images), len(captions))
 
     def paired(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n"]:
-        images, captions, result = self._represented(images, captions, paired=True)
-        dtype = wide(images)
-        return self.pair_scores(images.to(dtype), captions.to(dtype)).to(result)
+        return self.pair_scores(*self._represented(images, captions, paired=True))
 
     def _represented(
         self, images: Gaussian, captions: Gaussian, *, paired: bool
-    ) -> tuple[Gaussian, Gaussian, torch.dtype]:
-        """Checked, in single precision at least, and what the scores are given back in."""
+    ) -> tuple[Gaussian, Gaussian]:
+        """Checked, and in single precision at least: that of the result."""
         images, captions = self.prepare(images, captions, paired=paired)
         result = torch.promote_types(images.dtype, torch.float32)
-        images, captions = self.represent(images.to(result), captions.to(result))
-        return images, captions, result
+        return self.represent(images.to(result), captions.to(result))

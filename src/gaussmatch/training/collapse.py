@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gaussmatch.losses import TripletLoss
+from gaussmatch.losses import ScoreLoss, TripletLoss
+from gaussmatch.recipe import LossRecipe
 
 
 class CollapseWarning(UserWarning):
@@ -10,9 +11,9 @@ class CollapseWarning(UserWarning):
 
 
 class CollapseWatch:
-    """Watches for a loss that stands at 2·B·margin: every pair scores alike, and the model has
-    mapped everything to one spot. With hardest negatives from the first step this can last for
-    epochs; one epoch of the sum loss first cures it.
+    """Watches for a loss that stands at the value of a model that scores every pair alike, since
+    it maps everything to one spot: 2·B·margin for the hinge. With hardest negatives from the first
+    step this can last for epochs; one epoch of the sum loss first cures it.
 
     >>> watch = CollapseWatch(patience=3)
     >>> loss = TripletLoss(margin=0.2)
@@ -25,7 +26,7 @@ class CollapseWatch:
         self._stuck = 0
         self._told = False
 
-    def sees(self, loss: TripletLoss, value: float, batch: int) -> bool:
+    def sees(self, loss: ScoreLoss, value: float, batch: int) -> bool:
         """Note one step's loss; true once, when it has stood there for ``patience`` steps."""
         target = loss.collapsed_value(batch)
         near = target > 0 and abs(value / target - 1) < self.tolerance
@@ -36,14 +37,19 @@ class CollapseWatch:
         return True
 
     @staticmethod
-    def advice(value: float, warmup_epochs: int) -> str:
+    def advice(loss: ScoreLoss, value: float, recipe: LossRecipe) -> str:
+        if not isinstance(loss, TripletLoss):
+            return (
+                f"the loss stands at {value:.1f}, that of a guess: every pair scores alike. To "
+                "cure it, change training.learning_rate."
+            )
         cure = (
-            f"raise loss.warmup_epochs (now {warmup_epochs}) or lower training.learning_rate"
-            if warmup_epochs
+            f"raise loss.warmup_epochs (now {recipe.warmup_epochs}) or lower training.learning_rate"
+            if recipe.warmup_epochs
             else "set loss.warmup_epochs to 1"
         )
         return (
-            f"the loss stands at the collapsed value 2·B·margin ({value:.1f}): every pair scores "
-            f"alike. To cure it, {cure}. Where captions fit many images the hardest negative is "
-            "often a true match: loss.mining semi-hard leaves those out."
+            f"the loss stands at {value:.1f}, its collapsed value (every violation is the margin): "
+            f"every pair scores alike. To cure it, {cure}. Where captions fit many images the "
+            "hardest negative is often a true match: loss.mining semi-hard leaves those out."
         )

@@ -157,8 +157,9 @@ class Steps:
             self.progress.step += 1
             value = sum(terms.values())
             summed += value
-            if self.watch.sees(objective.ranking, terms["triplet"], len(batch.image_ids)):
-                advice = self.watch.advice(terms["triplet"], self.recipe.loss.warmup_epochs)
+            ranking = objective.ranking
+            if self.watch.sees(ranking, terms[ranking.name], len(batch.image_ids)):
+                advice = self.watch.advice(ranking, terms[ranking.name], self.recipe.loss)
                 warnings.warn(advice, CollapseWarning, stacklevel=2)
             if done % REPORT_EVERY == 0 or done == bar.total:
                 elapsed = time.perf_counter() - started

@@ -46,6 +46,8 @@ def tell_memory(
     matcher: Matcher, pairs: Pairs, batch: int, precision: Precision, log: RunLog
 ) -> None:
     """Measure it on a few images of the data, print it and log it."""
+    if len(pairs.images) < 2:
+        return
     images = np.stack([read_image(pairs, i) for i in range(min(SAMPLE, len(pairs.images)))])
     with precision.forward():
         per_image = activation_bytes(matcher.image, torch.from_numpy(images).to(precision.device))

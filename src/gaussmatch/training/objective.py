@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +14,17 @@ from gaussmatch.encoders.generator import CaptionGenerator
 from gaussmatch.encoders.observe import observe
 from gaussmatch.encoders.text import Tokens
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.losses import TripletLoss, generation_loss, lesson, negatives
+from gaussmatch.losses import (
+    ScoreLoss,
+    SoftContrastive,
+    TripletLoss,
+    bottleneck,
+    diversity,
+    generation_loss,
+    lesson,
+    mean_discrepancy,
+    negatives,
+)
 from gaussmatch.model import Matcher
 from gaussmatch.recipe import LossRecipe
 
@@ -52,8 +62,17 @@ def _generation(outcome: Outcome) -> Tensor:
 
 
 REGIONS = "image.reasoning.graph"
+RESIDUALS = ("image.pie.residual", "text.pie.residual")
 
-TERMS: dict[str, Term] = {"generation": Term(_generation, watches=(REGIONS,))}
+TERMS: dict[str, Term] = {
+    "generation": Term(_generation, watches=(REGIONS,)),
+    "diversity": Term(lambda o: sum_of(diversity(o.seen[r]) for r in RESIDUALS), RESIDUALS),
+    "mmd": Term(lambda o: mean_discrepancy(o.images.mean, o.captions.mean)),
+    "vib": Term(lambda o: sum_of(bottleneck(g) for g in (o.images, o.captions))),
+    "vib_as_published": Term(
+        lambda o: sum_of(bottleneck(g, as_published=True) for g in (o.images, o.captions))
+    ),
+}
 """Terms by name. A recipe gives each its weight; 0 leaves it out."""
 
 
@@ -62,13 +81,15 @@ class Objective:
     """The loss of one epoch: the named, weighted terms of a batch, to be summed."""
 
     recipe: LossRecipe
-    ranking: TripletLoss
+    ranking: ScoreLoss
 
     @staticmethod
     def of_epoch(recipe: LossRecipe, epoch: int) -> Objective:
         """All negatives during the warm-up, then as asked; epochs count from 1."""
-        warm = epoch <= recipe.warmup_epochs
-        return Objective(recipe, TripletLoss(recipe.margin, "sum" if warm else recipe.mining))
+        if recipe.kind == "soft-contrastive":
+            return Objective(recipe, SoftContrastive(recipe.reduction))
+        mining = "sum" if epoch <= recipe.warmup_epochs else recipe.mining
+        return Objective(recipe, TripletLoss(recipe.margin, mining, recipe.reduction))
 
     def __call__(self, matcher: Matcher, batch: Batch) -> dict[str, Tensor]:
         weights = {name: getattr(self.recipe, name) for name in TERMS}
@@ -86,4 +107,8 @@ class Objective:
 
 def total(terms: dict[str, Tensor]) -> Tensor:
     """The sum of a loss's named terms."""
-    return torch.stack(list(terms.values())).sum()
+    return sum_of(terms.values())
+
+
+def sum_of(values: Iterable[Tensor]) -> Tensor:
+    return torch.stack(list(values)).sum()

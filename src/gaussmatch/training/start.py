@@ -14,25 +14,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from safetensors.torch import load_file
-from torch import Tensor, nn
 from tqdm import tqdm
 
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.data.scenes.backbone import WEIGHTS
-from gaussmatch.data.vocabulary import SPECIALS, Vocabulary
-from gaussmatch.encoders import Probabilistic
+from gaussmatch.data.vocabulary import Vocabulary
 from gaussmatch.encoders.backbone import Backbone
 from gaussmatch.encoders.timm_backbone import pretrained
 from gaussmatch.files import read_json
-from gaussmatch.model import Matcher, build
+from gaussmatch.model import build
 from gaussmatch.recipe import Recipe, load_recipe
 from gaussmatch.run import Model
+from gaussmatch.training.transfer import normalises_features, point_of, same_words, transfer
 
 LOST = 0.9
 """A start below this share of the other run's validation rsum is warned of."""
-
-KNOWN = 0.5
-"""A vocabulary that knows a smaller share of the training words is of other data."""
 
 
 class StartWarning(UserWarning):
@@ -41,7 +37,7 @@ class StartWarning(UserWarning):
 
 def is_run(start_from: str) -> bool:
     """Whether ``training.start_from`` is the folder of a run, and not the name of a recipe."""
-    return Path(start_from).expanduser().is_dir()
+    return (Path(start_from).expanduser() / "recipe.yaml").is_file()
 
 
 def origin_folder(recipe: Recipe, out: Path) -> Path:
@@ -57,8 +53,9 @@ def tell_start(origin: Path, rsum: float) -> None:
     On other validation data the two cannot be compared; on the same, a loss means that the
     pictures or the network are not those that the features were made with.
     """
-    metrics = origin / "metrics.json"
-    before = float(read_json(metrics)["dev"]["rsum"]) if metrics.is_file() else math.nan
+    metrics = origin / "metrics.json"  # an imported run may know no measures
+    told = read_json(metrics).get("dev", {}) if metrics.is_file() else {}
+    before = float(told.get("rsum", math.nan))
     tqdm.write(f"starts at a validation rsum of {rsum:.1f}; {origin}: {before:.1f}", sys.stderr)
     if rsum < LOST * before:
         warnings.warn(
@@ -76,7 +73,13 @@ def frozen_recipe(recipe: Recipe) -> Recipe:
     model and seed are those of ``recipe``, so that whatever is overridden holds for both.
     """
     assert recipe.training.start_from is not None
-    named = load_recipe(recipe.training.start_from)
+    try:
+        named = load_recipe(recipe.training.start_from)
+    except ValueError as error:
+        raise ValueError(
+            f"training.start_from: {recipe.training.start_from} is not the folder of a run, "
+            f"and as a recipe: {error}"
+        ) from error
     if named.training.start_from is not None or named.model.backbone is not None:
         raise ValueError(
             f"training.start_from: {recipe.training.start_from} is not a recipe on frozen "
@@ -92,7 +95,7 @@ def frozen_recipe(recipe: Recipe) -> Recipe:
             backbone=None,
             backbone_weights=None,
             checkpointing=False,
-            normalise_features=_normalises_features(recipe),
+            normalise_features=normalises_features(recipe),
         )
     schedule = replace(
         named.training, seed=training.seed, device=training.device, workers=training.workers
@@ -105,9 +108,9 @@ def begin(recipe: Recipe, pairs: Pairs, origin: Model | None) -> Model:
     if origin is None:
         words = Vocabulary.build(pairs.captions, recipe.data.min_count, recipe.data.words)
     else:
-        words = _same_words(recipe, pairs, origin)
+        words = same_words(recipe, pairs, origin)
     model = Model(recipe, words, build(recipe.model, len(words)))
-    backbone = getattr(_point(model.matcher.image), "backbone", None)
+    backbone = getattr(point_of(model.matcher.image), "backbone", None)
     had = None if origin is None else origin.recipe.model.backbone
     if backbone is not None and had != recipe.model.backbone:
         load_backbone_weights(backbone, recipe.model.backbone_weights)
@@ -139,83 +142,3 @@ def load_backbone_weights(backbone: Backbone, weights: str | None) -> None:
             "shape (model.backbone_weights)"
         )
     backbone.net.load_state_dict({k: given[k] for k in own})  # without the classifier
-
-
-def transfer(origin: Model, model: Model) -> None:
-    """Copy all weights that both models have; a difference that cannot be is named by its field."""
-    _check_same(origin.recipe, model.recipe, _width(origin.matcher), _width(model.matcher))
-    for side in ("image", "text"):
-        old, new = (m.matcher.get_submodule(side) for m in (origin, model))
-        _copy(_point(old), _point(new))
-        if isinstance(old, Probabilistic) and isinstance(new, Probabilistic):
-            _copy(old.variance, new.variance)
-            if old.scalar is not None and new.scalar is not None:
-                _copy(old.scalar, new.scalar)
-    _copy(origin.matcher.heads, model.matcher.heads)
-
-
-def _copy(old: nn.Module, new: nn.Module) -> None:
-    have: dict[str, Tensor] = old.state_dict()
-    new.load_state_dict({k: have.get(k, v) for k, v in new.state_dict().items()})
-
-
-def _point(encoder: nn.Module) -> nn.Module:
-    return encoder.encoder if isinstance(encoder, Probabilistic) else encoder
-
-
-def _width(matcher: Matcher) -> int | None:
-    embed = getattr(_point(matcher.image), "embed", None)
-    return getattr(embed, "in_features", None)
-
-
-def _normalises_features(recipe: Recipe) -> bool:
-    asked = recipe.model.normalise_features
-    return recipe.model.backbone is not None if asked is None else asked
-
-
-def _check_same(old: Recipe, new: Recipe, old_width: int | None, new_width: int | None) -> None:
-    where = new.training.start_from
-    fields = ["system", "dim", "word_dim", "normalise"]
-    if old.model.probabilistic and new.model.probabilistic:
-        fields.append("shape")
-    for name in fields:
-        before, now = getattr(old.model, name), getattr(new.model, name)
-        if before != now:
-            raise ValueError(
-                f"model.{name} is {now}, but {where} (training.start_from) has {before}; "
-                "set it to the same"
-            )
-    if old_width != new_width:
-        raise ValueError(
-            f"model.backbone {new.model.backbone} gives features of width {new_width}, but "
-            f"{where} (training.start_from) was trained on features of width {old_width}; name "
-            "the network that those were extracted with"
-        )
-    before, now = _normalises_features(old), _normalises_features(new)
-    if before != now:
-        raise ValueError(
-            f"model.normalise_features: this model {'takes' if now else 'does not take'} the "
-            f"L2-norm of its features, but {where} (training.start_from) "
-            f"{'did' if before else 'did not'}; set it to {str(before).lower()}"
-        )
-
-
-def _same_words(recipe: Recipe, pairs: Pairs, origin: Model) -> Vocabulary:
-    where = recipe.training.start_from
-    for name in ("words", "min_count"):
-        before, now = getattr(origin.recipe.data, name), getattr(recipe.data, name)
-        if before != now:
-            raise ValueError(
-                f"data.{name} is {now}, but the vocabulary comes from {where} "
-                f"(training.start_from), where it is {before}; set it to the same"
-            )
-    unknown = SPECIALS.index("<unk>")
-    rows = origin.vocabulary.rows(pairs.captions)
-    total = sum(len(row) - 2 for row in rows)  # without start and end
-    known = 1 - sum(row.count(unknown) for row in rows) / max(1, total)
-    if known < KNOWN:
-        raise ValueError(
-            f"the vocabulary of {where} (training.start_from) knows only {known:.0%} of the words "
-            f"of {pairs.name}; start from a run on captions of the same kind"
-        )
-    return origin.vocabulary

@@ -1,0 +1,106 @@
+"""The weights and words of one run in the model of another; what cannot be is named."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from gaussmatch.data.pairs import Pairs
+from gaussmatch.data.vocabulary import SPECIALS, UNKNOWN, Vocabulary
+from gaussmatch.encoders import Probabilistic
+from gaussmatch.model import Matcher
+from gaussmatch.recipe import Recipe
+from gaussmatch.run import Model
+
+KNOWN = 0.5
+"""A vocabulary that knows a smaller share of the training words is of other data."""
+
+
+def transfer(origin: Model, model: Model) -> None:
+    """Copy all weights that both models have; a difference that cannot be is named by its field."""
+    _check_same(origin.recipe, model.recipe, _width(origin.matcher), _width(model.matcher))
+    for side in ("image", "text"):
+        old, new = (m.matcher.get_submodule(side) for m in (origin, model))
+        _copy(point_of(old), point_of(new))
+        if isinstance(old, Probabilistic) and isinstance(new, Probabilistic):
+            _copy(old.variance, new.variance)
+            if old.scalar is not None and new.scalar is not None:
+                _copy(old.scalar, new.scalar)
+    _copy(origin.matcher.heads, model.matcher.heads)
+
+
+def _copy(old: nn.Module, new: nn.Module) -> None:
+    """All that ``old`` has of ``new``; the rest of ``new``, such as a backbone, stays."""
+    have: dict[str, Tensor] = old.state_dict()
+    own: dict[str, Tensor] = new.state_dict()
+    for name, value in own.items():
+        if name in have and have[name].shape != value.shape:
+            raise ValueError(
+                f"{name} of the model is {tuple(value.shape)}, but {tuple(have[name].shape)} in "
+                "the run of training.start_from; give both the same model fields"
+            )
+    new.load_state_dict({name: have.get(name, value) for name, value in own.items()})
+
+
+def point_of(encoder: nn.Module) -> nn.Module:
+    """The point encoder inside a probabilistic one, or the encoder itself."""
+    return encoder.encoder if isinstance(encoder, Probabilistic) else encoder
+
+
+def _width(matcher: Matcher) -> int | None:
+    embed = getattr(point_of(matcher.image), "embed", None)
+    return getattr(embed, "in_features", None)
+
+
+def normalises_features(recipe: Recipe) -> bool:
+    """Whether the features are L2-normalised before the projection, asked for or officially."""
+    asked = recipe.model.normalise_features
+    return recipe.model.backbone is not None if asked is None else asked
+
+
+def _check_same(old: Recipe, new: Recipe, old_width: int | None, new_width: int | None) -> None:
+    where = new.training.start_from
+    fields = ["system", "dim", "word_dim", "normalise"]
+    if old.model.probabilistic and new.model.probabilistic:
+        fields.append("shape")
+    for name in fields:
+        before, now = getattr(old.model, name), getattr(new.model, name)
+        if before != now:
+            raise ValueError(
+                f"model.{name} is {now}, but {where} (training.start_from) has {before}; "
+                "set it to the same"
+            )
+    if old_width != new_width:
+        raise ValueError(
+            f"model.backbone {new.model.backbone} gives features of width {new_width}, but "
+            f"{where} (training.start_from) was trained on features of width {old_width}; name "
+            "the network that those were extracted with"
+        )
+    before, now = normalises_features(old), normalises_features(new)
+    if before != now:
+        raise ValueError(
+            f"model.normalise_features: this model {'takes' if now else 'does not take'} the "
+            f"L2-norm of its features, but {where} (training.start_from) "
+            f"{'did' if before else 'did not'}; set it to {str(before).lower()}"
+        )
+
+
+def same_words(recipe: Recipe, pairs: Pairs, origin: Model) -> Vocabulary:
+    """The vocabulary of the other run, if it fits the recipe and the captions."""
+    where = recipe.training.start_from
+    for name in ("words", "min_count"):
+        before, now = getattr(origin.recipe.data, name), getattr(recipe.data, name)
+        if before != now:
+            raise ValueError(
+                f"data.{name} is {now}, but the vocabulary comes from {where} "
+                f"(training.start_from), where it is {before}; set it to the same"
+            )
+    unknown = SPECIALS.index(UNKNOWN)
+    rows = origin.vocabulary.rows(pairs.captions)
+    total = sum(len(row) - 2 for row in rows)  # without start and end
+    known = 1 - sum(row.count(unknown) for row in rows) / max(1, total)
+    if known < KNOWN:
+        raise ValueError(
+            f"the vocabulary of {where} (training.start_from) knows only {known:.0%} of the words "
+            f"of {pairs.name}; start from a run on captions of the same kind"
+        )
+    return origin.vocabulary
