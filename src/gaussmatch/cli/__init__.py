@@ -16,13 +16,14 @@ VERBS = {
     "train": "train a recipe into a run folder",
     "evaluate": "measure a run on a split",
     "compare": "train recipes over several seeds and print mean ± std",
+    "reproduce": "make the paper's tables and figures again, on any data set, with a report",
     "index": "photos → an index on disk; add, delete, update, merge",
     "search": "search an index in words or with a picture",
-    "data": "check a data set before training on it, or tell where its files come from",
+    "serve": "search an index in the browser, and by programs",
     "embed": "many items → shards of Gaussians, by many processes",
+    "data": "check a data set before training on it, or tell where its files come from",
     "extract": "photos → features, with any network of timm",
     "import": "checkpoints of the official codes → run folders",
-    "serve": "search an index in the browser, and by programs",
     "scenes": "make the embedded data set, or pretrain its backbone again",
 }
 
