@@ -30,7 +30,8 @@ def main() -> None:
     parser.add_argument("--captions", type=int, default=25000)
     parser.add_argument("--dim", type=int, default=1024)
     parser.add_argument("--repeats", type=int, default=3, help="the best of these counts")
-    parser.add_argument("--similarities", nargs="+", default=list(SIMILARITIES))
+    lifted = [name for name, s in SIMILARITIES.items() if s.no_lift is None]
+    parser.add_argument("--similarities", nargs="+", default=lifted, choices=lifted)
     options = parser.parse_args()
     n, m, dim = options.images, options.captions, options.dim
     torch.manual_seed(0)

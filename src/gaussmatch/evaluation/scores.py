@@ -43,6 +43,10 @@ def blocks_of(
     return PairwiseBlocks(similarity, images, captions)
 
 
+KEPT_BYTES = 2**29
+"""A whole matrix up to this size is kept: its scores are dear, and asked for several times."""
+
+
 class PairwiseBlocks:
     """As ``Blocks``, for a similarity without a lift: its own ``matrix``, part by part."""
 
@@ -55,32 +59,44 @@ class PairwiseBlocks:
         self._similarity = similarity
         self.images, self.captions = len(images), len(captions)
         self.offset = images.mean.new_zeros((), dtype=wide(images))
+        self._whole: Tensor | None = None
 
-    @torch.no_grad()
     def rows(self, start: int, stop: int) -> Float[Tensor, "block captions"]:
-        return self._similarity.matrix(self._images[start:stop], self._captions)
+        return self._part(slice(start, stop), slice(None))
 
-    @torch.no_grad()
     def columns(self, start: int, stop: int) -> Float[Tensor, "block images"]:
-        return self._similarity.matrix(self._images, self._captions[start:stop]).T
+        return self._part(slice(None), slice(start, stop)).T
 
-    @torch.no_grad()
     def tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
         height, width = TILE
         for j in range(0, self.captions, width):
             columns = slice(j, min(j + width, self.captions))
             for i in range(0, self.images, height):
                 rows = slice(i, min(i + height, self.images))
-                part = self._similarity.matrix(self._images[rows], self._captions[columns])
-                yield rows, columns, part
+                yield rows, columns, self._part(rows, columns)
 
     @torch.no_grad()
     def pairs(self, image: Tensor, caption: Tensor) -> tuple[Tensor, Tensor]:
-        parts = [
-            self._similarity.paired(
-                self._images[image[i : i + CHUNK]], self._captions[caption[i : i + CHUNK]]
-            )
-            for i in range(0, len(image), CHUNK)
-        ]
-        close = torch.cat([self._images.mean.new_zeros(0, dtype=torch.float32), *parts])
-        return close, close.abs() * 4 * torch.finfo(close.dtype).eps
+        if self._keeps:
+            close = self._part(slice(None), slice(None))[image, caption]
+        else:
+            parts = [
+                self._similarity.paired(
+                    self._images[image[i : i + CHUNK]], self._captions[caption[i : i + CHUNK]]
+                )
+                for i in range(0, len(image), CHUNK)
+            ]
+            close = torch.cat([self._images.mean.new_zeros(0, dtype=torch.float32), *parts])
+        return close, (1 + close.abs()) * 4 * torch.finfo(close.dtype).eps
+
+    @property
+    def _keeps(self) -> bool:
+        return self.images * self.captions * 4 <= KEPT_BYTES
+
+    @torch.no_grad()
+    def _part(self, rows: slice, columns: slice) -> Tensor:
+        if not self._keeps:
+            return self._similarity.matrix(self._images[rows], self._captions[columns])
+        if self._whole is None:
+            self._whole = self._similarity.matrix(self._images, self._captions)
+        return self._whole[rows, columns]

@@ -69,8 +69,9 @@ class MatchProb(PairwiseSimilarity, nn.Module):
         return self._log_odds(squares.view(*a.shape[:2], *b.shape[:2]).to(images.dtype), (0, 2))
 
     def pair_scores(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n"]:
-        apart = images.mean[:, :, None] - captions.mean[:, None]
-        return self._log_odds(apart.square().sum(-1), (1, 2))
+        a, b = (g.mean.to(wide(g)) for g in (images, captions))
+        squares = (a[:, :, None] - b[:, None]).square().sum(-1)
+        return self._log_odds(squares.to(images.dtype), (1, 2))
 
     def _log_odds(self, squares: Float[Tensor, "..."], over: tuple[int, int]) -> Tensor:
         """From the squared distances of all pairs of samples; stable at both ends."""

@@ -12,7 +12,10 @@ from gaussmatch.gaussian import Gaussian
 from gaussmatch.similarities import base
 from gaussmatch.similarities.base import Lifted, Similarity, wide
 
-COLUMNS = 1024
+BLOCK_BYTES = 16 * 2**20
+"""Working memory of a block: what is freed and asked for again stays in the process."""
+
+COLUMNS = 256
 """Captions of one block, at most."""
 
 
@@ -50,7 +53,8 @@ class PairwiseSimilarity(Similarity):
         images, captions = self._represented(images, captions, paired=False)
         per_pair = images.shape[1:].numel() * captions.shape[1:].numel()
         width = min(COLUMNS, len(captions))
-        height = max(1, base.BLOCK_BYTES // max(1, width * wide(images).itemsize * 3 * per_pair))
+        most = min(BLOCK_BYTES, base.BLOCK_BYTES)
+        height = max(1, most // max(1, width * wide(images).itemsize * 3 * per_pair))
         rows = [
             torch.cat(
                 [
