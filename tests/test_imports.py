@@ -26,13 +26,25 @@ ORDER = (
     "training",
     "official",
     "index",
+    "embedding",
     "service",
     "experiments",
     "gaussmatch",  # the root: its __init__ may import anything but the command line
     "cli",
 )
 CORE_MAY_IMPORT = {"torch", "numpy", "jaxtyping"} | sys.stdlib_module_names
-EXTRAS = ("matplotlib", "jinja2", "tensorboard", "timm", "eccv_caption")
+EXTRAS = (
+    "matplotlib",
+    "jinja2",
+    "tensorboard",
+    "timm",
+    "eccv_caption",
+    "faiss",
+    "pymilvus",
+    "ray",
+    "fastapi",
+    "uvicorn",
+)
 
 
 def modules(source: Path) -> Iterator[tuple[str, str, ast.Module]]:
@@ -166,6 +178,7 @@ import sys
 sys.modules.update(dict.fromkeys({EXTRAS!r}))
 import gaussmatch
 import gaussmatch.gaussian, gaussmatch.similarities, gaussmatch.losses, gaussmatch.metrics
+import gaussmatch.index
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -95,6 +95,7 @@ def test_demo_writes_a_self_contained_report(
     printed = capsys.readouterr().out
     assert "VSE++ KL" in printed
     assert "report.html" in printed
+    assert printed.rstrip().endswith(f"gaussmatch serve {tmp_path / 'index'}")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     page = Page()
     page.feed(text)

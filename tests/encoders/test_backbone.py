@@ -134,3 +134,17 @@ def test_unknown_names() -> None:
         Backbone("resnet5O")
     with pytest.raises(ValueError, match="scenenet has no blocks"):
         Backbone("scenenet", checkpointing=True)
+
+
+def test_the_grid_is_what_is_pooled() -> None:
+    for name, side in (("test_resnet", 64), ("scenenet", 64)):
+        backbone = awake(Backbone(name)).eval()
+        with torch.no_grad():
+            grid, pooled = backbone.forward_grid(pictures(2, side)), backbone(pictures(2, side))
+        assert grid.shape[1] > 1
+        torch.testing.assert_close(grid.mean(1), pooled)
+
+
+def test_a_network_without_a_map_is_told() -> None:
+    with pytest.raises(ValueError, match="test_vit gives no map of local features"):
+        Backbone("test_vit").eval().forward_grid(pictures(1, 160))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -22,12 +25,21 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))
     options, overrides = parser.parse_known_args(argv)
     started = time.perf_counter()
-    entrants, report = run_demo(options.out, overrides)
+    entrants, report, index = run_demo(options.out, overrides)
     print(measures_table([(e.name, e.measures) for e in entrants]))
     rho = entrants[-1].measures["caption_rho"]
     print(
         f"\nρ captions = {rho:.2f}: how well a caption's uncertainty follows the number of images "
         "it is true of (1 = same order).\n"
         + ("" if entrants[0].measures["images"] >= 1000 else "Small data: a look, not a result.\n")
-        + f"{(time.perf_counter() - started) / 60:.1f} minutes. Open the report: {report}"
+        + f"{(time.perf_counter() - started) / 60:.1f} minutes. Open the report: {report}\n"
+        f"Search the pictures in your browser: {_command()} serve {index}"
     )
+
+
+def _command() -> str:
+    """As the user can type it: the command in an environment that is not active has a path."""
+    here = Path(sys.argv[0])
+    if here.name != "gaussmatch" or shutil.which("gaussmatch") is not None:
+        return "gaussmatch"
+    return os.path.relpath(here)

@@ -12,7 +12,7 @@ from gaussmatch.cli.tables import measures_table, plain_table
 from gaussmatch.data import DataSet, load_data
 from gaussmatch.evaluation.evaluate import Evaluation, against, file_stem, measure_run
 from gaussmatch.evaluation.tables import comparison, rows
-from gaussmatch.experiments.figures import deciles
+from gaussmatch.experiments.figures import deciles, svg
 from gaussmatch.files import write_json, write_text
 from gaussmatch.recipe import load_recipe
 from gaussmatch.run import load
@@ -61,7 +61,7 @@ def _show(name: str, folder: Path, stem: str, measures: Mapping[str, Any]) -> No
     if "t2i_deciles" in measures:
         picture = folder / f"{stem}.svg"
         try:
-            write_text(picture, deciles(measures))
+            write_text(picture, svg(deciles(measures)))
             written.append(picture.name)
         except ImportError as error:
             print(f"no plot of recall by uncertainty: {error}")

@@ -100,6 +100,20 @@ class Vocabulary:
         """Whether the caption has at least one word that is in the vocabulary."""
         return any(i >= len(SPECIALS) for i in self.rows([caption])[0])
 
+    def unknown(self, caption: str) -> list[str]:
+        """The words of a caption that are not in the vocabulary, as they were written.
+
+        >>> Vocabulary.build(["a red dog", "a dog"], min_count=1).unknown("A blue dog, a Cat!")
+        ['blue', 'Cat']
+        """
+        encoding = self._tokenizer.encode(caption)
+        words = [
+            caption[start:stop]
+            for number, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
+            if number == SPECIALS.index(UNKNOWN)
+        ]
+        return [word for word in dict.fromkeys(words) if any(c.isalnum() for c in word)]
+
     def save(self, path: str | os.PathLike[str]) -> None:
         write_text(path, self._tokenizer.to_str(pretty=True))
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from PIL import Image
 
@@ -27,6 +28,7 @@ LARGEST = 10  # regions looked at
 MOST = 2000  # pictures taken
 
 Box = tuple[float, float, float, float]
+Cut = Callable[[Image.Image, Box], Image.Image]
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,16 @@ def selection(
     thresholds: Sequence[float] = THRESHOLDS,
     most: int = MOST,
     s: Similarity | None = None,
+    crop: Cut | None = None,
 ) -> dict[str, dict[str, float]]:
     """Binary selection for each threshold, and the mean uncertainty of crops and captions A and C.
 
     By the model's own similarity unless another is given. A threshold under which no picture has a
     triplet is left out.
+
+    Args:
+        crop: how a box becomes a picture: ``cut`` (the default), or ``cut_at_scale`` for models
+            that know things by their size.
     """
     by_threshold = {f"{t:.0%}": triplets(pairs, t, most) for t in thresholds}
     wanted = [t for found in by_threshold.values() for t in found]
@@ -97,7 +104,7 @@ def selection(
         return {}
     crops = list(dict.fromkeys((t.image, r.box) for t in wanted for r in (t.a, t.c)))
     words = list(dict.fromkeys(r.caption for t in wanted for r in (t.a, t.c)))
-    images = _encode_crops(model, pairs, crops)
+    images = _encode_crops(model, pairs, crops, crop or cut)
     captions = model.encode_texts(words, allow_unknown=True)
     crop_row = {crop: n for n, crop in enumerate(crops)}
     word_row = {word: n for n, word in enumerate(words)}
@@ -154,12 +161,13 @@ def _measure(
     return measures
 
 
-def _encode_crops(model: Model, pairs: Pairs, crops: Sequence[tuple[int, Box]]) -> Gaussian:
+def _encode_crops(
+    model: Model, pairs: Pairs, crops: Sequence[tuple[int, Box]], crop: Cut
+) -> Gaussian:
     parts = []
     for start in range(0, len(crops), 256):
-        parts.append(
-            model.encode_images([cut(_picture(pairs, i), b) for i, b in crops[start : start + 256]])
-        )
+        chosen = crops[start : start + 256]
+        parts.append(model.encode_images([crop(_picture(pairs, i), box) for i, box in chosen]))
     return Gaussian.cat(parts)
 
 
@@ -170,6 +178,22 @@ def cut(picture: Image.Image, box: Box) -> Image.Image:
     right = max(left + 1, min(picture.width, math.ceil(box[2])))
     bottom = max(top + 1, min(picture.height, math.ceil(box[3])))
     return picture.crop((left, top, right, bottom))
+
+
+def cut_at_scale(picture: Image.Image, box: Box) -> Image.Image:
+    """The same part in the middle of an empty picture of the whole's size and background, so that
+    what it shows stays as large as it was. The background is the commonest colour of the edge.
+
+    >>> cut_at_scale(Image.new("RGB", (8, 6), "red"), (0, 0, 2, 2)).size
+    (8, 6)
+    """
+    part = cut(picture, box)
+    edge = np.asarray(picture.convert("RGB"))
+    rim = np.concatenate([edge[0], edge[-1], edge[:, 0], edge[:, -1]])
+    colours, times = np.unique(rim, axis=0, return_counts=True)
+    whole = Image.new("RGB", picture.size, tuple(int(c) for c in colours[times.argmax()]))
+    whole.paste(part, ((picture.width - part.width) // 2, (picture.height - part.height) // 2))
+    return whole
 
 
 def _picture(pairs: Pairs, image: int) -> Image.Image:

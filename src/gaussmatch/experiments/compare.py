@@ -6,19 +6,17 @@ goes on where it was; a run that fails is reported as failed and the others go o
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
 from gaussmatch.evaluation.evaluate import evaluate_run
+from gaussmatch.experiments.pool import work_off
 from gaussmatch.files import read_json, write_json
 from gaussmatch.recipe import Recipe, find_recipe, load_recipe
 from gaussmatch.training.loop import train
@@ -72,9 +70,10 @@ def plan(
 def compare(cells: Sequence[Cell], jobs: int = 1) -> list[Row]:
     """Run what is not finished, ``jobs`` at a time; the rows come in the order of the plan."""
     todo = [cell for cell in cells if not cell.result.exists()]
+    work = partial(run_cell, progress_bar=jobs == 1)
     errors: dict[Path, str] = {}
     with tqdm(total=len(todo), desc="runs", unit="run", disable=not todo) as bar:
-        for cell, error in _finish(todo, jobs):
+        for cell, error in work_off(todo, work, jobs):
             bar.update()
             if error is not None:
                 errors[cell.folder] = f"seed {cell.seed}: {error}"
@@ -93,33 +92,10 @@ def save_rows(rows: Iterable[Row], path: Path) -> None:
     write_json(path, [vars(row) for row in rows])
 
 
-def _finish(cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, str | None]]:
-    if jobs <= 1:
-        for cell in cells:
-            yield cell, run_cell(cell, progress_bar=True)
-        return
-    threads = max(1, (os.cpu_count() or 1) // jobs)
-    with ProcessPoolExecutor(
-        jobs,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=torch.set_num_threads,
-        initargs=(threads,),
-    ) as pool:
-        futures: dict[Future[str | None], Cell] = {
-            pool.submit(run_cell, cell, False): cell for cell in cells
-        }
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-
-
-def run_cell(cell: Cell, progress_bar: bool) -> str | None:
-    """Train and measure one run; returns what went wrong, or ``None``."""
-    try:
-        train(cell.recipe, cell.folder, resume=True, progress_bar=progress_bar)
-        evaluate_run(cell.folder)
-    except Exception as error:  # one run must not take the others with it
-        return f"{type(error).__name__}: {error}"
-    return None
+def run_cell(cell: Cell, progress_bar: bool) -> None:
+    """Train and measure one run."""
+    train(cell.recipe, cell.folder, resume=True, progress_bar=progress_bar)
+    evaluate_run(cell.folder)
 
 
 def _title(cell: Cell) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from gaussmatch.data import load_data
+from gaussmatch.data import DataSet, load_data
 from gaussmatch.evaluation.evaluate import evaluate_run
 from gaussmatch.experiments.report import Entrant, write_report
+from gaussmatch.index import Index, calibrate, index_pairs
 from gaussmatch.recipe import load_recipe
 from gaussmatch.run import load
 from gaussmatch.training.loop import train
@@ -16,8 +18,13 @@ TWINS = {"point": "scenes/vsepp", "probabilistic": "scenes/vsepp-kl"}
 """Run name → recipe. KL, because its uncertainty means something (docs/uncertainty.md)."""
 
 
-def run_demo(out: Path, overrides: Sequence[str] = ()) -> tuple[list[Entrant], Path]:
-    """Train, measure and report both; finished runs in ``out`` are used as they are."""
+def run_demo(out: Path, overrides: Sequence[str] = ()) -> tuple[list[Entrant], Path, Path]:
+    """Train, measure and report both, then index the test split to search it; finished runs in
+    ``out`` are used as they are.
+
+    Returns:
+        Both with their measures, the report, the index.
+    """
     recipes = {name: load_recipe(recipe, overrides) for name, recipe in TWINS.items()}
     data = load_data(recipes["point"].data)
     entrants = []
@@ -30,4 +37,15 @@ def run_demo(out: Path, overrides: Sequence[str] = ()) -> tuple[list[Entrant], P
         for name, recipe in TWINS.items()
     ]
     write_report(report, entrants, load(out / "probabilistic"), data.test, commands)
-    return entrants, report
+    return entrants, report, _index(out, data)
+
+
+def _index(out: Path, data: DataSet) -> Path:
+    """The pictures and captions of the test split, found by the model just trained. An index of
+    an earlier demo is made again, as it takes seconds and the model may be another."""
+    run, folder = out / "probabilistic", out / "index"
+    if (folder / "manifest.json").exists():
+        shutil.rmtree(folder)
+    index = Index.create(folder, run, calibration=calibrate(load(run), data))
+    index_pairs(index, data.test, "test")
+    return folder

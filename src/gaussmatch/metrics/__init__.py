@@ -1,7 +1,11 @@
 """Measures: pure functions of scores, ranks or ranked ids and a relevance relation."""
 
 from gaussmatch.metrics.bootstrap import bootstrap, paired_test
-from gaussmatch.metrics.calibration import MatchProbability, calibration_error
+from gaussmatch.metrics.calibration import (
+    MatchProbability,
+    ResultProbability,
+    calibration_error,
+)
 from gaussmatch.metrics.correlation import average_ranks, spearman
 from gaussmatch.metrics.folds import Fold, contiguous_folds, over_folds, restrict
 from gaussmatch.metrics.plausible import pmrp, pmrp_each
@@ -23,6 +27,7 @@ __all__ = [
     "Fold",
     "MatchProbability",
     "Relevance",
+    "ResultProbability",
     "accuracy_by_bin",
     "average_ranks",
     "binary_selection",

@@ -37,24 +37,54 @@ class MatchProbability:
         if not score.isfinite().all():
             at = int((~score.isfinite()).nonzero()[0])
             raise ValueError(f"the score of query {at} is not finite")
-        x, y = score.double(), right.double()
+        x = score.double()
         centre, scale = float(x.mean()), float(x.std(unbiased=False)) or 1.0
-        ones = y.sum()
-        target = torch.where(y > 0, (ones + 1) / (ones + 2), 1 / (len(y) - ones + 2))
-        design = torch.stack([(x - centre) / scale, torch.ones_like(x)], -1)
-        weights = torch.zeros(2).double()
-        for _ in range(steps):
-            p = torch.sigmoid(design @ weights)
-            curvature = (design * (p * (1 - p))[:, None]).T @ design + 1e-6 * torch.eye(2)
-            step = torch.linalg.solve(curvature, design.T @ (target - p))
-            weights = weights + step.clamp(-5, 5)
-            if float(step.abs().max()) < 1e-10:
-                break
+        weights = _logistic(((x - centre) / scale)[:, None], right.double(), steps)
         return MatchProbability(float(weights[0]), float(weights[1]), centre, scale)
 
     def __call__(self, score: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
         x = (score.double() - self.centre) / self.scale
         return torch.sigmoid(self.slope * x + self.bias)
+
+
+@dataclass(frozen=True)
+class ResultProbability:
+    """p(match) of one *result* from several features of it, such as its score, the uncertainty
+    of the query and its own: 1 / (1 + exp(−(Σ_f weight_f (x_f − centre_f) / scale_f + bias))).
+
+    The score alone cannot tell: a vague query scores low with everything and is right with much of
+    it. Fitted as ``MatchProbability`` on (query, result) pairs of validation.
+
+    >>> score, vague = torch.tensor([1.0, 2, 3, 4] * 20), torch.tensor([0.0, 0, 5, 5] * 20)
+    >>> p = ResultProbability.fit(torch.stack([score, vague], -1), (vague > 0).float())
+    >>> [round(v, 1) for v in p(torch.tensor([[2.5, 0.0], [2.5, 5.0]])).tolist()]
+    [0.0, 1.0]
+    """
+
+    weights: tuple[float, ...]
+    bias: float
+    centre: tuple[float, ...]
+    scale: tuple[float, ...]
+
+    @staticmethod
+    def fit(
+        features: Float[Tensor, "n f"], right: Float[Tensor, "n"], steps: int = 100
+    ) -> ResultProbability:
+        if not len(features) or not features.isfinite().all():
+            raise ValueError("need features of at least one result, all of them finite")
+        x = features.double()
+        centre, scale = x.mean(0), x.std(0, unbiased=False)
+        scale = torch.where(scale > 0, scale, 1.0)
+        *weights, bias = _logistic((x - centre) / scale, right.double(), steps).tolist()
+        return ResultProbability(
+            tuple(weights), bias, tuple(centre.tolist()), tuple(scale.tolist())
+        )
+
+    def __call__(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n"]:
+        weights, centre, scale = (
+            torch.tensor(v, dtype=torch.float64) for v in (self.weights, self.centre, self.scale)
+        )
+        return torch.sigmoid((features.double() - centre) / scale @ weights + self.bias)
 
 
 def calibration_error(
@@ -72,3 +102,21 @@ def calibration_error(
     bin_of = (probability.double() * bins).long().clamp_max(bins - 1)
     gap = torch.zeros(bins).double().index_add_(0, bin_of, probability.double() - right.double())
     return float(gap.abs().sum() / len(right))
+
+
+def _logistic(x: Tensor, right: Tensor, steps: int) -> Tensor:
+    """Weights of the features and, last, the bias: logistic regression by Newton's method, targets
+    drawn in from 0 and 1 as Platt does."""
+    ones = right.sum()
+    target = torch.where(right > 0, (ones + 1) / (ones + 2), 1 / (len(right) - ones + 2))
+    design = torch.cat([x, torch.ones_like(x[:, :1])], -1)
+    weights = x.new_zeros(design.shape[1])
+    ridge = 1e-6 * torch.eye(len(weights), dtype=x.dtype)
+    for _ in range(steps):
+        p = torch.sigmoid(design @ weights)
+        curvature = (design * (p * (1 - p))[:, None]).T @ design + ridge
+        step = torch.linalg.solve(curvature, design.T @ (target - p))
+        weights = weights + step.clamp(-5, 5)
+        if float(step.abs().max()) < 1e-10:
+            break
+    return weights

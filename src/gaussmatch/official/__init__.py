@@ -17,14 +17,14 @@ from safetensors.torch import save_file
 
 from gaussmatch.data.vocabulary import Vocabulary
 from gaussmatch.files import atomic
-from gaussmatch.official import vsepp
+from gaussmatch.official import pcme, pvse, vsepp, vsrn
 from gaussmatch.official.checkpoint import read_checkpoint
 from gaussmatch.official.translation import System, Translation
 from gaussmatch.official.words import read_words
 from gaussmatch.recipe import Recipe, load_recipe
-from gaussmatch.training.folder import check_folder, write_metrics
+from gaussmatch.training.folder import write_metrics
 
-SYSTEMS: dict[str, System] = {"vsepp": vsepp}
+SYSTEMS: dict[str, System] = {"vsepp": vsepp, "vsrn": vsrn, "pvse": pvse, "pcme": pcme}
 """The official codes that are read; a new one is a module with ``recognises`` and ``translate``."""
 
 __all__ = ["SYSTEMS", "import_checkpoint", "recognised"]
@@ -46,7 +46,8 @@ def import_checkpoint(
         system: ``vsepp``, ``vsrn``, ``pvse`` or ``pcme``; found from the file when none.
         overrides: fields of the recipe's data, as ``["--data.root", "coco_precomp"]``.
     """
-    check_folder(out, Recipe(), resume=False)
+    if (out / "recipe.yaml").exists():
+        raise FileExistsError(f"{out} already holds a run; choose another folder with --out")
     where, content = str(checkpoint), read_checkpoint(checkpoint)
     system = system or recognised(content, where)
     if not SYSTEMS[system].recognises(content):
@@ -55,8 +56,11 @@ def import_checkpoint(
     words = _words(found, vocabulary, where)
     recipe = _overridden(found.recipe, overrides)
     weights = found.weights.fitted(recipe.model, len(words), where)
-    _write(out, recipe, words, weights)
+    with atomic(out / "model.safetensors") as temporary:
+        save_file(weights, os.fspath(temporary))
+    Vocabulary.of(words).save(out / "vocabulary.json")
     write_metrics(out, finished=True, dev={}, imported=_about(system, checkpoint, found))
+    recipe.save(out / "recipe.yaml")  # last: with it the folder is a run
     if found.options.unread:
         warnings.warn(
             f"options of its training that are not known here: {', '.join(found.options.unread)}; "
@@ -102,13 +106,6 @@ def _overridden(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
             return load_recipe(path, overrides)
         except ValueError as error:
             raise ValueError(str(error).replace(f"recipe {path}: ", "")) from error
-
-
-def _write(out: Path, recipe: Recipe, words: list[str], weights: Mapping[str, Any]) -> None:
-    with atomic(out / "model.safetensors") as temporary:
-        save_file(dict(weights), os.fspath(temporary))
-    Vocabulary.of(words).save(out / "vocabulary.json")
-    recipe.save(out / "recipe.yaml")
 
 
 def _about(system: str, checkpoint: Path, found: Translation) -> dict[str, Any]:

@@ -19,7 +19,7 @@ class DataRecipe:
     Args:
         name: the data set; ``gaussmatch data where`` tells which files each needs.
         root: its folder; scenes needs none.
-        size: how much of scenes: tiny (a look), small, or full.
+        size: how much of scenes: mini (for tests), tiny (a look), small, or full.
         seed: which scenes are drawn.
         features: what an image is to the encoder: one pooled vector, 36 region vectors, or pixels
             for a network that is trained end to end (model.backbone).
@@ -40,7 +40,7 @@ class DataRecipe:
 
     name: DataName = "scenes"
     root: str | None = None
-    size: Literal["tiny", "small", "full"] = "full"
+    size: Literal["mini", "tiny", "small", "full"] = "full"
     seed: int = 0
     features: Literal["pooled", "regions", "pixels"] = "pooled"
     crop: int = 224

@@ -42,11 +42,12 @@ __all__ = [
 
 VERSION = 2  #: of the generator; a change in what it makes must raise it
 
-Size = Literal["tiny", "small", "full"]
+Size = Literal["mini", "tiny", "small", "full"]
 Features = Literal["pooled", "regions", "pixels"]
 
 #: Images in each split.
 SIZES: dict[str, dict[str, int]] = {
+    "mini": {"train": 60, "dev": 30, "test": 30},
     "tiny": {"train": 300, "dev": 100, "test": 100},
     "small": {"train": 1200, "dev": 300, "test": 300},
     "full": {"train": 5000, "dev": 1000, "test": 1000},
@@ -69,7 +70,8 @@ def load(
     should learn from it (``make_split`` and ``true_of`` give it to whoever wants it).
 
     Args:
-        size: ``tiny`` (300/100/100 images), ``small`` (1200/300/300) or ``full`` (5000/1000/1000).
+        size: ``mini`` (60/30/30 images), ``tiny`` (300/100/100), ``small`` (1200/300/300) or
+            ``full`` (5000/1000/1000).
         seed: of the scenes; another seed is another data set.
         features: what an image is: ``pooled`` (256), ``regions`` (36, 256) or ``pixels``
             (3, 64, 64) in [0, 1].

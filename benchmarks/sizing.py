@@ -1,0 +1,108 @@
+"""How much memory, disk and time does an item cost? Measured at two sizes, then extrapolated.
+
+    python benchmarks/sizing.py [--items 10000 30000] [--dim 128] [--similarity kl]
+
+For each kind of index: bytes an item on disk, split into what a search touches (the structure) and
+what only a rescore or an answer reads (Gaussians, records); recall@10 against the exact index; ms a
+query, one query at a time; seconds to build. Bytes an item are the slope between the two sizes.
+Clustered Gaussians as in search_speed.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import faiss
+import torch
+
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.index import Index, Record, Settings
+
+KINDS = ("flat", "hnsw", "compressed")
+TARGETS = (10**6, 10**8, 10**9)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What does an item cost?")
+    parser.add_argument("--items", type=int, nargs=2, default=[10_000, 30_000])
+    parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--queries", type=int, default=100)
+    parser.add_argument("--similarity", default="kl")
+    parser.add_argument("--search", type=int, default=64, help="efSearch")
+    options = parser.parse_args()
+    faiss.omp_set_num_threads(1)
+    torch.set_num_threads(1)
+    print(f"{options.similarity}, D = {options.dim}, one thread, efSearch {options.search}")
+    print(f"{'kind':12}{'items':>9}{'touched':>9}{'rest':>7}{'recall':>8}{'ms':>8}{'build s':>9}")
+    held: dict[str, list[tuple[int, int, int]]] = {kind: [] for kind in KINDS}
+    for items in options.items:
+        gallery, queries = clustered(items, options.queries, options.dim)
+        truth: list[list[str]] = []
+        for kind in KINDS:
+            settings = Settings(kind=kind, flat_below=1, search=options.search)
+            with tempfile.TemporaryDirectory() as folder:
+                start = time.perf_counter()
+                index = Index.create(
+                    Path(folder) / "index", similarity=options.similarity, settings=settings
+                )
+                index.add(gallery, [Record(f"{i:09}") for i in range(items)])
+                built = time.perf_counter() - start
+                touched, rest = sizes(index)
+                found = [index.search(queries[i : i + 1])[0].ids for i in range(len(queries))]
+                start = time.perf_counter()
+                for i in range(len(queries)):
+                    index.search(queries[i : i + 1])
+                took = (time.perf_counter() - start) / len(queries)
+                truth = truth or found
+                right = sum(len({*a} & {*b}) for a, b in zip(found, truth, strict=True))
+                recall = right / sum(map(len, truth))
+                held[kind].append((items, touched, rest))
+                print(
+                    f"{kind:12}{items:9,}{touched / items:9.0f}{rest / items:7.0f}{recall:8.3f}"
+                    f"{1000 * took:8.2f}{built:9.1f}",
+                    flush=True,
+                )
+    extrapolate(held)
+
+
+def extrapolate(held: dict[str, list[tuple[int, int, int]]]) -> None:
+    print("\nGB that a search touches + GB of the rest = items × bytes an item")
+    print(f"{'kind':12}{'bytes an item':>16}" + "".join(f"{f'{t:,}':>20}" for t in TARGETS))
+    for kind, ((n, a, b), (m, c, d)) in held.items():
+        touched, rest = (c - a) / (m - n), (d - b) / (m - n)
+        row = "".join(f"{f'{touched * t / 1e9:,.1f} + {rest * t / 1e9:,.1f}':>20}" for t in TARGETS)
+        print(f"{kind:12}{f'{touched:.0f} + {rest:.0f}':>16}{row}")
+
+
+def sizes(index: Index) -> tuple[int, int]:
+    """Bytes of the files that every search reads, and of the others."""
+    touched = rest = 0
+    for segment in index.segments("images"):
+        for name, size in segment.part.files.items():
+            if name.startswith(("graph", "lifted")):
+                touched += size
+            else:
+                rest += size
+    return touched, rest
+
+
+def clustered(items: int, queries: int, dim: int) -> tuple[Gaussian, Gaussian]:
+    dice = torch.Generator().manual_seed(0)
+    clusters = max(1, items // 100)
+    centres = torch.nn.functional.normalize(torch.randn(clusters, dim, generator=dice), dim=-1)
+    widths = 0.5 * torch.randn(clusters, dim, generator=dice) - 1
+
+    def draw(n: int) -> Gaussian:
+        own = torch.randint(clusters, (n,), generator=dice)
+        mean = centres[own] + torch.randn(n, dim, generator=dice) / dim**0.5
+        log_var = widths[own] + 0.3 * torch.randn(n, dim, generator=dice)
+        return Gaussian(torch.nn.functional.normalize(mean, dim=-1), log_var)
+
+    return draw(items), draw(queries)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Pictures of the web page, made by a browser; they are not kept in git.
+
+    python docs/screenshots.py INDEX [--out docs/screenshots] [--query "something red"]
+
+Serves the index on a free port, opens the page in Chromium (of the system, or $CHROMIUM) and
+takes it at a desk, on a phone and in the dark. Fails if the page asks for anything elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+DESK, PHONE = {"width": 1280, "height": 860}, {"width": 360, "height": 740}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Take pictures of the web page.")
+    parser.add_argument("index", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("docs/screenshots"))
+    parser.add_argument("--query", default="something red")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "gaussmatch", "serve", str(options.index), "--port", "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert server.stdout is not None
+        address = server.stdout.readline().split()[0]
+        with sync_playwright() as playwright:
+            path = os.environ.get("CHROMIUM") or shutil.which("chromium")
+            browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+            for scheme in ("light", "dark"):
+                for name, size in (("desk", DESK), ("phone", PHONE)):
+                    take(browser, address, f"{name}-{scheme}", size, scheme, options)
+            browser.close()
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def take(
+    browser: Browser, address: str, name: str, size: dict, scheme: str, options: argparse.Namespace
+) -> None:
+    context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
+    page = context.new_page()
+    strange: list[str] = []
+    page.on("request", lambda r: strange.append(r.url) if not _local(r.url, address) else None)
+
+    def shot(what: str, whole: bool = False) -> None:
+        page.wait_for_timeout(600)  # pictures and suggestions come by themselves
+        path = options.out / f"{name}-{what}.png"
+        page.screenshot(path=path, full_page=whole)
+        print(path)
+
+    page.goto(address)
+    page.wait_for_selector("html[data-ready]")
+    shot("start")
+    ask(page, options.query)
+    shot("results")
+    page.locator(".card").first.click()
+    page.wait_for_selector(".caption")
+    shot("item")
+    page.keyboard.press("Escape")
+    page.click("#asmap")
+    page.wait_for_selector(".pin")
+    shot("map", whole=True)
+    page.click("#mapellipses")
+    shot("ellipses", whole=True)
+    page.goto(f"{address}?q=zebra")
+    page.wait_for_selector("#trouble:not([hidden])")
+    shot("trouble")
+    context.close()
+    if strange:
+        raise SystemExit(f"the page asked elsewhere: {strange}")
+
+
+def ask(page: Page, text: str) -> None:
+    page.fill("#q", text)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#results:not([aria-busy]) .card")
+
+
+def _local(url: str, address: str) -> bool:
+    return url.startswith((address, "blob:", "data:"))
+
+
+if __name__ == "__main__":
+    main()

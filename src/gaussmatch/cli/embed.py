@@ -1,0 +1,72 @@
+"""``gaussmatch embed RUN SOURCE --out DIR``: items → shards of Gaussians, by many processes."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from gaussmatch.cli.extract import _part
+from gaussmatch.embedding import Embedding, Part, embed
+from gaussmatch.embedding.ray_engine import embed_with_ray
+from gaussmatch.embedding.work import Work
+from gaussmatch.training.setup import choose_device
+
+
+def run(argv: Sequence[str]) -> None:
+    parser = ArgumentParser(
+        "gaussmatch embed",
+        description="Embed a data set or a folder of photos in shards; go on where it stopped. "
+        "Under torchrun (torchrun --nproc-per-node 4 -m gaussmatch embed …) each process takes "
+        "its share.",
+    )
+    parser.add_argument("run", type=Path, help="the run folder of the model")
+    parser.add_argument("source", help="train, dev or test of its data, or a folder of photos")
+    parser.add_argument("--out", type=Path, required=True, help="the folder of the shards")
+    parser.add_argument("--shard", type=int, default=4096, help="items in what a kill can lose")
+    parser.add_argument("--engine", choices=("torchrun", "ray"), default="torchrun")
+    parser.add_argument("--workers", type=int, default=2, help="actors of --engine ray")
+    parser.add_argument("--part", type=_part, help="k/N: every N-th shard, k from 0, by hand")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, mps, or auto")
+    parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
+    options = parser.parse_args(argv)
+    if options.workers < 1:
+        parser.error("--workers must be at least 1")
+    if options.engine == "ray" and options.part is not None:
+        parser.error("--part is for processes started by hand; Ray shares the work itself")
+
+    work = Work(options.run, options.source, options.skip_unreadable, _device(options))
+    model, source = work()
+    embedding = work.embedding(source, options.shard)
+    part = Part(*options.part) if options.part else Part.of_torchrun()
+    if options.engine == "ray":
+        del model
+        done = embed_with_ray(_everywhere(work), embedding, options.out, options.workers)
+    else:
+        done = embed(model, source, embedding, options.out, part)
+    if part.k == 0 or done:
+        _tell(embedding, options, done, part)
+
+
+def _device(options: Namespace) -> str:
+    """On a machine with several GPUs each process of torchrun has its own."""
+    name = choose_device(options.device).type if options.device == "auto" else options.device
+    local = os.environ.get("LOCAL_RANK")
+    return f"cuda:{local}" if name == "cuda" and local is not None else name
+
+
+def _everywhere(work: Work) -> Work:
+    """The same work from any current folder."""
+    path = Path(work.source)
+    source = str(path.resolve()) if path.is_dir() else work.source
+    return Work(work.run.resolve(), source, work.skip_unreadable, work.device)
+
+
+def _tell(embedding: Embedding, options: Namespace, done: bool, part: Part) -> None:
+    held = ", ".join(f"{held['items']:,} {name}" for name, held in embedding.galleries.items())
+    if not done:
+        print(f"part {part.k} of {part.of} is done; the other parts are not yet")
+        return
+    print(f"{options.out}: {held} in {len(embedding.shards())} shards")
+    print(f"next: gaussmatch index {options.run} {options.out} --out …")

@@ -1,0 +1,182 @@
+"""``gaussmatch index RUN [FOLDER] --out INDEX``, and what is done with an index afterwards."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gaussmatch.data import load_data
+from gaussmatch.data.pictures import open_picture
+from gaussmatch.embedding import index_embeddings, is_embedding
+from gaussmatch.index import (
+    GALLERIES,
+    Index,
+    Record,
+    Settings,
+    calibrate_run,
+    index_pairs,
+    thumbnail,
+    update,
+)
+from gaussmatch.index import merge as merge_indexes
+from gaussmatch.index.fill import Changes
+from gaussmatch.index.opening import create_index, existing_index, open_index, place
+from gaussmatch.index.settings import KINDS
+from gaussmatch.index.store import same_run
+from gaussmatch.run import load
+
+
+def run(argv: Sequence[str]) -> None:
+    if argv and argv[0] in VERBS:
+        VERBS[argv[0]](argv[1:])
+    else:
+        _make(argv)
+
+
+def _make(argv: Sequence[str]) -> None:
+    verbs = "\n".join(f"  gaussmatch index {name:8} {VERBS[name].__doc__}" for name in VERBS)
+    parser = ArgumentParser(
+        "gaussmatch index",
+        description="Index photos with a model, to search them afterwards. If INDEX is there "
+        "already, it goes on where it was stopped: only new and changed photos are encoded.",
+        epilog=f"with an index:\n{verbs}\n\ngaussmatch search INDEX 'two dogs' searches it.",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", type=Path, help="the run folder of the model")
+    parser.add_argument(
+        "folder", type=Path, nargs="?", help="photos, or what 'embed' made; else own data"
+    )
+    parser.add_argument("--out", type=place, required=True, help="a new folder, or milvus:…")
+    parser.add_argument("--split", choices=("train", "dev", "test"), help="of the run's own data")
+    parser.add_argument("--kind", choices=KINDS, help="flat is exact (default); hnsw is fast")
+    parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
+    options = parser.parse_args(argv)
+    if options.folder is not None and options.split is not None:
+        parser.error("give a folder of photos or a --split of the run's own data, not both")
+    model = load(options.run)
+    index = existing_index(options.out)
+    if index is not None:
+        same_run(index, options.run)
+        if options.kind not in (None, index.settings.kind):
+            parser.error(
+                f"{options.out} is of kind {index.settings.kind}; change that with "
+                f"'gaussmatch index compact {options.out} --kind {options.kind}'"
+            )
+    else:
+        settings = Settings(kind=options.kind or "flat")
+        index = create_index(options.out, options.run, settings=settings)
+    if options.folder is None:
+        split = options.split or "test"
+        index_pairs(index, load_data(model.recipe.data).split(split), split)
+    elif is_embedding(options.folder):
+        index_embeddings(index, options.folder)
+    else:
+        _tell(update(index, options.folder, skip_unreadable=options.skip_unreadable))
+    if not index.calibration.about:  # last, as a kill would have it done again
+        index.set_calibration(calibrate_run(model))
+    print(_summary(index))
+    print(f"next: gaussmatch search {options.out} 'some words'", file=sys.stderr)
+
+
+def _add(argv: Sequence[str]) -> None:
+    """INDEX PHOTO …           add photos; an id is the path as given"""
+    parser = _parser("add", "Add single photos to an index.")
+    parser.add_argument("photos", type=Path, nargs="+")
+    parser.add_argument("--replace", action="store_true", help="take the place of equal ids")
+    options = parser.parse_args(argv)
+    index = open_index(options.index)
+    names = [path.as_posix() for path in options.photos]
+    pictures = [open_picture(path) for path in options.photos]
+    records = [
+        Record(name, {"file": name}, thumbnail(p)) for name, p in zip(names, pictures, strict=True)
+    ]
+    index.add(index.model.encode_images(pictures), records, replace=options.replace)
+    print(_summary(index))
+
+
+def _delete(argv: Sequence[str]) -> None:
+    """INDEX ID …              delete items"""
+    parser = _parser("delete", "Delete items of an index by their ids.")
+    parser.add_argument("ids", nargs="+")
+    parser.add_argument("--gallery", choices=GALLERIES, default="images")
+    options = parser.parse_args(argv)
+    index = open_index(options.index)
+    gone = index.delete(options.ids, options.gallery)
+    print(f"{gone} deleted\n{_summary(index)}")
+
+
+def _update(argv: Sequence[str]) -> None:
+    """INDEX [FOLDER]          encode what is new or changed, delete what is gone"""
+    parser = _parser("update", "Make an index hold the photos of a folder as they are now.")
+    parser.add_argument("folder", type=Path, nargs="?", help="that of the last time if not given")
+    parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
+    options = parser.parse_args(argv)
+    index = open_index(options.index)
+    folder = options.folder or (index.manifest.source or {}).get("folder")
+    if folder is None:
+        parser.error(f"{options.index} was not made from a folder; name one")
+    _tell(update(index, folder, skip_unreadable=options.skip_unreadable))
+    print(_summary(index))
+
+
+def _merge(argv: Sequence[str]) -> None:
+    """NEW INDEX INDEX …       one index of several"""
+    parser = ArgumentParser("gaussmatch index merge", description="One index of several.")
+    parser.add_argument("out", type=Path, help="the merged index, a new folder")
+    parser.add_argument("indexes", type=Path, nargs="+")
+    parser.add_argument("--replace", action="store_true", help="of equal ids the last counts")
+    options = parser.parse_args(argv)
+    print(_summary(merge_indexes(options.out, options.indexes, replace=options.replace)))
+
+
+def _compact(argv: Sequence[str]) -> None:
+    """INDEX [--kind KIND]     join segments, forget what was deleted, change the kind"""
+    parser = _parser("compact", "Join the segments of an index and forget what was deleted.")
+    parser.add_argument("--kind", choices=KINDS, help="search it another way from now on")
+    options = parser.parse_args(argv)
+    index = open_index(options.index)
+    if options.kind is not None:
+        index.set_settings(replace(index.settings, kind=options.kind))
+    index.compact()
+    print(_summary(index))
+
+
+def _info(argv: Sequence[str]) -> None:
+    """INDEX                   what is in it"""
+    parser = _parser("info", "What is in an index, as JSON.")
+    print(json.dumps(open_index(parser.parse_args(argv).index).info(), indent=2))
+
+
+VERBS: dict[str, Callable[[Sequence[str]], None]] = {
+    "add": _add,
+    "delete": _delete,
+    "update": _update,
+    "merge": _merge,
+    "compact": _compact,
+    "info": _info,
+}
+
+
+def _parser(verb: str, text: str) -> ArgumentParser:
+    parser = ArgumentParser(f"gaussmatch index {verb}", description=text)
+    parser.add_argument("index", type=place)
+    return parser
+
+
+def _tell(changes: Changes) -> None:
+    print(f"{changes.added} added, {changes.changed} changed, {changes.deleted} deleted")
+    if changes.skipped:
+        print(f"left out: {', '.join(changes.skipped)}")
+
+
+def _summary(index: Index) -> str:
+    images, captions = index.size("images"), index.size("captions")
+    settings = index.settings
+    return (
+        f"{index.path}: {images:,} images, {captions:,} captions, {settings.kind}, "
+        f"{index.manifest.similarity}"
+    )

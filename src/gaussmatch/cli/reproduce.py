@@ -1,0 +1,94 @@
+"""``gaussmatch reproduce NAME --data {scenes|flickr8k|flickr30k|coco} [--any.field value]``."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+
+from gaussmatch.cli.tables import plain_table
+from gaussmatch.experiments.estimate import estimate
+from gaussmatch.experiments.folder import claim_folder, made_before
+from gaussmatch.experiments.page import write_page
+from gaussmatch.experiments.paper import NAMES
+from gaussmatch.experiments.reproduce import Outcome, Plan, Setting, execute, plan
+from gaussmatch.experiments.sections import Section, write_all
+
+DATA = ("scenes", "flickr8k", "flickr30k", "coco")
+
+
+def run(argv: Sequence[str]) -> None:
+    parser = ArgumentParser(
+        "gaussmatch reproduce",
+        description="Make tables and figures of the paper again, on any data set: train what is "
+        "missing, measure, and write tables, plots and one HTML report. Start again to go on.",
+        epilog="Any field of the recipes can be given too, for all rows: --data.root FOLDER, "
+        "--training.epochs 2.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("name", choices=(*NAMES, "all"), help="an experiment, or all")
+    parser.add_argument("--data", default="scenes", choices=DATA)
+    parser.add_argument("--out", type=Path, help="default: runs/reproduce/DATA, or DATA-fast")
+    parser.add_argument("--fast", action="store_true", help="scenes in half an hour on two cores")
+    parser.add_argument("--seeds", type=int, help="runs of each row (default: as the paper)")
+    parser.add_argument("--jobs", type=int, help="runs at a time (default: 2 on scenes, else 1)")
+    parser.add_argument("--visual-genome", help="its folder, for area and selection on photos")
+    parser.add_argument("--pooled", help="features of photos as 'gaussmatch extract' makes them")
+    parser.add_argument("--regions", help="the same with regions, for VSRN, PVSE and PCME")
+    parser.add_argument("--dry-run", action="store_true", help="the plan, its time and disk")
+    options, overrides = parser.parse_known_args(argv)
+    setting = Setting(
+        options.data,
+        options.fast,
+        options.seeds,
+        tuple(overrides),
+        options.visual_genome,
+        options.pooled,
+        options.regions,
+    )
+    out = options.out or Path("runs/reproduce") / f"{options.data}{'-fast' * options.fast}"
+    jobs = options.jobs or (2 if options.data == "scenes" else 1)
+    names = NAMES if options.name == "all" else (options.name,)
+    made = plan(names, setting, out)
+    if options.dry_run:
+        print(estimate(made, jobs))
+        return
+    started = time.perf_counter()
+    claim_folder(out, setting, names)
+    outcome = Outcome(made)
+    try:
+        outcome = execute(made, jobs)
+    finally:  # interrupted or not, show what is there
+        sections = write_all(outcome)
+        page = write_page(
+            outcome, [*sections, *_earlier(made, {s.experiment.name for s in sections})]
+        )
+    print(_summary(sections))
+    print(f"\n{(time.perf_counter() - started) / 60:.1f} minutes. Open the report: {page}")
+    failed = [f"{run.name}: {error}" for run, error in outcome.errors.items()]
+    if failed:
+        raise ValueError(
+            "some runs failed (start again to try them again):\n  " + "\n  ".join(failed)
+        )
+
+
+def _earlier(made: Plan, shown: set[str]) -> list[Section]:
+    """Experiments that were made in this folder before belong to its report too."""
+    sections = []
+    for name, setting in made_before(made.out).items():
+        if name not in shown:
+            sections += write_all(Outcome(plan([name], setting, made.out)))
+    return sections
+
+
+def _summary(sections: Sequence[Section]) -> str:
+    cells = [("experiment", "rows", "runs", "holds", "does not", "unclear", "failed")]
+    for s in sections:
+        states = [v.state for v in s.verdicts]
+        lines = s.table.lines
+        counts = (len(lines), sum(line.runs for line in lines),
+                  *(states.count(k) for k in ("holds", "does not hold", "unclear")),
+                  sum(bool(line.errors) for line in lines))  # fmt: skip
+        cells.append((s.experiment.name, *map(str, counts)))  # type: ignore[arg-type]
+    return plain_table(cells)

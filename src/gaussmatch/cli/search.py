@@ -1,0 +1,133 @@
+"""``gaussmatch search INDEX "two dogs in the snow"``, ``--image photo.jpg`` or ``--like ID``."""
+
+from __future__ import annotations
+
+import json
+import re
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gaussmatch.index import GALLERIES, Hit, Hits, Index
+from gaussmatch.index.joined import JoinedIndex
+from gaussmatch.index.opening import open_index, place
+
+_CONDITION = re.compile(r"([^=<>!]+)(>=|<=|!=|=|<|>)(.*)", re.DOTALL)
+MOST = 60  # letters of a caption
+_NAMES = {"=": "in", "!=": "not", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}
+
+
+def run(argv: Sequence[str]) -> None:
+    parser = ArgumentParser(
+        "gaussmatch search",
+        description="Search an index in words, with a picture, or with one of its items.",
+    )
+    parser.add_argument("index", type=place, help="a folder, or milvus:…")
+    parser.add_argument("text", nargs="?", help="a caption")
+    parser.add_argument("--image", type=Path, help="a picture as the query")
+    parser.add_argument("--like", metavar="ID", help="an image of the index as the query")
+    parser.add_argument("-k", type=int, default=10, help="how many results (default: 10)")
+    parser.add_argument(
+        "--gallery", choices=GALLERIES, default="images", help="what to find (default: images)"
+    )
+    parser.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="only items with this metadata; also FIELD!=VALUE, FIELD>=VALUE, …; may be repeated",
+    )
+    parser.add_argument(
+        "--also",
+        type=place,
+        action="append",
+        default=[],
+        metavar="INDEX",
+        help="another index of the same model, searched with it as one; may be repeated",
+    )
+    parser.add_argument("--json", action="store_true", help="for other programs")
+    options = parser.parse_args(argv)
+    if sum(q is not None for q in (options.text, options.image, options.like)) != 1:
+        parser.error("give one query: a caption, --image or --like")
+    index: Index | JoinedIndex = open_index(options.index)
+    if options.also:
+        index = JoinedIndex([open_index(where) for where in (options.index, *options.also)])
+    if not index.size(options.gallery):
+        raise ValueError(f"{options.index} holds no {options.gallery}")
+    told: dict[str, Any] = {"gallery": options.gallery, "where": conditions(options.where)}
+    if options.text is not None:
+        hits = index.search_text([options.text], options.k, **told)[0]
+    elif options.image is not None:
+        hits = index.search_image([options.image], options.k, **told)[0]
+    else:
+        hits = index.search_id(options.like, options.k, **told)
+    if options.json:
+        print(json.dumps({**asdict(hits), "phrase": hits.phrase}, indent=2, ensure_ascii=False))
+    else:
+        _show(hits)
+
+
+def conditions(words: Sequence[str]) -> dict[str, Any]:
+    """Conditions as they are typed. A number matches as a number and as a text.
+
+    >>> conditions(["split=test", "year>=2010", "year<2020"])
+    {'split': {'in': ['test']}, 'year': {'gte': 2010, 'lt': 2020}}
+    >>> conditions(["room=12"])
+    {'room': {'in': ['12', 12]}}
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for word in words:
+        match = _CONDITION.fullmatch(word)
+        if match is None:
+            raise ValueError(f"--where {word}: write FIELD=VALUE, FIELD!=VALUE or FIELD>=VALUE")
+        field, sign, value = (part.strip() for part in match.groups())
+        values = [value, *_as_json(value)]
+        name = _NAMES[sign]
+        if name in ("in", "not"):
+            known = found.setdefault(field, {}).setdefault(name, [])
+            known += values  # several values of one field: any of them
+        else:
+            found.setdefault(field, {})[name] = values[-1]
+    return found
+
+
+def _as_json(value: str) -> list[Any]:
+    try:
+        told = json.loads(value)
+    except ValueError:
+        return []
+    return [told] if isinstance(told, int | float | bool) else []
+
+
+def _show(hits: Hits) -> None:
+    print(f"query: {hits.phrase}")
+    if hits.unknown:
+        print(f"note: the model does not know {', '.join(map(repr, hits.unknown))}")
+    for note in hits.notes:
+        print(f"note: {note}")
+    if not len(hits):
+        print("nothing found")
+        return
+    width = max(len(hit.id) for hit in hits.hits)
+    ambiguity = "general" if hits.gallery == "captions" else "ambiguous"
+    print(f"\n{'':3} {'score':>9} {'match':>6} {ambiguity:>10}  {'id':{width}}")
+    for rank, hit in enumerate(hits.hits, start=1):
+        numbers = f"{hit.score:9.3f} {_percent(hit.probability):>6} {_own(hit):>10}"
+        print(f"{rank:3} {numbers}  {hit.id:{width}}  {_about(hit)}".rstrip())
+    if hits.hits[0].percentile is not None:
+        print(f"\n{ambiguity}: the share of training {hits.gallery} that are less so")
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.0f} %"
+
+
+def _own(hit: Hit) -> str:
+    return "" if hit.percentile is None else f"{hit.percentile:.0f} %"
+
+
+def _about(hit: Hit) -> str:
+    told = hit.meta.get("caption") or next(iter(hit.meta.get("captions", [])), "")
+    return str(told) if len(str(told)) <= MOST else f"{str(told)[: MOST - 1]}…"

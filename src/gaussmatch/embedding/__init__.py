@@ -1,0 +1,17 @@
+"""Bulk embedding: a source of millions of items → shards of Gaussians, by many processes.
+
+``embed`` writes DIR/embedding.json, which says what is embedded by which model, and one file for
+each shard, whole or not there. Which items make up a shard depends on the source and the shard size
+alone, so any number of processes, in any order, interrupted and started again, write the same
+files. ``index_embeddings`` then fills an index from them, equal to one that encoded the items
+itself.
+"""
+
+from __future__ import annotations
+
+from gaussmatch.embedding.embed import Part, embed
+from gaussmatch.embedding.into_index import index_embeddings
+from gaussmatch.embedding.manifest import Embedding, is_embedding
+from gaussmatch.embedding.shards import Shard
+
+__all__ = ["Embedding", "Part", "Shard", "embed", "index_embeddings", "is_embedding"]

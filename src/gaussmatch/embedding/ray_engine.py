@@ -1,0 +1,82 @@
+"""Bulk embedding by Ray Data: a pool of actors on any number of machines, one shard at a time.
+
+All machines must see the run, the source and the output folder under the same paths.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gaussmatch.embedding.embed import encode
+from gaussmatch.embedding.manifest import Embedding
+from gaussmatch.index.sources import Source
+from gaussmatch.run import Model
+
+Worker = Callable[[], tuple[Model, Source]]
+"""Loads model and source where it is called."""
+
+
+def embed_with_ray(worker: Worker, embedding: Embedding, out: Path, workers: int = 1) -> bool:
+    """Make all shards that are not there yet; whether now all are.
+
+    Joins the cluster that RAY_ADDRESS names, or starts Ray on this machine and stops it again.
+
+    Args:
+        workers: actors, each with a model of its own.
+    """
+    ray = _ray()
+    embedding.claim(out)
+    todo = {n for n, shard in enumerate(embedding.shards()) if not shard.path(out).is_file()}
+    if not todo:
+        return True
+    ours = not ray.is_initialized()
+    if ours:
+        ray.init(
+            address=os.environ.get("RAY_ADDRESS"),
+            num_cpus=None if os.environ.get("RAY_ADDRESS") else workers + 1,
+            include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
+        )
+    try:
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        shards = ray.data.from_items([{"shard": n} for n in sorted(todo)])
+        shards.map_batches(
+            Actor,
+            fn_constructor_args=(worker, embedding, out.resolve()),
+            batch_size=1,
+            compute=ray.data.ActorPoolStrategy(size=min(workers, len(todo))),
+            num_cpus=1,
+        ).materialize()
+    finally:
+        if ours:
+            ray.shutdown()
+    return not embedding.missing(out)
+
+
+class Actor:
+    """Holds model and source, and makes the shards that it is handed."""
+
+    def __init__(self, worker: Worker, embedding: Embedding, out: Path) -> None:
+        self.model, self.source = worker()
+        self.shards, self.out = embedding.shards(), out
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        for number in batch["shard"].tolist():
+            shard = self.shards[number]
+            encode(self.model, self.source, shard).save(shard.path(self.out))
+        return batch
+
+
+def _ray() -> Any:
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise ImportError(
+            "--engine ray needs the extra 'ray': pip install 'gaussmatch[ray]'"
+        ) from error
+    return ray

@@ -1,0 +1,244 @@
+"""What a plan would take: time and disk, from a few steps that are really made.
+
+Of every kind of run (the same network on the same data) two short epochs are trained and measured
+in a temporary folder; the second gives the time of a step, the files give the disk. Scenes are
+taken as they are; for photos random features of the published sizes stand in, so that a plan can
+be made before the data is there.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from gaussmatch.data import load_data
+from gaussmatch.data.pairs import DataSet, ImageSource, Pairs
+from gaussmatch.evaluation.evaluate import measure_run
+from gaussmatch.experiments.reproduce import Plan
+from gaussmatch.experiments.store import Run
+from gaussmatch.recipe import DataRecipe, Recipe
+from gaussmatch.training.log import read_log
+from gaussmatch.training.loop import train
+
+STEPS = 3
+"""Steps of the short epochs."""
+PUBLISHED = {
+    "coco": (113_287, 1000, 5000),
+    "flickr30k": (29_000, 1000, 1000),
+    "flickr8k": (6000, 1000, 1000),
+}
+"""Images of train, dev (as validated on) and test, five captions each."""
+SHAPES = {"pooled": (2048,), "regions": (36, 2048), "pixels": (3, 224, 224)}
+WORDS = 11  # of an invented caption
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Measured: seconds of a step, of encoding a dev image with its captions, of measuring a test
+    image; bytes of a run folder while it trains and when it is finished."""
+
+    step: float
+    encode: float
+    measure: float
+    peak: int
+    kept: int
+
+
+def estimate(made: Plan, jobs: int) -> str:
+    """The plan in words: how many runs of which kind, their time and disk."""
+    todo, runs = made.todo, made.runs
+    lines = [
+        f"{len(made.cells)} cells of {len(made.experiments)} experiment(s) are {len(runs)} runs, "
+        f"{len(runs) - len(todo)} of them finished"
+    ]
+    problems = Counter(cell.problem for cell in made.cells if cell.problem is not None)
+    lines += [f"cannot run: {problem} ({n} cells)" for problem, n in problems.items()]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads // jobs))
+    try:
+        kinds: dict[Recipe, list[Run]] = {}
+        for run in todo:
+            kinds.setdefault(kind_of(run), []).append(run)
+        seconds, kept, peaks, unknown = 0.0, 0, [0], 0
+        for kind, same in kinds.items():
+            try:
+                cost = measured(same[0])
+            except (ValueError, OSError, ImportError, RuntimeError) as error:
+                unknown += len(same)
+                lines.append(f"  {len(same):3} × {_words(same[0])}: not measured, {error}")
+                continue
+            train_images, dev, test = sizes(kind.data)
+            steps = math.ceil(5 * train_images / kind.training.batch_size)
+            steps = min(steps, kind.training.steps or steps)
+            one = [
+                run.recipe.training.epochs * (steps * cost.step + dev * cost.encode)
+                + len(run.wants) * test * cost.measure
+                for run in same
+            ]
+            seconds, kept = seconds + sum(one), kept + len(same) * cost.kept
+            peaks.append(cost.peak)
+            lines.append(
+                f"  {len(same):3} × {_words(same[0])}: {1000 * cost.step:.0f} ms a step, "
+                f"{steps} steps an epoch, {_time(sum(one) / len(same))} each, "
+                f"{_size(cost.kept)} kept"
+            )
+    finally:
+        torch.set_num_threads(threads)
+    disk = kept + jobs * max(peaks)
+    lines.append(
+        f"in all about {_time(seconds / jobs)} with {jobs} job(s), and {_size(disk)} of disk in "
+        f"{made.out}" + (f"; {unknown} run(s) could not be measured here" if unknown else "")
+    )
+    return "\n".join(lines)
+
+
+def kind_of(run: Run) -> Recipe:
+    """What decides the cost: not the seed, the title, the similarity or the number of epochs."""
+    recipe = run.recipe
+    similarity = "kl" if recipe.model.probabilistic else recipe.model.similarity
+    return replace(
+        recipe,
+        title="",
+        model=replace(recipe.model, similarity=similarity, shape="ellipsoidal"),
+        training=replace(recipe.training, seed=0, epochs=1, decay_epoch=1),
+    )
+
+
+def sizes(data: DataRecipe) -> tuple[int, int, int]:
+    """Images of train, dev and test."""
+    if data.name == "scenes":
+        from gaussmatch.data.scenes import SIZES
+
+        return SIZES[data.size]["train"], SIZES[data.size]["dev"], SIZES[data.size]["test"]
+    return PUBLISHED[data.name]
+
+
+def measured(run: Run) -> Cost:
+    """Train two short epochs and measure the result."""
+    recipe = run.recipe
+    recipe = replace(recipe, training=replace(recipe.training, epochs=2, steps=None))
+    images = math.ceil(STEPS * recipe.training.batch_size / 5)
+    if recipe.data.name == "scenes":
+        data = _shortened(load_data(recipe.data), images)
+    else:
+        recipe = replace(recipe, data=replace(recipe.data, min_count=1))
+        data = invented(recipe.data, images)
+    folder = Path(tempfile.mkdtemp(prefix="gaussmatch-estimate-"))
+    try:
+        model = train(recipe, folder, data=data, progress_bar=False)
+        epoch = [record for record in read_log(folder) if record["kind"] == "epoch"][-1]
+        peak = _bytes(folder)
+        (folder / "checkpoint.pt").unlink(missing_ok=True)
+        started = time.perf_counter()
+        model.encode_pairs(data.dev)
+        encoded = time.perf_counter()
+        measure_run(folder, "test", data)
+        ended = time.perf_counter()
+        dev, test = len(data.dev.images), len(data.test.images)
+        return Cost(
+            epoch["seconds"] / STEPS,
+            (encoded - started) / dev,
+            (ended - encoded) / test,
+            peak,
+            _bytes(folder),
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def invented(data: DataRecipe, images: int) -> DataSet:
+    """Random features and words in the shape of a data set."""
+    dice = np.random.default_rng(0)
+    splits = []
+    for name, n in (("train", images), ("dev", 32), ("test", 32)):
+        words = dice.permutation(5 * n * WORDS).reshape(-1, WORDS)
+        captions = [" ".join(f"w{word}" for word in row) for row in words]
+        noise = Noise(n, SHAPES[data.features])
+        splits.append(Pairs(name, noise, captions, torch.arange(5 * n) // 5))
+    return DataSet("invented", *splits)
+
+
+class Noise:
+    """An ``ImageSource`` of random numbers."""
+
+    def __init__(self, images: int, shape: tuple[int, ...]) -> None:
+        self._images, self._shape = images, shape
+
+    def __len__(self) -> int:
+        return self._images
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return np.random.default_rng(index).random(self._shape, dtype=np.float32)
+
+    def picture(self, index: int) -> Image.Image | None:
+        return None
+
+
+def _shortened(data: DataSet, images: int) -> DataSet:
+    return DataSet(
+        data.name, _first(data.train, images), _first(data.dev, 50), _first(data.test, 50)
+    )
+
+
+def _first(pairs: Pairs, images: int) -> Pairs:
+    rows = (pairs.image_of < images).nonzero().flatten()
+    return Pairs(
+        pairs.name,
+        _Head(pairs.images, min(images, len(pairs.images))),
+        [pairs.captions[i] for i in rows.tolist()],
+        pairs.image_of[rows],
+    )
+
+
+class _Head:
+    """The first images of a source."""
+
+    def __init__(self, images: ImageSource, count: int) -> None:
+        self._images, self._count = images, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self._images[index]
+
+    def picture(self, index: int) -> Image.Image | None:
+        return self._images.picture(index)
+
+
+def _words(run: Run) -> str:
+    model = run.recipe.model
+    kind = "probabilistic" if model.probabilistic else "point"
+    tuned = " ft" if run.start is not None else ""
+    return f"{model.system}{tuned} {kind}, D = {model.dim}, {run.recipe.data.features}"
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _time(seconds: float) -> str:
+    """
+    >>> _time(30), _time(600), _time(36000)
+    ('30 s', '10 min', '10.0 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _size(count: float) -> str:
+    """
+    >>> _size(3_000_000), _size(2_500_000_000)
+    ('3 MB', '2.5 GB')
+    """
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -1,0 +1,170 @@
+"""What an experiment is: rows to train, columns to measure, and what the paper printed.
+
+Nothing here runs: ``paper`` fills these types with the nine experiments, ``reproduce`` executes
+any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SplitName = Literal["test", "dev", "crops"]
+"""What the runs are measured on; ``crops`` are triplets of crops (``evaluation.triplets``)."""
+
+Kind = Literal["table", "area", "galleries"]
+"""How it is shown beside its table: nothing more, uncertainty over area, or pictures."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A measure in a table.
+
+    Args:
+        key: its name in a run's evaluation, such as ``i2t_r1``.
+        label: its heading.
+        group: headings above, from the top.
+        digits: shown after the point.
+        lower: whether the smallest is the best; ``None`` where there is no best.
+    """
+
+    key: str
+    label: str
+    group: tuple[str, ...] = ()
+    digits: int = 1
+    lower: bool | None = False
+
+
+@dataclass(frozen=True)
+class Slip:
+    """A figure that the paper misprints: what it should be, and how we know."""
+
+    value: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model of a table.
+
+    Args:
+        title: its name, unique in the table.
+        recipe: ``recipes/{data}/{recipe}.yaml``.
+        overrides: fields beside the file, as on the command line.
+        group: rows of one group are compared; the best of each is bold.
+        published: what the paper printed, by column key.
+        spread: the printed standard deviations, by column key.
+        slips: printed figures that cannot be right, by column key.
+        against: title of the row that it is tested against, query by query.
+        note: a word about the row.
+    """
+
+    title: str
+    recipe: str
+    overrides: tuple[str, ...] = ()
+    group: str = ""
+    published: Mapping[str, float] = field(default_factory=dict)
+    spread: Mapping[str, float] = field(default_factory=dict)
+    slips: Mapping[str, Slip] = field(default_factory=dict)
+    against: str | None = None
+    note: str = ""
+
+    @property
+    def slug(self) -> str:
+        """The title as a file name.
+
+        >>> Row("VSE++ft † KL, one value", "vsepp").slug
+        'vsepp-ft-high-capacity-kl-one-value'
+        """
+        text = self.title.lower().replace("++ft", "pp-ft").replace("++", "pp")
+        text = text.replace("†", "high capacity")
+        return "-".join("".join(c if c.isalnum() else " " for c in text).split())
+
+    def true_figure(self, key: str) -> float | None:
+        """The published figure of a column, put right where it is a slip."""
+        return self.slips[key].value if key in self.slips else self.published.get(key)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper that figures can speak to: one is higher than another.
+
+    Args:
+        text: the claim.
+        higher: (row title, column key).
+        lower: the same; ``None`` stands for zero.
+    """
+
+    text: str
+    higher: tuple[str, str]
+    lower: tuple[str, str] | None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure of the paper.
+
+    Args:
+        name: what one types.
+        title: its heading.
+        about: two sentences for a reader: what is asked, and how to read the answer.
+        place: where it is in the paper.
+        data: the paper's data set for it.
+        split: what is measured on.
+        columns: in the order of the paper; one that no run has is left out.
+        rows: the models.
+        seeds: runs of each row, unless told otherwise.
+        kind: what is shown beside the table.
+        published_on: the split of the paper's figures, in words.
+        claims: what the paper concludes from it.
+    """
+
+    name: str
+    title: str
+    about: str
+    place: str
+    data: str
+    split: SplitName
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    seeds: int = 1
+    kind: Kind = "table"
+    published_on: str = ""
+    claims: tuple[Claim, ...] = ()
+
+    def __post_init__(self) -> None:
+        titles = [row.title for row in self.rows]
+        slugs = {row.slug for row in self.rows}
+        if len(slugs) < len(titles):
+            raise ValueError(f"experiment {self.name}: two rows have one name")
+        keys = {column.key for column in self.columns}
+        for row in self.rows:
+            if row.against is not None and row.against not in titles:
+                raise ValueError(f"experiment {self.name}: no row {row.against!r} to test against")
+            strange = {*row.published, *row.slips, *row.spread} - keys
+            if strange:
+                raise ValueError(f"experiment {self.name}, {row.title}: no column {strange}")
+        for claim in self.claims:
+            for title, key in filter(None, (claim.higher, claim.lower)):
+                if title not in titles or key not in keys:
+                    raise ValueError(f"experiment {self.name}: {claim.text!r} names {title}, {key}")
+
+    @property
+    def groups(self) -> Iterator[list[Row]]:
+        """Rows group by group, in order."""
+        for group in dict.fromkeys(row.group for row in self.rows):
+            yield [row for row in self.rows if row.group == group]
+
+    def row(self, title: str) -> Row:
+        return next(row for row in self.rows if row.title == title)
+
+
+def value_of(measures: Mapping[str, Any], key: str) -> float | None:
+    """A measure by key, ``None`` where it was not measured.
+
+    >>> value_of({"rsum": 3.0}, "rsum"), value_of({}, "rsum")
+    (3.0, None)
+    """
+    value = measures.get(key)
+    return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,253 @@
+"""One runner for every experiment: plan the cells, train and measure what is missing.
+
+Cells of different experiments that are the same run share it (``store``). What is finished is
+never done again, so a killed reproduction goes on where it was and ends with the same tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from tqdm import tqdm
+
+from gaussmatch.data import DataSet, load_data
+from gaussmatch.evaluation.evaluate import measure_run
+from gaussmatch.experiments.crops import choose, crop_pairs
+from gaussmatch.experiments.experiment import Experiment, Row
+from gaussmatch.experiments.fast import fast_overrides
+from gaussmatch.experiments.paper import experiment
+from gaussmatch.experiments.pool import work_off
+from gaussmatch.experiments.store import Run, Store, merged
+from gaussmatch.files import atomic, read_json, write_json
+from gaussmatch.recipe import DataRecipe, Recipe, load_recipe
+from gaussmatch.run import load
+from gaussmatch.training.loop import train
+
+
+@dataclass(frozen=True)
+class Setting:
+    """On what, and how much of it.
+
+    Args:
+        data: which recipes, ``recipes/{data}/``.
+        fast: the small setting of scenes, for half an hour on two cores.
+        seeds: runs of each row; none for what each experiment asks.
+        overrides: fields for every recipe, as on the command line.
+        visual_genome: the folder of boxes for the experiments on crops of photos.
+        pooled: features of photos for all models that take one vector (``data.extracted``).
+        regions: the same for all that take regions.
+    """
+
+    data: str
+    fast: bool = False
+    seeds: int | None = None
+    overrides: tuple[str, ...] = ()
+    visual_genome: str | None = None
+    pooled: str | None = None
+    regions: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.seeds is not None and self.seeds < 1:
+            raise ValueError(f"at least one seed is needed, got {self.seeds}")
+        if self.fast and self.data != "scenes":
+            raise ValueError(
+                f"--fast is a setting of scenes; for {self.data} give fields, such as "
+                "--training.epochs 2"
+            )
+
+    def seeds_of(self, one: Experiment) -> int:
+        if self.seeds is not None:
+            return self.seeds
+        return min(one.seeds, FAST_SEEDS) if self.fast else one.seeds
+
+
+FAST_SEEDS = 3
+"""Runs of each row of ``stability`` in the fast setting."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row of an experiment with a seed: its run, or why there can be none."""
+
+    experiment: Experiment
+    row: Row
+    seed: int
+    run: Run | None
+    problem: str | None = None
+
+    def file(self, out: Path) -> Path:
+        name = f"{self.row.slug}-seed-{self.seed}.json"
+        return out / self.experiment.name / "cells" / name
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All cells of the experiments asked for, and the runs behind them."""
+
+    setting: Setting
+    out: Path
+    cells: tuple[Cell, ...]
+
+    @property
+    def store(self) -> Store:
+        return Store(self.out / "runs")
+
+    @property
+    def runs(self) -> list[Run]:
+        return merged(cell.run for cell in self.cells if cell.run is not None)
+
+    @property
+    def todo(self) -> list[Run]:
+        return [run for run in self.runs if not self.store.finished(run)]
+
+    @property
+    def experiments(self) -> list[Experiment]:
+        return list({cell.experiment.name: cell.experiment for cell in self.cells}.values())
+
+
+def plan(names: Sequence[str], setting: Setting, out: Path) -> Plan:
+    """Every cell, seed by seed so that early results cover every row."""
+    cells = []
+    for name in names:
+        one = experiment(name, setting.data)
+        for seed in range(setting.seeds_of(one)):
+            cells += [_cell(one, row, seed, setting) for row in one.rows]
+    return Plan(setting, out, tuple(cells))
+
+
+def _cell(one: Experiment, row: Row, seed: int, setting: Setting) -> Cell:
+    try:
+        made = _run(f"{setting.data}/{row.recipe}", row, seed, setting)
+    except ValueError as error:  # no such recipe for this data: told in the table
+        return Cell(one, row, seed, None, str(error).split(": neither")[0])
+    return Cell(one, row, seed, replace(made, wants=frozenset({one.split})))
+
+
+def _run(name: str, row: Row, seed: int, setting: Setting) -> Run:
+    """A recipe with all its fields; one that starts from another has that as a run of its own,
+    with the same fields, so that it is shared like any other."""
+    recipe = _loaded(name, tuple(fields_of(name, row, 0, setting)))
+    frozen = recipe.training.start_from
+    start = None if frozen is None else _run(frozen, row, seed, setting)
+    network = recipe.model.backbone
+    if start is not None and network is not None and network != "scenenet":
+        of, weights = start.recipe, recipe.model.backbone_weights
+        features = replace(of.data, backbone=network, weights=weights)  # of this network too
+        start = replace(start, recipe=replace(of, data=features))
+    data, training = recipe.data, recipe.training
+    if data.extracted is None:
+        given = {"pooled": setting.pooled, "regions": setting.regions}
+        data = replace(data, extracted=given.get(data.features))
+    training = replace(training, seed=training.seed + seed, start_from=None)
+    return Run(replace(recipe, title="", data=data, training=training), start)
+
+
+@lru_cache(maxsize=256)
+def _loaded(name: str, fields: tuple[str, ...]) -> Recipe:
+    return load_recipe(name, fields)
+
+
+def fields_of(name: str, row: Row, seed: int, setting: Setting) -> list[str]:
+    """All fields given to a row's recipe, as one would type them; the user's come last."""
+    fast = fast_overrides(name.rpartition("/")[2]) if setting.fast else ()
+    own = ["--training.seed", str(seed)] if seed else []
+    return [*row.overrides, *fast, *own, *setting.overrides]
+
+
+@dataclass
+class Outcome:
+    """What became of a plan: run → what went wrong."""
+
+    plan: Plan
+    errors: dict[Run, str] = field(default_factory=dict)
+
+
+def execute(made: Plan, jobs: int = 1, progress_bar: bool = True) -> Outcome:
+    """Train and measure all that is missing."""
+    todo, outcome = made.todo, Outcome(made)
+    after = {run: run.start for run in todo if run.start in todo and run.start is not None}
+    work = partial(
+        finish, store=made.store, visual_genome=made.setting.visual_genome, bar=jobs == 1
+    )
+    with tqdm(total=len(todo), desc="runs", unit="run", disable=not (todo and progress_bar)) as bar:
+        for run, error in work_off(todo, work, jobs, after):
+            bar.update()
+            if error is not None:
+                outcome.errors[run] = error
+                bar.write(f"failed: {run.name}: {error}")
+    return outcome
+
+
+def finish(run: Run, store: Store, visual_genome: str | None = None, bar: bool = False) -> None:
+    """Train a run and measure what is wanted of it; what is there stays as it is."""
+    folder = store.folder(run)
+    if not store.trained(run):
+        recipe = run.recipe
+        if run.start is not None:
+            origin = str(store.folder(run.start))
+            recipe = replace(recipe, training=replace(recipe.training, start_from=origin))
+        train(recipe, folder, resume=True, data=_data(recipe.data), progress_bar=bar)
+    for split in store.missing(run):
+        if split == "crops":
+            found = choose(load(folder), _crops(run.recipe.data, visual_genome), run.recipe.data)
+            write_json(store.result(run, split), found)
+            continue
+        data = _without_regions(_data(run.recipe.data))
+        measured = measure_run(folder, split, data)
+        values = {k: v.contiguous() for k, v in measured.each.items()}
+        with atomic(store.each(run, split)) as temporary:
+            save_file({**values, "image_of": data.split(split).image_of}, str(temporary))
+    (folder / "checkpoint.pt").unlink(missing_ok=True)  # a finished run needs none
+
+
+def save_cells(outcome: Outcome) -> list[dict[str, Any]]:
+    """Write one JSON for each cell, and give them all in the order of the plan."""
+    made, records = outcome.plan, []
+    for cell in made.cells:
+        record = _record(cell, outcome)
+        write_json(cell.file(made.out), record)
+        records.append(record)
+    return records
+
+
+def _record(cell: Cell, outcome: Outcome) -> dict[str, Any]:
+    store, run = outcome.plan.store, cell.run
+    record: dict[str, Any] = {
+        "experiment": cell.experiment.name,
+        "row": cell.row.title,
+        "seed": cell.seed,
+        "split": cell.experiment.split,
+        "state": "failed",
+        "error": cell.problem,
+        "run": None if run is None else f"runs/{run.name}",
+        "recipe": None if run is None else asdict(run.recipe),
+        "measures": {},
+    }
+    if run is None:
+        return record
+    result = store.result(run, cell.experiment.split)
+    error = outcome.errors.get(run)
+    if error is None and result.exists():
+        measures = {k: v for k, v in read_json(result).items() if k != "provenance"}
+        return {**record, "state": "done", "measures": measures}
+    return {**record, "state": "not run" if error is None else "failed", "error": error}
+
+
+@lru_cache(maxsize=3)
+def _data(recipe: DataRecipe) -> DataSet:
+    return load_data(recipe)
+
+
+@lru_cache(maxsize=1)
+def _crops(recipe: DataRecipe, visual_genome: str | None) -> Any:
+    return crop_pairs(recipe, None if visual_genome is None else Path(visual_genome))
+
+
+def _without_regions(data: DataSet) -> DataSet:
+    """Crops have a pass of their own; they need not be measured with every run."""
+    return replace(data, dev=replace(data.dev, regions=None), test=replace(data.test, regions=None))

@@ -1,0 +1,97 @@
+"""Runs kept by what they are: the same recipe, seed and start is trained once, whoever asks.
+
+runs/{words}-{digest}/             a run folder (``gaussmatch.run``)
+    evaluation-{split}.json        its measures
+    each-{split}.safetensors       and their values, query by query, for paired tests
+    crops.json                     choices between crops
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from gaussmatch.experiments.experiment import SplitName
+from gaussmatch.recipe import Recipe
+
+UNSEEN = ("title", "training.device", "training.workers")
+"""Fields that change nothing about what a run becomes."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A recipe (with its seed), what it starts from, and what is to be measured of it."""
+
+    recipe: Recipe
+    start: Run | None = None
+    wants: frozenset[SplitName] = field(default=frozenset(), compare=False)
+
+    @property
+    def digest(self) -> str:
+        """Twelve digits of the content, whatever the title."""
+        content = asdict(self.recipe)
+        for dotted in UNSEEN:
+            *sections, name = dotted.split(".")
+            holder = content
+            for section in sections:
+                holder = holder[section]
+            holder.pop(name)
+        words = [content, None if self.start is None else self.start.digest]
+        return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def name(self) -> str:
+        """The folder's name: a few words for a person, then the digest."""
+        model = self.recipe.model
+        words = [model.system.replace("+", "p"), *(["ft"] if self.start is not None else [])]
+        if model.probabilistic:
+            words += [model.similarity.replace("_", "-"), model.shape.removesuffix("-avgpool")]
+        words += [f"d{model.dim}", f"seed-{self.recipe.training.seed}", self.digest]
+        return "-".join(words)
+
+
+@dataclass(frozen=True)
+class Store:
+    """The folder of all runs."""
+
+    root: Path
+
+    def folder(self, run: Run) -> Path:
+        return self.root / run.name
+
+    def result(self, run: Run, split: SplitName) -> Path:
+        """The file that says: measured on this split."""
+        return self.folder(run) / ("crops.json" if split == "crops" else f"evaluation-{split}.json")
+
+    def each(self, run: Run, split: SplitName) -> Path:
+        return self.folder(run) / f"each-{split}.safetensors"
+
+    def missing(self, run: Run) -> list[SplitName]:
+        """What is still to be measured; ``dev`` and ``test`` come with their single queries."""
+        return [
+            split
+            for split in sorted(run.wants)
+            if not self.result(run, split).exists()
+            or (split != "crops" and not self.each(run, split).exists())
+        ]
+
+    def trained(self, run: Run) -> bool:
+        from gaussmatch.training.folder import is_finished
+
+        return is_finished(self.folder(run))
+
+    def finished(self, run: Run) -> bool:
+        return self.trained(run) and not self.missing(run)
+
+
+def merged(runs: Iterable[Run]) -> list[Run]:
+    """Each run once, wanting all that anybody wanted of it, and every start before its sequel."""
+    wants: dict[Run, frozenset[SplitName]] = {}
+    for run in runs:
+        if run.start is not None:
+            wants.setdefault(run.start, frozenset())
+        wants[run] = wants.get(run, frozenset()) | run.wants
+    return [replace(run, wants=wanted) for run, wanted in wants.items()]

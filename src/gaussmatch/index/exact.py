@@ -1,0 +1,170 @@
+"""Exact search: every item is looked at."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.index.layout import Gallery
+from gaussmatch.index.lift import SAMPLE, Lift, blocks, scores
+from gaussmatch.index.settings import Settings
+from gaussmatch.index.structure import Candidates, Structure, Vectors, merge
+from gaussmatch.similarities import Similarity
+
+faiss: Any = None  # the extra 'search'; flat search works without it
+with suppress(ImportError):
+    import faiss
+
+ROWS = 65_536  # items of one product, without faiss
+
+
+class Flat(Structure):
+    """The lifted items as one memory-mapped array; a product with the query, and the best of it."""
+
+    kind: ClassVar[str] = "flat"
+    exact: ClassVar[bool] = True
+
+    @classmethod
+    def build(
+        cls,
+        folder: Path,
+        similarity: Similarity,
+        gallery: Gallery,
+        vectors: Vectors,
+        settings: Settings,
+    ) -> None:
+        lift = Lift.of(similarity, gallery, vectors.some(SAMPLE))
+        lift.save(folder)
+        arrays: list[np.ndarray] = []
+        for block in blocks(vectors.items):
+            lifted = lift.items(vectors.read(block))
+            if not arrays:
+                arrays = [
+                    np.lib.format.open_memmap(
+                        folder / f"lifted{i}.npy", "w+", np.float32, (vectors.items, a.shape[1])
+                    )
+                    for i, a in enumerate(lifted)
+                ]
+            for whole, a in zip(arrays, lifted, strict=True):
+                whole[block] = a
+        for whole in arrays:
+            whole.flush()  # type: ignore[attr-defined]
+
+    def __init__(
+        self,
+        folder: Path,
+        similarity: Similarity,
+        gallery: Gallery,
+        vectors: Vectors,
+        settings: Settings,
+    ) -> None:
+        self.lift = Lift.load(folder, similarity, gallery)
+        self.arrays = [
+            np.load(folder / f"lifted{i}.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray)
+            for i in range(len(self.lift.centres))
+        ]
+        self.total = vectors.items
+
+    def candidates(
+        self, queries: Gaussian, count: int, allowed: np.ndarray | None = None
+    ) -> Candidates:
+        reach = self.total if allowed is None else int(allowed.sum())
+        count = min(count, reach)
+        if not count:
+            return none(len(queries))
+        found = []
+        for (q, constant), array in zip(self.lift.queries(queries), self.arrays, strict=True):
+            rows, raw = _nearest(q, array, count, self.lift.inner, allowed)
+            found.append((rows, self.lift.score(raw, constant)))
+        return merge(found, whole=count >= reach)
+
+
+class Scan(Structure):
+    """``Similarity.matrix`` over all items, for similarities that are no product of vectors."""
+
+    kind: ClassVar[str] = "scan"
+    exact: ClassVar[bool] = True
+
+    @classmethod
+    def build(cls, *given: Any) -> None:
+        """Nothing: the Gaussians are all it needs."""
+
+    def __init__(
+        self,
+        folder: Path,
+        similarity: Similarity,
+        gallery: Gallery,
+        vectors: Vectors,
+        settings: Settings,
+    ) -> None:
+        self.similarity, self.gallery, self.vectors = similarity, gallery, vectors
+
+    def candidates(
+        self, queries: Gaussian, count: int, allowed: np.ndarray | None = None
+    ) -> Candidates:
+        rows = np.arange(self.vectors.items) if allowed is None else np.flatnonzero(allowed)
+        count = min(count, len(rows))
+        if not count:
+            return none(len(queries))
+        best_rows, best = torch.empty(len(queries), 0).long(), torch.empty(len(queries), 0).double()
+        for block in blocks(len(rows)):
+            items = self.vectors.read(rows[block])
+            found = scores(self.similarity, self.gallery, items, queries).double()
+            here = torch.from_numpy(rows[block]).expand(len(queries), -1)
+            best, best_rows = torch.cat([best, found], 1), torch.cat([best_rows, here], 1)
+            best, order = best.topk(min(count, best.shape[1]))
+            best_rows = best_rows.gather(1, order)
+        return merge([(best_rows.numpy(), best.numpy())], whole=count >= len(rows))
+
+
+def none(queries: int) -> Candidates:
+    """Nothing was found."""
+    empty = np.empty((queries, 0))
+    return Candidates(empty.astype(np.int64), empty, np.full(queries, -np.inf))
+
+
+def _nearest(
+    q: np.ndarray, array: np.ndarray, count: int, inner: bool, allowed: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and raw values of the best ``count``, best first."""
+    if allowed is not None and (faiss is None or allowed.sum() < 0.2 * len(allowed)):
+        some = np.flatnonzero(allowed)  # few: copying them is cheaper than looking at all
+        rows, raw = _nearest(q, array[some], count, inner, None)
+        return some[rows], raw
+    if faiss is None:
+        return _torch_nearest(q, array, count, inner)
+    rows = np.empty((len(q), count), dtype=np.int64)
+    raw = np.empty((len(q), count), dtype=np.float32)
+    selector = None
+    if allowed is not None:
+        bits = np.packbits(allowed, bitorder="little")
+        selector = faiss.IDSelectorBitmap(len(bits), faiss.swig_ptr(bits))
+    where = (faiss.swig_ptr(q), faiss.swig_ptr(array), array.shape[1], len(q), len(array), count)
+    out = (faiss.swig_ptr(raw), faiss.swig_ptr(rows))
+    if inner:
+        faiss.knn_inner_product(*where, *out, selector)
+    else:
+        faiss.knn_L2sqr(*where, *out, None, selector)
+    return rows, raw
+
+
+def _torch_nearest(
+    q: np.ndarray, array: np.ndarray, count: int, inner: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    queries = torch.from_numpy(q)
+    best, rows = torch.empty(len(q), 0), torch.empty(len(q), 0, dtype=torch.long)
+    for block in blocks(len(array), ROWS):
+        part = torch.from_numpy(np.array(array[block]))
+        close = queries @ part.T
+        if not inner:
+            close = 2 * close - part.square().sum(-1) - queries.square().sum(-1, keepdim=True)
+        here = torch.arange(block.start, block.stop).expand(len(q), -1)
+        best, rows = torch.cat([best, close], 1), torch.cat([rows, here], 1)
+        best, order = best.topk(min(count, best.shape[1]))
+        rows = rows.gather(1, order)
+    return rows.numpy(), (best if inner else -best).numpy()

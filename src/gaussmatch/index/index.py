@@ -1,0 +1,215 @@
+"""The index as a user sees it: ask in words, with a picture, or with an item, and be told how
+sure the answer is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.index.best import Best, best
+from gaussmatch.index.hits import Hit, Hits
+from gaussmatch.index.items import Record
+from gaussmatch.index.layout import GALLERIES, Gallery
+from gaussmatch.index.segment import Segment
+from gaussmatch.index.store import Store
+from gaussmatch.index.where import Where
+from gaussmatch.run import Pictures
+
+Filter = Mapping[str, Any] | Where | None
+
+
+class Index(Store):
+    """Galleries of Gaussians on disk, searched by the model's own similarity.
+
+    .. code-block:: python
+
+        index = Index.open("photos.index")
+        for hit in index.search_text(["two dogs in the snow"], k=5)[0].hits:
+            print(hit.id, hit.score, hit.probability, hit.percentile)
+    """
+
+    def search(
+        self,
+        queries: Gaussian,
+        k: int = 10,
+        *,
+        gallery: Gallery = "images",
+        kind: Gallery | None = None,
+        where: Filter = None,
+        exclude: Collection[str] = (),
+    ) -> list[Hits]:
+        """The k best items of a gallery for each query; fewer only where there are fewer.
+
+        The query plays the part that the gallery does not: among images it is scored as a caption,
+        also where it is an image itself.
+
+        Args:
+            kind: what the queries are, for their percentiles and for the match probability, which
+                is only known across kinds; the other kind than the gallery if not given.
+            where: conditions on metadata, see ``Where``; exact, whatever the kind of index.
+            exclude: ids that must not be found.
+        """
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}")
+        queries = self._fit(queries.detach().to("cpu"))
+        segments = self.segments(gallery)
+        kind = kind or ("captions" if gallery == "images" else "images")
+        condition, out = Where.of(where), list(exclude)
+        try:
+            allowed = [_allowed(segment, condition, out) for segment in segments]
+            found = best(segments, queries, k, allowed, self.settings.rescore)
+        except FileNotFoundError:  # another process has joined segments since
+            if not self.reload():
+                raise
+            return self.search(queries, k, gallery=gallery, kind=kind, where=where, exclude=exclude)
+        return self._hits(segments, found, queries, kind, gallery)
+
+    def search_text(self, texts: Sequence[str], k: int = 10, **options: Any) -> list[Hits]:
+        """Captions as queries, see ``search``. A caption without any known word is refused."""
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        found = self.search(self.model.encode_texts(texts), k, kind="captions", **options)
+        unknown = [self.model.vocabulary.unknown(text) for text in texts]
+        return [replace(hits, unknown=words) for hits, words in zip(found, unknown, strict=True)]
+
+    def search_image(self, pictures: Pictures, k: int = 10, **options: Any) -> list[Hits]:
+        """Pictures (paths, PIL images, or ready features) as queries, see ``search``."""
+        return self.search(self.model.encode_images(pictures), k, kind="images", **options)
+
+    def search_id(self, id: str, k: int = 10, *, of: Gallery = "images", **options: Any) -> Hits:
+        """An item of the index as the query: more like this (it is not found itself), or with
+        ``gallery="captions"`` the captions nearest to an image.
+
+        Args:
+            of: the gallery that the item is in.
+        """
+        gallery = options.setdefault("gallery", of)
+        if gallery == of:
+            options["exclude"] = [*options.get("exclude", ()), id]
+        return self.search(self.gaussian(id, of), k, kind=of, **options)[0]
+
+    def info(self) -> dict[str, Any]:
+        """What is in it, for people and for a health check."""
+        return {
+            "path": str(self.path),
+            **{gallery: self.size(gallery) for gallery in GALLERIES},
+            "kind": self.settings.kind,
+            "similarity": self.manifest.similarity,
+            "form": dict(self.manifest.form or {}),
+            "segments": {
+                g: [{"items": p.items, "deleted": p.dead, "structure": p.structure} for p in parts]
+                for g, parts in self.manifest.galleries.items()
+            },
+            "generation": self.manifest.generation,
+            "source": self.manifest.source,
+            "model": dict(self.manifest.run),
+            "calibration": dict(self.calibration.about),
+        }
+
+    # ---- inside ----
+
+    def _fit(self, queries: Gaussian) -> Gaussian:
+        """Queries in the form of the items."""
+        form = self.manifest.form
+        if queries.mean.ndim != 2:
+            raise ValueError(f"queries must be a batch (n, D), got {tuple(queries.mean.shape)}")
+        for values in (queries.mean, queries.log_var):
+            if values is not None and not np.isfinite(values.numpy()).all():
+                raise ValueError("a query holds a NaN or infinity")
+        if form is None:
+            return queries
+        if queries.dim != form["dim"]:
+            raise ValueError(f"queries have D = {queries.dim}, the index has D = {form['dim']}")
+        if not self.similarity.needs_variance:
+            return queries
+        if queries.log_var is None:
+            raise ValueError(f"{self.similarity.name} compares distributions; a query is a point")
+        if queries.log_var.shape[-1] != form["variances"]:
+            if form["variances"] == 1:
+                raise ValueError("the index holds spheres; a query is an ellipsoid")
+            return queries.expand()
+        return queries
+
+    def _hits(
+        self,
+        segments: Sequence[Segment],
+        found: Best,
+        queries: Gaussian,
+        kind: Gallery,
+        gallery: Gallery,
+    ) -> list[Hits]:
+        records: dict[tuple[int, int], Record] = {}
+        unsure = None if queries.is_point else queries.uncertainty().double().numpy()
+        items = np.full(found.score.shape, np.nan)
+        for p, segment in enumerate(segments):
+            here = found.segment == p
+            rows = found.row[here]
+            told = segment.items.records(np.unique(rows).tolist())
+            records |= {(p, row): record for row, record in told.items()}
+            if segment.uncertainty is not None:
+                items[here] = segment.uncertainty[rows]
+        of_items = None if np.isnan(items).any() else items
+        share = None if unsure is None else self.calibration.percentile(kind, unsure)
+        shares = None if of_items is None else self.calibration.percentile(gallery, items)
+        chance = None
+        if kind != gallery:
+            chance = self.calibration.match_probability(gallery, found.score, unsure, of_items)
+        scores, chances, unsures, shared = (
+            _listed(x, found.score) for x in (found.score, chance, of_items, shares)
+        )
+        notes, answers = self._notes(kind, gallery, queries), []
+        for q, (places, rows) in enumerate(
+            zip(found.segment.tolist(), found.row.tolist(), strict=True)
+        ):
+            hits = []
+            for rank, at in enumerate(zip(places, rows, strict=True)):
+                record = records[at]
+                hits.append(
+                    Hit(
+                        record.id,
+                        scores[q][rank],
+                        chances[q][rank],
+                        unsures[q][rank],
+                        shared[q][rank],
+                        record.meta,
+                    )
+                )
+            own = None if unsure is None else float(unsure[q])
+            percentile = None if share is None else float(share[q])
+            answers.append(Hits(hits, gallery, kind, own, percentile, notes=notes))
+        return answers
+
+    def _notes(self, kind: Gallery, gallery: Gallery, queries: Gaussian) -> list[str]:
+        notes = []
+        if queries.is_point:
+            notes.append("this is a point model: it has no uncertainty")
+        elif self.similarity.uncertainty_note:
+            notes.append(f"uncertainty: {self.similarity.uncertainty_note}")
+        if kind == gallery:
+            notes.append(
+                f"the {kind[:-1]} is scored in the part of the other kind; no match probability"
+            )
+        return notes
+
+
+def _allowed(segment: Segment, where: Where, exclude: list[str]) -> np.ndarray | None:
+    """The rows that may be found; ``None`` if all."""
+    allowed = None if segment.dead is None else ~segment.dead
+    if where.conditions:
+        matching = np.zeros(segment.part.items, dtype=bool)
+        matching[segment.items.where(where)] = True
+        allowed = matching if allowed is None else matching & allowed
+    if exclude and (out := list(segment.rows_of(exclude).values())):
+        allowed = np.ones(segment.part.items, dtype=bool) if allowed is None else allowed.copy()
+        allowed[out] = False
+    return allowed
+
+
+def _listed(values: np.ndarray | None, like: np.ndarray) -> list[list[Any]]:
+    """Numbers as Python has them; ``None`` for each where there are none."""
+    if values is None:
+        return [[None] * like.shape[1]] * like.shape[0]
+    return [list(row) for row in values.tolist()]

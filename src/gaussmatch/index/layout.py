@@ -1,0 +1,169 @@
+"""An index on disk: immutable segments, and one manifest that says which of them count.
+
+manifest.json              which segments make up each gallery; the only file that ever changes
+calibration.json           what scores and uncertainties mean for this model
+run/                       recipe, vocabulary and weights of the model: the index is self-contained
+segments/NAME/             Gaussians, items and search structure of some items; never changed
+segments/NAME.deleted-N.npy    the rows of a segment that were deleted
+.lock                      held by the one process that writes
+
+Everything new is written and synced first; then a new manifest takes the place of the old one in
+one step. A kill before that step leaves the old index, one after it the new; what a killed writer
+left behind is removed by the next.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from gaussmatch.files import read_json, write_json
+
+Gallery = Literal["images", "captions"]
+GALLERIES: tuple[Gallery, ...] = get_args(Gallery)
+MANIFEST, CALIBRATION, RUN, SEGMENTS, LOCK = (
+    "manifest.json",
+    "calibration.json",
+    "run",
+    "segments",
+    ".lock",
+)
+FORMAT = 1
+
+
+class IndexBusyError(OSError):
+    """Another process is writing to the index."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A segment as the manifest lists it.
+
+    Args:
+        structure: how it is searched.
+        files: name → size of each of its files, to notice a truncated one.
+        deleted: the file of deleted rows, if any, and ``dead``, how many they are.
+    """
+
+    name: str
+    items: int
+    structure: str
+    files: Mapping[str, int] = field(hash=False)
+    deleted: str | None = None
+    dead: int = 0
+
+    @property
+    def live(self) -> int:
+        return self.items - self.dead
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is in an index.
+
+    Args:
+        similarity: its name.
+        settings: see ``Settings``.
+        run: file → sha256 of the run that was copied in; empty for an index of bare Gaussians.
+        form: ``{"dim": D, "variances": 0, 1 or D}`` of its Gaussians, once there are some.
+        source: where the items came from, for ``update``.
+        generation: how often it was written.
+    """
+
+    similarity: str
+    settings: Mapping[str, Any]
+    run: Mapping[str, str]
+    galleries: Mapping[str, tuple[Part, ...]] = field(
+        default_factory=lambda: dict.fromkeys(GALLERIES, ())
+    )
+    form: Mapping[str, int] | None = None
+    source: Mapping[str, Any] | None = None
+    generation: int = 0
+
+    def save(self, folder: Path) -> Manifest:
+        """Take the place of the manifest on disk, in one step; gives what was written."""
+        new = replace(self, generation=self.generation + 1)
+        sync(folder / SEGMENTS)
+        write_json(folder / MANIFEST, {"format": FORMAT, **asdict(new)})
+        sync(folder)
+        return new
+
+    @staticmethod
+    def load(folder: Path) -> Manifest:
+        path = folder / MANIFEST
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{folder} is not an index: no {MANIFEST}; make one with 'gaussmatch index'"
+            )
+        content = read_json(path)
+        found = content.pop("format", None) if isinstance(content, dict) else None
+        if found != FORMAT:
+            raise ValueError(
+                f"{path}: format {found!r}, but this version reads {FORMAT}; "
+                "make the index again, or use the version that made it"
+            )
+        try:
+            galleries = {
+                name: tuple(Part(**part) for part in parts)
+                for name, parts in content.pop("galleries").items()
+            }
+            return Manifest(galleries=galleries, **content)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{path}: not a manifest of an index ({error})") from error
+
+    def with_parts(self, gallery: Gallery, parts: tuple[Part, ...]) -> Manifest:
+        return replace(self, galleries={**self.galleries, gallery: parts})
+
+
+def check_files(folder: Path, part: Part) -> None:
+    """A clear error if a file of a segment is missing or shorter than it was."""
+    for name, size in part.files.items():
+        path = folder / SEGMENTS / part.name / name
+        found = path.stat().st_size  # FileNotFoundError names it
+        if found != size:
+            raise ValueError(
+                f"{path}: {found} bytes, but {size} were written; the index is damaged, restore "
+                "it or make it again"
+            )
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Hold the lock of an index; a second writer is refused. A kill releases it."""
+    with open(folder / LOCK, "a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise IndexBusyError(
+                f"{folder}: another process is writing to this index; try again when it is done"
+            ) from None
+        yield
+
+
+def sweep(folder: Path, manifest: Manifest) -> None:
+    """Remove what no manifest names: leftovers of a killed writer, segments that were merged."""
+    parts = [part for parts in manifest.galleries.values() for part in parts]
+    kept = {part.name for part in parts} | {part.deleted for part in parts}
+    for path in (folder / SEGMENTS).iterdir():
+        if path.name not in kept:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+    for path in folder.glob(f".{MANIFEST}.*"):
+        path.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on disk before going on."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,71 @@
+"""Where an index in Milvus is, as one word that a user types."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+PREFIX = "milvus:"
+LEVELS = ("Strong", "Session", "Bounded", "Eventually")
+
+
+@dataclass(frozen=True)
+class Address:
+    """``milvus:URI[?consistency=LEVEL][#NAME]``.
+
+    Args:
+        uri: what pymilvus connects to: a file that ends in .db, or http(s)://host:port.
+        name: of the index; its collections are called after it.
+        consistency: how fresh an answer must be. ``Strong`` sees every change that was finished
+            before the question; ``Bounded`` may miss the last seconds and answers sooner.
+
+    >>> Address.of("milvus:http://db:19530?consistency=Bounded#photos")
+    Address(uri='http://db:19530', name='photos', consistency='Bounded')
+    >>> str(Address.of("milvus:demo.db"))
+    'milvus:demo.db'
+    """
+
+    uri: str
+    name: str = "gaussmatch"
+    consistency: str = "Strong"
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,99}", self.name):
+            raise ValueError(
+                f"#{self.name}: the name of an index in Milvus is letters, digits and _ only"
+            )
+        if self.consistency not in LEVELS:
+            raise ValueError(f"no consistency {self.consistency!r}; choose {', '.join(LEVELS)}")
+
+    @staticmethod
+    def is_one(text: object) -> bool:
+        return isinstance(text, str) and text.startswith(PREFIX)
+
+    @staticmethod
+    def of(text: str) -> Address:
+        rest, _, name = text.removeprefix(PREFIX).partition("#")
+        uri, _, query = rest.partition("?")
+        options = dict(parse_qsl(query, keep_blank_values=True))
+        strange = sorted(set(options) - {"consistency"})
+        if strange:
+            raise ValueError(f"{text}: no option {strange[0]!r}; there is consistency")
+        if not uri.startswith(("http://", "https://")) and not uri.endswith(".db"):
+            raise ValueError(
+                f"{text}: give a file that ends in .db (milvus:demo.db) or a server "
+                "(milvus:http://host:19530)"
+            )
+        if "@" in uri:
+            raise ValueError(
+                "a password does not belong in an address, which is printed and logged; set "
+                "MILVUS_TOKEN to user:password or to an API key"
+            )
+        return Address(uri, name or "gaussmatch", options.get("consistency", "Strong"))
+
+    @property
+    def remote(self) -> bool:
+        return self.uri.startswith(("http://", "https://"))
+
+    def __str__(self) -> str:
+        level = "" if self.consistency == "Strong" else f"?consistency={self.consistency}"
+        return f"{PREFIX}{self.uri}{level}" + (f"#{self.name}" if self.name != "gaussmatch" else "")

@@ -1,0 +1,103 @@
+"""Conditions on metadata as a Milvus expression.
+
+Each text, number and truth value of an item is kept a second time, under a name that tells its
+type, in the JSON field ``facts``: ``{"t:split": "test", "n:year": 2014, "b:mine": true}``; what is
+neither (a list, an object) leaves ``"o:NAME": true``. So a comparison only ever meets its own type,
+and no answer hangs on how a store compares 1 with "1" or true, or treats null and what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gaussmatch.index.where import Condition, Scalar, Where
+
+FACTS = "facts"
+_SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def facts(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """What can be filtered by.
+
+    >>> facts({"split": "test", "year": 2014, "tags": ["a"], "by": None})
+    {'t:split': 'test', 'n:year': 2014, 'o:tags': True}
+    """
+    found: dict[str, Any] = {}
+    for name, value in meta.items():
+        if value is not None:
+            kind = _kind(value)
+            found[f"{kind}:{name}"] = True if kind == "o" else value
+    return found
+
+
+def expression(where: Where) -> str:
+    """All conditions; the empty text if there are none.
+
+    >>> expression(Where.of({"by": 'a" or 1 == 1 or "', "year": {"gte": 2010}}))
+    '(facts["t:by"] == "a\\\\" or 1 == 1 or \\\\"") and facts["n:year"] >= 2010'
+    """
+    return " and ".join(_condition(c) for c in where.conditions)
+
+
+def ids(names: list[str], *, among: bool = True) -> str:
+    """Items with (or without) these ids."""
+    return f"id {'in' if among else 'not in'} [{', '.join(quoted(n) for n in names)}]"
+
+
+def quoted(text: str) -> str:
+    """A text that cannot end early, whatever is in it.
+
+    >>> print(quoted('say "hi" \\\\'))
+    "say \\"hi\\" \\\\"
+    """
+    strange = [c for c in text if (ord(c) < 32 and c not in _ESCAPES) or 0xD800 <= ord(c) < 0xE000]
+    if strange:
+        raise ValueError(f"{text!r}: Milvus takes no control character {strange[0]!r} in a filter")
+    return '"' + "".join(_ESCAPES.get(c, c) for c in text) + '"'
+
+
+def _condition(c: Condition) -> str:
+    if c.operator in _SIGNS:
+        return f"{_fact(c.field, _kind(c.values[0]))} {_SIGNS[c.operator]} {_value(c.values[0])}"
+    parts = [_equal(c.field, v) for v in c.values]
+    if c.operator == "in":
+        return f"({' or '.join(parts)})" if parts else "id in []"
+    # a fact that is not there is not equal to anything: said so, as null swallows "not"
+    parts = [_different(c.field, v) for v in c.values]
+    return f"({' and '.join(parts)})" if parts else 'id != ""'
+
+
+def _equal(field: str, value: Scalar) -> str:
+    if value is None:
+        return f"({' and '.join(f'not exists {_fact(field, kind)}' for kind in 'tnbo')})"
+    return f"{_fact(field, _kind(value))} == {_value(value)}"
+
+
+def _different(field: str, value: Scalar) -> str:
+    if value is None:
+        return f"({' or '.join(f'exists {_fact(field, kind)}' for kind in 'tnbo')})"
+    fact = _fact(field, _kind(value))
+    return f"(not exists {fact} or {fact} != {_value(value)})"
+
+
+def _fact(field: str, kind: str) -> str:
+    if "\\" in field or any(ord(c) < 32 for c in field):
+        raise ValueError(f"filter: Milvus takes no field named {field!r}")
+    return f"{FACTS}[{quoted(f'{kind}:{field}')}]"
+
+
+def _kind(value: Any) -> str:
+    """text, number, boolean, or other."""
+    if isinstance(value, bool):
+        return "b"
+    if isinstance(value, int | float):
+        return "n"
+    return "t" if isinstance(value, str) else "o"
+
+
+def _value(value: Scalar) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return quoted(value) if isinstance(value, str) else repr(value)

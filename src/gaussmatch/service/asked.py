@@ -1,0 +1,116 @@
+"""Reading requests: parameters, texts and pictures, each within its limit or refused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+import orjson
+from fastapi import Request
+from PIL import Image
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gaussmatch.index import Where
+from gaussmatch.service.errors import RefusalError
+from gaussmatch.service.schema import Gallery
+from gaussmatch.service.uploads import decode, uploaded
+
+
+class Options(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    k: int = Field(20, ge=1, description="How many results.")
+    where: str | None = Field(
+        None,
+        description='Conditions on metadata, as JSON: {"split": "test", "year": {"gte": 2010}}.',
+        max_length=4000,
+    )
+    places: bool = Field(
+        False, description="Tell where the question and the results are on the map."
+    )
+
+
+class Search(Options):
+    gallery: Gallery = Field("images", description="What is searched.")
+
+
+class TextSearch(Search):
+    text: str = Field(min_length=1, examples=["two dogs in the snow"])
+
+
+class ItemSearch(Options):
+    id: str = Field(min_length=1, description="Of a picture in the index.")
+
+
+class Captions(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    id: str = Field(min_length=1, description="Of a picture in the index.")
+    k: int = Field(10, ge=1)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read(model: type[Model], request: Request) -> Model:
+    """The parameters of a request. FastAPI's own way takes as long as a whole search."""
+    given = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    try:
+        return model.model_validate(dict(given))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise RefusalError(422, "invalid", f"{name}: {first['msg']}") from error
+
+
+def taken(model: type[BaseModel], **more: Any) -> dict[str, Any]:
+    """The parameters of ``read`` as OpenAPI describes them."""
+    schema = model.model_json_schema()
+    described = []
+    for name, field in schema["properties"].items():
+        parameter = {"name": name, "in": "query", "required": name in schema.get("required", ())}
+        if "description" in field:
+            parameter["description"] = field["description"]
+        described.append({**parameter, "schema": field})
+    return {"parameters": described, **more}
+
+
+def checked_text(text: str, most: int) -> str:
+    if not text.strip():
+        raise RefusalError(422, "empty", "the text is empty; say what you are looking for")
+    if len(text) > most:
+        raise RefusalError(
+            422,
+            "text_too_long",
+            f"the text has {len(text):,} characters, at most {most:,} are taken",
+        )
+    return text
+
+
+def checked_count(k: int, service: Any) -> int:
+    most = service.settings.max_results
+    if k > most:
+        raise RefusalError(422, "too_many", f"k is {k:,}, at most {most:,} results are given")
+    return k
+
+
+def checked_options(asked: Options, service: Any) -> tuple[int, Where, bool]:
+    where = Where()
+    if asked.where is not None:
+        try:
+            spec = orjson.loads(asked.where)
+            if not isinstance(spec, dict):
+                raise ValueError("filter: give a JSON object")
+            where = Where.of(spec)
+        except ValueError as error:
+            raise RefusalError(422, "bad_filter", f"where: {error}") from error
+    return checked_count(asked.k, service), where, asked.places
+
+
+async def picture(request: Request) -> Image.Image:
+    """Read and decode, not more than a few pictures at a time."""
+    service = request.app.state.service
+    data = await uploaded(request)
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(service.decoders, decode, data, service.settings.max_pixels)

@@ -1,0 +1,96 @@
+"""What is told besides search results; worked out in the batcher's thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.service.answers import Answers, Known, Question, vagueness
+from gaussmatch.service.schema import Gallery
+from gaussmatch.service.sharpen import examples
+
+
+def warm_up(answers: Answers) -> None:
+    """Load what the first question would have to wait for."""
+    words = [w for w in answers.model.vocabulary.words if w.isalpha()]
+    if words and answers.index.size():
+        (told,) = answers.work([Question("text", words[0], 1)])
+        if isinstance(told, Exception):
+            raise told
+    described(answers)
+
+
+def described(answers: Answers) -> dict[str, Any]:
+    def make() -> dict[str, Any]:
+        index, recipe = answers.index, answers.model.recipe
+        form = index.manifest.form or {}
+        return {
+            "model": recipe.title or recipe.model.system,
+            "similarity": index.manifest.similarity,
+            "dimension": recipe.model.dim,
+            "probabilistic": recipe.model.probabilistic,
+            "images": index.size("images"),
+            "captions": index.size("captions"),
+            "examples": examples(index) if form else [],
+        }
+
+    found: dict[str, Any] = answers.kept("about", make)
+    return found
+
+
+def item(answers: Answers, id: str, gallery: Gallery) -> dict[str, Any]:
+    record = answers.record(id, gallery)
+    unsure, share = answers.about(gallery, answers.index.gaussian(id, gallery))
+    known = Known(record.meta, unsure[0], share[0])
+    return answers.told(id, known, gallery) | {"gallery": gallery}
+
+
+def sample(answers: Answers, most: int) -> dict[str, Any]:
+    return {"items": _some(answers, most)[0], "total": answers.index.size()}
+
+
+def _some(answers: Answers, most: int) -> tuple[list[dict[str, Any]], Gaussian | None]:
+    """Pictures as the API shows them, and their Gaussians."""
+    records, g = answers.index.some(most)
+    if g is None:
+        return [], None
+    unsure, share = answers.about("images", g)
+    known = zip(records, unsure, share, strict=True)
+    items = [answers.told(r.id, Known(r.meta, u, p), "images") for r, u, p in known]
+    return [item | {"gallery": "images"} for item in items], g
+
+
+def embedding_map(answers: Answers, most: int) -> bytes:
+    def make() -> bytes:
+        plane = answers.plane()
+        items, g = _some(answers, most)
+        assert g is not None
+        placed = [item | place for item, place in zip(items, plane(g).rows(), strict=True)]
+        total = answers.index.size()
+        return orjson.dumps({"items": placed, "total": total, "explained": plane.explained})
+
+    found: bytes = answers.kept("map", make)
+    return found
+
+
+def encoded(answers: Answers, texts: list[str]) -> Gaussian:
+    for text in texts:
+        if not answers.model.vocabulary.known(text):
+            answers.encode_texts([text])  # refuses it by name
+    return answers.encode_texts(texts)
+
+
+def embedded(g: Gaussian) -> dict[str, Any]:
+    log_var = [None] * len(g) if g.log_var is None else g.log_var.tolist()
+    pairs = zip(g.mean.tolist(), log_var, strict=True)
+    return {
+        "dimension": g.dim,
+        "embeddings": [{"mean": mean, "log_variance": v} for mean, v in pairs],
+    }
+
+
+def vague(answers: Answers, g: Gaussian, kind: Gallery) -> dict[str, Any]:
+    unsure, share = answers.about(kind, g)
+    return vagueness(unsure[0], share[0], kind)

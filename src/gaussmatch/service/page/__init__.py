@@ -1,0 +1,47 @@
+"""The web page: a fixed list of files of this package, read once; no other file has an address."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from importlib.resources import files
+
+TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+FILES = (
+    "index.html",
+    "style.css",
+    "icon.svg",
+    "api.js",
+    "app.js",
+    "dom.js",
+    "item.js",
+    "keys.js",
+    "map.js",
+    "query.js",
+    "results.js",
+)
+
+
+@dataclass(frozen=True)
+class PageFile:
+    """A file of the page as it is sent."""
+
+    content: bytes
+    media_type: str
+    etag: str
+
+
+def load() -> dict[str, PageFile]:
+    """Address → file."""
+    return {"/" if name == "index.html" else f"/{name}": _read(name) for name in FILES}
+
+
+def _read(name: str) -> PageFile:
+    content = files(__name__).joinpath(name).read_bytes()
+    kind = TYPES[name.rpartition(".")[2]]
+    return PageFile(content, kind, f'"{hashlib.sha256(content).hexdigest()[:16]}"')

@@ -1,0 +1,88 @@
+// Calls of the service. A refusal becomes an Error with the service's own sentence.
+
+import { $ } from "./dom.js";
+
+const STORE = "gaussmatch-key";
+let asking = null;
+
+export class Refused extends Error {
+  constructor(status, code, message) {
+    super(message);
+    Object.assign(this, { status, code });
+  }
+}
+
+function headers(extra = {}) {
+  const key = sessionStorage.getItem(STORE);
+  return key ? { ...extra, Authorization: `Bearer ${key}` } : extra;
+}
+
+async function send(path, options) {
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers: headers(options.headers) });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused(0, "offline", "The service does not answer. Is it still running?");
+  }
+  if (response.status === 401) {
+    await askKey();
+    return send(path, options);
+  }
+  if (response.ok) return response;
+  let told = null;
+  try { told = (await response.json()).error; } catch { /* not ours */ }
+  throw new Refused(response.status, told?.code ?? "failure",
+                    told?.message ?? `The service answered ${response.status}.`);
+}
+
+/** Ask for the API key; whoever asks meanwhile waits for the same answer. */
+function askKey() {
+  asking ??= new Promise((resolve) => {
+    const wrong = sessionStorage.getItem(STORE) !== null;
+    $("keynote").textContent = wrong
+      ? "That key was not accepted. Please try again."
+      : "Whoever runs it can give you one. It is kept until you close this tab.";
+    $("key").oncancel = (event) => event.preventDefault();
+    $("keyform").onsubmit = (event) => {
+      event.preventDefault();
+      sessionStorage.setItem(STORE, $("keyfield").value);
+      $("keyfield").value = "";
+      $("key").close();
+      asking = null;
+      resolve();
+    };
+    $("key").showModal();
+  });
+  return asking;
+}
+
+function address(path, params) {
+  const known = Object.entries(params).filter(([, value]) => value !== null && value !== undefined);
+  return known.length ? `${path}?${new URLSearchParams(known)}` : path;
+}
+
+export async function get(path, params = {}, signal = undefined) {
+  return (await send(address(path, params), { signal })).json();
+}
+
+export async function post(path, params, picture, signal = undefined) {
+  const type = picture.type || "application/octet-stream";
+  const options = { method: "POST", body: picture, signal, headers: { "Content-Type": type } };
+  return (await send(address(path, params), options)).json();
+}
+
+/** Give an <img> (or svg <image>) its thumbnail; with a key it must be fetched, not linked. */
+export async function picture(node, url) {
+  const name = node instanceof SVGElement ? "href" : "src";
+  if (!sessionStorage.getItem(STORE)) {
+    node.setAttribute(name, url);
+    return;
+  }
+  try {
+    const blob = await (await send(url, {})).blob();
+    const local = URL.createObjectURL(blob);
+    node.addEventListener("load", () => URL.revokeObjectURL(local), { once: true });
+    node.setAttribute(name, local);
+  } catch { /* the alternative text stands in */ }
+}

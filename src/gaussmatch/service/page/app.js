@@ -1,0 +1,196 @@
+// The page: one question at a time, its answer, and the address that leads back to it.
+
+import { get, post } from "./api.js";
+import { $, el, plural, press } from "./dom.js";
+import { openItem } from "./item.js";
+import { listen } from "./keys.js";
+import { EmbeddingMap } from "./map.js";
+import { chip, showQuery, suggest } from "./query.js";
+import { show, shownIn, thumbnail, waiting } from "./results.js";
+
+const PAGE = 24;
+const state = { asked: null, answer: null, sure: 0, view: "grid", k: PAGE };
+let about = null;
+let map = null;
+let running = null;
+
+// ---- asking ----
+
+async function ask(asked, { remember = true, k = PAGE } = {}) {
+  running?.abort();
+  const turn = running = new AbortController();
+  if (state.asked?.url && state.asked !== asked) URL.revokeObjectURL(state.asked.url);
+  Object.assign(state, { asked, k });
+  if (asked.kind !== "text") $("q").value = "";
+  else $("q").value = asked.text;
+  if (remember) history.pushState(null, "", address());
+  document.title = asked.kind === "text" ? `${asked.text} – gaussmatch` : "gaussmatch";
+  $("welcome").hidden = true;
+  $("trouble").hidden = true;
+  waiting();
+  try {
+    const answer = await call(asked, { k, places: true }, turn.signal);
+    if (turn !== running) return;
+    state.answer = answer;
+    showQuery(asked, answer.query, about);
+    render();
+    if (asked.kind === "text" && answer.query.level === "vague" && about.captions) {
+      await suggest(asked.text, turn.signal, (text) => ask({ kind: "text", text }));
+    }
+  } catch (error) {
+    if (error.name !== "AbortError" && turn === running) trouble(error);
+  }
+}
+
+function call(asked, options, signal) {
+  if (asked.kind === "picture") return post("api/search/image", options, asked.file, signal);
+  if (asked.kind === "like") return get("api/similar", { id: asked.id, ...options }, signal);
+  return get("api/search", { text: asked.text, ...options }, signal);
+}
+
+function askPicture(file) {
+  if (!file) return;
+  if (file.type && !file.type.startsWith("image/")) {
+    trouble(new Error("That is not a picture. Choose a JPEG, PNG, WebP, GIF or BMP file."));
+    return;
+  }
+  if (file.size > about.limits.max_body) {
+    trouble(new Error(`That picture has ${megabytes(file.size)} and at most ${megabytes(about.limits.max_body)} are taken.`));
+    return;
+  }
+  ask({ kind: "picture", file, url: URL.createObjectURL(file) });
+}
+
+const megabytes = (bytes) => `${(bytes / 2 ** 20).toFixed(1)} MB`;
+
+// ---- showing ----
+
+function render() {
+  const { answer, sure, view, k } = state;
+  $("found").hidden = false;
+  $("surebox").hidden = !answer.hits.some((hit) => hit.probability !== null);
+  const kept = show(answer.hits, about.images, sure, open);
+  $("sureout").textContent = sure ? `${sure} %` : "any";
+  $("more").hidden = view !== "grid" || answer.hits.length < k || k >= about.limits.max_results || !kept.length;
+  press([$("asgrid"), $("asmap")], view === "grid" ? $("asgrid") : $("asmap"));
+  $("results").hidden = view !== "grid";
+  $("map").hidden = view !== "map";
+  if (view === "map") drawMap(kept);
+}
+
+async function drawMap(kept) {
+  try {
+    map ??= new EmbeddingMap($("plane"), $("mapnote"), open);
+    await map.load();
+    map.show(state.answer.query, kept);
+  } catch (error) {
+    trouble(error);
+  }
+}
+
+function open(hit) {
+  openItem(hit, about, {
+    onlike: (item) => ask({ kind: "like", id: item.id }),
+    ontext: (text) => ask({ kind: "text", text }),
+  });
+}
+
+function trouble(error) {
+  $("trouble").textContent = error.message;
+  $("trouble").hidden = false;
+  $("results").replaceChildren();
+  $("results").removeAttribute("aria-busy");
+  $("found").hidden = true;
+  $("query").hidden = true;
+}
+
+function welcome() {
+  Object.assign(state, { asked: null, answer: null });
+  for (const id of ["query", "found", "trouble"]) $(id).hidden = true;
+  $("welcome").hidden = false;
+  wall();
+  $("q").value = "";
+  document.title = "gaussmatch";
+}
+
+/** Some pictures to look at before anything was asked. */
+async function wall() {
+  if ($("wall").childElementCount) return;
+  try {
+    const { items } = await get("api/sample", { k: 18 });
+    $("wall").replaceChildren(...items.map((item) => {
+      const hit = { probability: null, ...item };
+      return el("li", {}, el("button", { type: "button", className: "tile", "aria-label": shownIn(hit), onclick: () => open(hit) }, thumbnail(hit)));
+    }));
+  } catch { /* the page works without */ }
+}
+
+// ---- the address ----
+
+function address() {
+  const { asked, sure, view } = state;
+  const params = new URLSearchParams();
+  if (asked?.kind === "text") params.set("q", asked.text);
+  if (asked?.kind === "like") params.set("like", asked.id);
+  if (sure) params.set("sure", sure);
+  if (view !== "grid") params.set("view", view);
+  return params.size ? `?${params}` : location.pathname;
+}
+
+function follow() {
+  const params = new URLSearchParams(location.search);
+  state.sure = Math.min(95, Math.max(0, Number(params.get("sure")) || 0));
+  state.view = params.get("view") === "map" ? "map" : "grid";
+  $("sure").value = state.sure;
+  if (params.get("q")) ask({ kind: "text", text: params.get("q") }, { remember: false });
+  else if (params.get("like")) ask({ kind: "like", id: params.get("like") }, { remember: false });
+  else welcome();
+}
+
+function look(change) {
+  Object.assign(state, change);
+  history.replaceState(null, "", address());
+  if (state.answer) render();
+}
+
+// ---- wiring ----
+
+async function start() {
+  $("search").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const text = $("q").value.trim();
+    if (text) ask({ kind: "text", text });
+  });
+  $("file").addEventListener("change", () => { askPicture($("file").files[0]); $("file").value = ""; });
+  $("sure").addEventListener("input", () => look({ sure: Number($("sure").value) }));
+  $("asgrid").addEventListener("click", () => look({ view: "grid" }));
+  $("asmap").addEventListener("click", () => look({ view: "map" }));
+  $("more").addEventListener("click", () => ask(state.asked, { remember: false, k: Math.min(about.limits.max_results, state.k + PAGE) }));
+  $("mappictures").addEventListener("click", () => mode("pictures"));
+  $("mapellipses").addEventListener("click", () => mode("ellipses"));
+  $("zoomin").addEventListener("click", () => map?.zoom(1.5));
+  $("zoomout").addEventListener("click", () => map?.zoom(1 / 1.5));
+  $("zoomreset").addEventListener("click", () => map?.whole());
+  window.addEventListener("popstate", follow);
+  try {
+    about = await get("api/about");
+  } catch (error) {
+    trouble(error);
+    return;
+  }
+  $("about").textContent = [plural(about.images, "picture", "pictures"),
+    about.captions ? plural(about.captions, "caption", "captions") : null, about.model].filter(Boolean).join(" · ");
+  $("q").maxLength = about.limits.max_text;
+  $("examples").replaceChildren(...about.examples.map((text) => chip(text, (t) => ask({ kind: "text", text: t }))));
+  $("trybox").hidden = !about.examples.length;
+  listen(askPicture);
+  follow();
+  document.documentElement.dataset.ready = "true";
+}
+
+function mode(name) {
+  press([$("mappictures"), $("mapellipses")], name === "pictures" ? $("mappictures") : $("mapellipses"));
+  map?.mode(name);
+}
+
+start();

@@ -1,0 +1,48 @@
+// What the service makes of the question: how precise it is, and how to say it better.
+
+import { get } from "./api.js";
+import { $, el, rank } from "./dom.js";
+
+export function showQuery(asked, query, about) {
+  $("query").hidden = false;
+  $("query").dataset.level = query.level ?? "";
+  $("asked").replaceChildren();
+  if (asked.kind === "picture") {
+    $("asked").append(el("img", { src: asked.url, alt: "your picture" }), el("span", {}, "Pictures like yours"));
+  } else if (asked.kind === "like") {
+    $("asked").append(el("span", {}, `More like ${asked.name ?? asked.id}`));
+  }
+  $("asked").hidden = !$("asked").childElementCount;
+  const known = query.percentile !== null && asked.kind !== "like";
+  $("gauge").hidden = !known;
+  $("verdict").textContent = known ? sentence(query.phrase) : "";
+  if (known) $("needle").style.setProperty("--at", String(query.percentile / 100));
+  $("unknown").hidden = !query.unknown_words.length;
+  $("unknown").textContent = query.unknown_words.length
+    ? `The model has never seen ${list(query.unknown_words)}; the rest of the question is what counts.` : "";
+  $("pointnote").hidden = about.probabilistic;
+  $("pointnote").textContent = about.probabilistic ? ""
+    : "This index was made with a point model: it ranks, but it cannot say how vague anything is.";
+  if (!known && query.unknown_words.length === 0 && about.probabilistic && $("asked").hidden) $("query").hidden = true;
+  $("sharpen").hidden = true;
+}
+
+/** Captions that say what was asked, only more precisely. */
+export async function suggest(text, signal, onchoose) {
+  const { suggestions } = await get("api/suggest", { text, k: 4 }, signal);
+  $("sharpen").hidden = !suggestions.length;
+  $("suggestions").replaceChildren(...suggestions.map((s) => chip(s.text, onchoose,
+    s.percentile === null ? null : `more general than ${rank(s.percentile)}\u00a0% of captions`)));
+}
+
+export function chip(text, onchoose, title = null) {
+  return el("li", {}, el("button", { type: "button", className: "chip", title, onclick: () => onchoose(text) }, text));
+}
+
+const sentence = (phrase) => (phrase.charAt(0).toUpperCase() + phrase.slice(1)).replace(" %", "\u00a0%");
+
+function list(words) {
+  const quoted = words.map((word) => `“${word}”`);
+  return quoted.length < 2 ? quoted[0] : `${quoted.slice(0, -1).join(", ")} and ${quoted.at(-1)}`;
+}
+

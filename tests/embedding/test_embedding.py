@@ -1,0 +1,317 @@
+"""Bulk embedding: any number of processes make the same shards, and the same index."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from gaussmatch.cli import main
+from gaussmatch.embedding import Embedding, Part, embed, index_embeddings
+from gaussmatch.embedding.ray_engine import embed_with_ray
+from gaussmatch.embedding.shards import Content
+from gaussmatch.embedding.work import Work
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.index import GALLERIES, Index, Record, index_pairs, update
+from gaussmatch.index.joined import JoinedIndex
+from gaussmatch.index.sources import SplitSource
+
+SHARD = 256
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run") / "run"
+    quick = ["--data.size", "tiny", "--training.epochs", "1"]
+    assert main(["train", "scenes/vsepp-kl", "--out", str(out), *quick]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def whole(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All shards of the test split, by one process."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    assert embedded(run, "test", out)
+    return out
+
+
+def embedded(run: Path, source: str, out: Path, part: Part | None = None) -> bool:
+    work = Work(run, source)
+    model, items = work()
+    return embed(model, items, work.embedding(items, SHARD), out, part, progress=False)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def same_items(a: Index, b: Index, tolerance: float = 0) -> None:
+    """Same order, same bits (or nearly), same records."""
+    for gallery in GALLERIES:
+        (x,), (y,) = a.segments(gallery), b.segments(gallery)
+        assert x.part.items == y.part.items
+        for mine, other in ((x.mean, y.mean), (x.log_var, y.log_var)):
+            np.testing.assert_allclose(mine, other, rtol=tolerance, atol=tolerance)
+        assert list(x.items.all(thumbnails=True)) == list(y.items.all(thumbnails=True))
+
+
+def test_an_index_from_shards_is_the_index_of_one_process(
+    run: Path, whole: Path, tmp_path: Path
+) -> None:
+    direct = Index.create(tmp_path / "direct", run)
+    pairs = Work(run, "test")()[1]
+    assert isinstance(pairs, SplitSource)
+    index_pairs(direct, pairs.pairs, "test", progress=False)
+    index = Index.create(tmp_path / "shards", run)
+    index_embeddings(index, whole, progress=False)
+    same_items(index, direct)
+    index_embeddings(index, whole, progress=False)  # nothing to do
+    same_items(index, direct)
+
+
+def test_two_processes_of_torchrun_make_the_same_files(
+    run: Path, whole: Path, tmp_path: Path
+) -> None:
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    given = ["gaussmatch", "embed", str(run), "test", "--out", str(tmp_path / "two")]
+    done = subprocess.run(
+        [sys.executable, *words, *given, "--shard", str(SHARD), "--device", "cpu"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "100 images, 500 captions in 3 shards" in done.stdout
+    assert files(tmp_path / "two") == files(whole)
+
+
+def test_each_part_does_its_own_and_nothing_twice(
+    run: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    save = Content.save
+
+    def noted(self: Content, path: Path) -> None:
+        made.append(path.name)
+        save(self, path)
+
+    monkeypatch.setattr(Content, "save", noted)
+    out = tmp_path / "out"
+    assert not embedded(run, "test", out, Part(1, 2))
+    assert made == ["captions-000000.safetensors"]
+    with pytest.raises(ValueError, match="2 of 3 shards are missing"):
+        index_embeddings(Index.create(tmp_path / "index", run), out, progress=False)
+    assert embedded(run, "test", out, Part(0, 2))
+    assert len(made) == 3
+    assert embedded(run, "test", out)
+    assert len(made) == 3
+    assert files(out) == files(whole)
+    (out / made[0]).unlink()
+    assert embedded(run, "test", out)
+    assert made[3:] == made[:1]
+
+
+def test_a_killed_shard_leaves_nothing(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gaussmatch.embedding import shards
+
+    def killed(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shards, "save_file", killed)
+    with pytest.raises(KeyboardInterrupt):
+        embedded(run, "test", tmp_path / "out")
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["embedding.json"]
+
+
+@pytest.mark.parametrize(
+    ("source", "shard", "message"),
+    [("dev", SHARD, "items that are others now"), ("test", 512, "shards of 256 items")],
+)
+def test_a_folder_of_something_else_is_refused(
+    run: Path, whole: Path, source: str, shard: int, message: str
+) -> None:
+    work = Work(run, source)
+    with pytest.raises(ValueError, match=message):
+        work.embedding(work()[1], shard).claim(whole)
+
+
+def test_bad_folders_shards_and_parts(run: Path, whole: Path, tmp_path: Path) -> None:
+    work = Work(run, "test")
+    source = work()[1]
+    with pytest.raises(ValueError, match="multiple of 256"):
+        work.embedding(source, 100)
+    (tmp_path / "strange.txt").write_text("x")
+    with pytest.raises(FileExistsError, match="is not empty"):
+        work.embedding(source, SHARD).claim(tmp_path)
+    with pytest.raises(ValueError, match="0 to 1"):
+        Part(2, 2)
+    with pytest.raises(FileNotFoundError, match="neither a folder of photos nor a split"):
+        Work(run, "nowhere")()
+    bare = Index.create(tmp_path / "bare", similarity="kl")
+    with pytest.raises(ValueError, match="another model"):
+        index_embeddings(bare, whole, progress=False)
+    torn = tmp_path / "torn.safetensors"
+    torn.write_bytes((whole / "images-000000.safetensors").read_bytes()[:-10])
+    with pytest.raises(ValueError, match="not a whole shard"):
+        Content.load(torn)
+    with pytest.raises(FileNotFoundError, match="is missing; run"):
+        Content.load(tmp_path / "none.safetensors")
+
+
+@pytest.mark.parametrize("points", [True, False])
+def test_a_shard_comes_back_as_it_was(tmp_path: Path, points: bool) -> None:
+    g = Gaussian(torch.randn(3, 4), None if points else torch.randn(3, 1))
+    records = [
+        Record("a", {"é": [1, None]}, b"jpeg", "mark"),
+        Record("b", {}, None),
+        Record("c", {}, b""),
+    ]
+    Content(g, records, ["lost"]).save(tmp_path / "x")
+    back = Content.load(tmp_path / "x")
+    assert back.records == records
+    assert back.skipped == ["lost"]
+    assert back.gaussians is not None
+    assert torch.equal(back.gaussians.mean, g.mean)
+    Content(None, [], ["all"]).save(tmp_path / "y")
+    assert Content.load(tmp_path / "y") == Content(None, [], ["all"])
+
+
+@pytest.mark.filterwarnings("ignore:left out")
+def test_photos_of_a_folder_with_a_broken_one(run: Path, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for n in range(20):
+        Image.new("RGB", (40, 40), (10 * n, 99, 0)).save(photos / f"{n:02}.png")
+    (photos / "05.png").write_bytes(b"broken")
+    (photos / "captions.csv").write_text("image,caption\n04.png,a red star\n05.png,a blue circle\n")
+    work = Work(run, str(photos), skip_unreadable=True)
+    model, source = work()
+    out = tmp_path / "out"
+    assert embed(model, source, work.embedding(source, SHARD), out, progress=False)
+    index = Index.create(tmp_path / "shards", run)
+    index_embeddings(index, out, progress=False)
+    direct = Index.create(tmp_path / "direct", run)
+    update(direct, photos, skip_unreadable=True, progress=False)
+    same_items(index, direct, 1e-6)  # captions of broken photos were in the batch
+    assert (index.size(), index.size("captions")) == (19, 1)
+    assert index.manifest.source == direct.manifest.source
+
+
+class FakeRay(SimpleNamespace):
+    """Ray Data in this process, as far as we use it."""
+
+    def __init__(self) -> None:
+        super().__init__(is_initialized=lambda: False, started=0, stopped=0)
+        self.data = SimpleNamespace(
+            DataContext=SimpleNamespace(get_current=SimpleNamespace),
+            ActorPoolStrategy=lambda size: size,
+            from_items=lambda rows: FakeData(rows),
+        )
+
+    def init(self, **options: Any) -> None:
+        self.started += 1
+
+    def shutdown(self) -> None:
+        self.stopped += 1
+
+
+class FakeData:
+    def __init__(self, rows: list[dict[str, int]]) -> None:
+        self.rows = rows
+
+    def map_batches(
+        self, actor: Callable[..., Any], fn_constructor_args: tuple[Any, ...], **options: Any
+    ) -> FakeData:
+        assert options["batch_size"] == 1
+        made = actor(*fn_constructor_args)
+        self.work: Iterator[Any] = (made({"shard": np.array([r["shard"]])}) for r in self.rows)
+        return self
+
+    def materialize(self) -> None:
+        list(self.work)
+
+
+def test_ray_makes_the_same_files(
+    run: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeRay()
+    monkeypatch.setattr("gaussmatch.embedding.ray_engine._ray", lambda: fake)
+    work = Work(run, "test")
+    embedding = Embedding.load(whole)
+    assert embed_with_ray(work, embedding, tmp_path / "out", workers=2)
+    assert files(tmp_path / "out") == files(whole)
+    assert embed_with_ray(work, embedding, tmp_path / "out")  # nothing to do: not even started
+    assert (fake.started, fake.stopped) == (1, 1)
+
+
+@pytest.mark.skipif(
+    "GAUSSMATCH_TEST_RAY" not in os.environ, reason="starting Ray takes most of a minute"
+)
+def test_the_real_ray_makes_the_same_files(run: Path, whole: Path, tmp_path: Path) -> None:
+    words = ["embed", str(run), "test", "--out", str(tmp_path / "out"), "--shard", str(SHARD)]
+    done = subprocess.run(
+        [sys.executable, "-m", "gaussmatch", *words, "--engine", "ray", "--workers", "1"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert files(tmp_path / "out") == files(whole)
+
+
+def test_ray_missing(monkeypatch: pytest.MonkeyPatch, run: Path, capsys: Any) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(["embed", str(run), "test", "--out", "x", "--engine", "ray"]) == 2
+    assert "gaussmatch[ray]" in capsys.readouterr().err
+
+
+def test_the_verbs(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """embed, index and search as they are typed; once into a folder, once into Milvus."""
+    pytest.importorskip("milvus_lite")
+    out, here, there = str(tmp_path / "out"), str(tmp_path / "index"), f"milvus:{tmp_path}/x.db"
+    given = ["--shard", "256", "--device", "cpu"]
+    assert main(["embed", str(run), "test", "--out", out, *given]) == 0
+    assert main(["index", str(run), out, "--out", here]) == 0
+    assert "100 images, 500 captions" in capsys.readouterr().out
+    assert main(["index", str(run), out, "--out", there]) == 0
+    assert main(["index", str(run), out, "--out", there]) == 0  # there already
+    capsys.readouterr()
+    told = []
+    for words in ([here], [there], [here, "--also", there]):
+        assert main(["search", words[0], "a small red star", "-k", "4", *words[1:]]) == 0
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1] == told[2]
+    assert "scenes/test/" in told[0]
+    assert main(["index", "info", there]) == 0
+    assert '"similarity": "kl"' in capsys.readouterr().out
+
+
+def test_shards_of_a_gallery_are_searched_as_one(tmp_path: Path) -> None:
+    g, queries = Gaussian(torch.randn(90, 5), torch.randn(90, 5)), Gaussian(*torch.randn(2, 6, 5))
+    records = [Record(f"a{i}", {"part": i % 4}) for i in range(90)]
+    indexes = []
+    for name, rows in (("all", slice(None)), ("x", slice(0, 20)), ("y", slice(15, 90))):
+        indexes.append(Index.create(tmp_path / name, similarity="kl"))
+        indexes[-1].add(g[rows], records[rows])  # five items are in both
+    one, joined = indexes[0], JoinedIndex(indexes[1:])
+    for k in (1, 7, 90, 200):
+        assert joined.search(queries, k) == one.search(queries, k)
+    where = {"part": [1, 2]}
+    assert joined.search(queries, 9, where=where) == one.search(queries, 9, where=where)
+    assert joined.search_id("a30", 5) == one.search_id("a30", 5)
+    assert joined.size() == 95
+    with pytest.raises(ValueError, match="no item 'b'"):
+        joined.search_id("b")
+    other = Index.create(tmp_path / "other", similarity="min_kl")
+    with pytest.raises(ValueError, match="another model"):
+        JoinedIndex([one, other])

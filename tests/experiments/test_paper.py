@@ -1,0 +1,138 @@
+"""The paper's experiments as data: transcribed right, every row trainable, shared where alike."""
+
+from __future__ import annotations
+
+import pytest
+
+from gaussmatch.experiments.experiment import Claim, Column, Experiment, Row
+from gaussmatch.experiments.paper import NAMES, experiment
+from gaussmatch.experiments.reproduce import Setting, plan
+from gaussmatch.recipe import find_recipe, load_recipe
+
+DATA = ("scenes", "flickr8k", "flickr30k", "coco")
+SIX = [f"{way}_r{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)]
+
+
+def test_the_nine_names() -> None:
+    assert NAMES == (
+        "coco", "cxc", "flickr30k", "ablation", "reverse-kl", "stability", "area", "selection",
+        "galleries",
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="no experiment 'cocoa'; choose from coco"):
+        experiment("cocoa")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_figures_are_complete_and_possible(name: str) -> None:
+    one = experiment(name)
+    printed = [row for row in one.rows if row.published]
+    assert printed or name in ("area", "galleries")
+    assert len({frozenset(row.published) for row in printed}) <= 1  # no hole in a table
+    for row in printed:
+        for key, value in row.published.items():
+            assert 0 < value < (600 if "rsum" in key else 100)
+        for prefix in ("", "1k_"):
+            recalls = [[row.published.get(f"{prefix}{way}_r{k}") for k in (1, 5, 10)]
+                       for way in ("i2t", "t2i")]  # fmt: skip
+            for values in recalls:
+                if None not in values:
+                    assert values == sorted(values)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("name", ["ablation", "reverse-kl"])
+def test_printed_rsum_is_the_sum_or_a_known_slip(name: str) -> None:
+    for row in experiment(name).rows:
+        total = sum(row.published[key] for key in SIX)
+        assert row.true_figure("rsum") == pytest.approx(total, abs=0.21), row.title
+    slips = [row.title for row in experiment(name).rows if row.slips]
+    assert slips == (["VSE++ minKL, ellipsoidal"] if name == "ablation" else [])
+
+
+def test_some_figures_by_hand() -> None:
+    coco, ablation = experiment("coco"), experiment("ablation")
+    assert coco.row("VSRN ours").published["t2i_r10"] == 80.2
+    assert coco.row("VSE++ †").published["1k_t2i_pmrp"] == 33.3
+    assert coco.row("VSE++ †").true_figure("1k_t2i_pmrp") == 39.3
+    assert experiment("cxc").row("PVSE").published["i2t_r_precision"] == 30.3
+    assert experiment("flickr30k").row("VSE++ft ours").published["i2t_r1"] == 56.9
+    assert ablation.row("VSRN Wasserstein, ellipsoidal").published["rsum"] == 524.0
+    assert ablation.row("VSE++ft KL, spherical-one value").published["i2t_r1"] == 61.7
+    assert experiment("stability", "flickr30k").row("VSE++ ours").spread["rsum"] == 1.86
+    assert experiment("selection").row("VSE++").published["mean_caption_a"] == 74.8
+    reverse = experiment("reverse-kl").row("VSRN reverse KL, ellipsoidal")
+    assert reverse.published["rsum"] == 520.4
+    assert reverse.against == "VSRN KL, ellipsoidal"
+
+
+def test_the_ablation_has_27_different_rows() -> None:
+    rows = experiment("ablation").rows
+    assert len({(row.recipe, row.overrides) for row in rows}) == 27
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_row_of_every_table_has_a_valid_recipe(name: str, data: str, tmp_path) -> None:
+    for cell in plan([name], Setting(data, seeds=1), tmp_path).cells:
+        assert cell.run is not None, cell.problem
+
+
+@pytest.mark.parametrize("data", ["coco", "flickr30k"])
+def test_photos_have_the_papers_settings(data: str) -> None:
+    for name in NAMES:
+        for row in experiment(name, data).rows:
+            if row.recipe in ("pvse", "pcme"):
+                continue
+            recipe = load_recipe(f"{data}/{row.recipe}", row.overrides)
+            vsrn, ft = row.recipe.startswith("vsrn"), "-ft" in row.recipe
+            t = recipe.training
+            assert (t.batch_size, t.clip) == (128, 2.0)
+            assert t.learning_rate == (2e-5 if ft else 2e-4)
+            if not ft:
+                assert (t.epochs, t.decay_epoch, t.decay) == (30, 15, 0.1)
+            assert recipe.loss.margin == (0.1 if vsrn else 0.2)
+            assert recipe.loss.mining == "hardest"
+            width = (2048 if vsrn else 1024) * (2 if "high-capacity" in row.recipe else 1)
+            assert (recipe.model.dim, recipe.model.word_dim) == (width, 300)
+            assert recipe.model.bound == "clamp"
+            assert recipe.data.backbone == "resnet152" or recipe.data.features == "regions"
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_a_file_and_its_base_with_overrides_are_one_run(data: str, tmp_path) -> None:
+    """Rows of the ablation that are rows of another table too are trained once."""
+    cells = plan(["coco", "ablation", "flickr30k"], Setting(data, seeds=1), tmp_path).cells
+    run = {(cell.experiment.name, cell.row.title): cell.run for cell in cells}
+    for table, ours, row in (
+        ("coco", "VSE++ ours", "VSE++ Wasserstein, ellipsoidal"),
+        ("coco", "VSE++ft ours", "VSE++ft minKL, ellipsoidal"),
+        ("coco", "VSRN ours", "VSRN Wasserstein, ellipsoidal"),
+        ("flickr30k", "VSE++ ours", "VSE++ KL, spherical-avgpool"),
+        ("flickr30k", "VSE++ft ours", "VSE++ft KL, spherical-avgpool"),
+        ("flickr30k", "VSRN ours", "VSRN Wasserstein, spherical-avgpool"),
+    ):
+        assert run[table, ours].digest == run["ablation", row].digest, (ours, row)
+
+
+def test_recipe_files_are_where_the_rows_say() -> None:
+    for name in ("coco", "cxc", "flickr30k"):
+        for row in experiment(name).rows:
+            assert not row.overrides
+            for data in DATA:
+                assert find_recipe(f"{data}/{row.recipe}").stem == row.recipe
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": (Row("a", "x"), Row("a", "y"))}, "two rows have one name"),
+        ({"rows": (Row("a", "x", against="b"),)}, "no row 'b'"),
+        ({"rows": (Row("a", "x", published={"nothing": 1.0}),)}, "no column"),
+        ({"claims": (Claim("c", ("a", "k"), ("b", "k")),)}, "names b, k"),
+    ],
+)
+def test_a_wrong_table_is_refused(change: dict, message: str) -> None:
+    fields = {"name": "n", "title": "", "about": "", "place": "", "data": "coco", "split": "test",
+              "columns": (Column("k", "K"),), "rows": (Row("a", "x"),)}  # fmt: skip
+    Experiment(**fields)
+    with pytest.raises(ValueError, match=message):
+        Experiment(**fields | change)

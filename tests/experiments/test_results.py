@@ -1,0 +1,149 @@
+"""From cells to tables: means, spread, the best, the paper's figure, paired tests, verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from gaussmatch.experiments.experiment import Claim, Column, Experiment, Row, Slip
+from gaussmatch.experiments.reproduce import Cell, Outcome, Plan, Setting
+from gaussmatch.experiments.results import table, verdicts
+from gaussmatch.experiments.store import Run, Store, merged
+from gaussmatch.experiments.tables import latex, markdown
+from gaussmatch.recipe import load_recipe
+
+KEYS = [f"{way}_r{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)]
+ONE = Experiment(
+    name="one",
+    title="One",
+    about="Two sentences. Here.",
+    place="Table 0",
+    data="coco",
+    split="test",
+    columns=(Column("i2t_r1", "R@1", ("image-to-text",)), Column("rsum", "rsum"), Column("x", "X")),
+    rows=(
+        Row("point", "vsepp", published={"i2t_r1": 50.0, "rsum": 300.0}),
+        Row("ours", "vsepp-kl", published={"i2t_r1": 55.0, "rsum": 1.0}, against="point",
+            slips={"rsum": Slip(310.0, "misprinted")}),
+        Row("lost", "vsepp-min-kl", group="other"),
+    ),
+    claims=(
+        Claim("ours is above point", ("ours", "rsum"), ("point", "rsum")),
+        Claim("point is above ours", ("point", "rsum"), ("ours", "rsum")),
+        Claim("lost is above zero", ("lost", "rsum"), None),
+    ),
+)  # fmt: skip
+
+
+def outcome(out: Path, data: str = "coco", seeds: int = 2) -> tuple[Outcome, list[dict]]:
+    cells, records = [], []
+    store = Store(out / "runs")
+    for seed in range(seeds):
+        for row in ONE.rows:
+            recipe = load_recipe(f"scenes/{row.recipe}", ["--training.seed", str(seed)])
+            run = Run(replace(recipe, title=""))
+            cells.append(Cell(ONE, row, seed, run))
+            record = {"experiment": "one", "row": row.title, "seed": seed, "state": "done",
+                      "error": None, "measures": {}}  # fmt: skip
+            if row.title == "lost":
+                record |= {"state": "failed", "error": "ValueError: out of luck"}
+            else:
+                right = torch.zeros(200, dtype=torch.double)
+                right[: 100 if row.title == "point" else 140] = 100.0
+                captions = right.repeat_interleave(2)
+                each = {key: right if key[0] == "i" else captions for key in KEYS}
+                rsum = float(sum(v.mean() for v in each.values()))
+                record["measures"] = {"i2t_r1": float(right.mean()), "rsum": rsum + 2 * seed}
+                store.folder(run).mkdir(parents=True)
+                image_of = torch.arange(200).repeat_interleave(2)
+                save_file({**{k: v.clone() for k, v in each.items()}, "image_of": image_of},
+                          store.each(run, "test"))  # fmt: skip
+            records.append(record)
+    return Outcome(Plan(Setting(data), out, tuple(cells))), records
+
+
+def test_means_best_and_differences(tmp_path: Path) -> None:
+    found = table(ONE, *outcome(tmp_path))
+    assert [c.key for c in found.columns] == ["i2t_r1", "rsum"]  # nobody has x
+    point, ours, lost = found.lines
+    assert (point.figures["rsum"].mean, ours.figures["rsum"].mean) == (301.0, 421.0)
+    assert point.figures["rsum"].std == pytest.approx(2**0.5)
+    assert (point.figures["rsum"].best, ours.figures["rsum"].best) == (False, True)
+    assert point.figures["i2t_r1"].difference == 0
+    assert ours.figures["rsum"].published == 1.0
+    assert ours.figures["rsum"].difference == pytest.approx(111.0)  # from what is true
+    assert (lost.runs, lost.state) == (0, "failed")
+    assert lost.errors == ["seed 0: ValueError: out of luck", "seed 1: ValueError: out of luck"]
+
+
+def test_paired_over_queries_and_images(tmp_path: Path) -> None:
+    (test,) = table(ONE, *outcome(tmp_path)).tests
+    assert (test.ours, test.theirs, test.runs) == ("ours", "point", 2)
+    assert test.measures["i2t_r1"]["difference"] == pytest.approx(20)
+    rsum = test.measures["rsum"]
+    assert rsum["difference"] == pytest.approx(120)  # six recalls, 20 each
+    assert 0 < rsum["low"] < 120 < rsum["high"]
+    assert rsum["p"] < 0.001
+
+
+def test_verdicts(tmp_path: Path) -> None:
+    assert [v.state for v in verdicts(table(ONE, *outcome(tmp_path)))] == [
+        "holds", "does not hold", "not measured",
+    ]  # fmt: skip
+
+
+def test_a_difference_within_the_spread_is_unclear(tmp_path: Path) -> None:
+    result, records = outcome(tmp_path)
+    for record in records:
+        if record["row"] == "ours":
+            record["measures"]["rsum"] = 302.0 if record["seed"] == 0 else 301.0
+    assert [v.state for v in verdicts(table(ONE, result, records))][:2] == ["unclear", "unclear"]
+
+
+def test_markdown_and_latex(tmp_path: Path) -> None:
+    found = table(ONE, *outcome(tmp_path))
+    text = markdown(found)
+    assert "| point | 2 | 50.0 ± 0.0 (50.0, +0.0) | 301.0 ± 1.4 (300.0, +1.0) |" in text
+    assert "**421.0 ± 1.4** (1.0, +111.0)" in text
+    assert "| lost | 0 | failed |" in text
+    assert "- ours: misprinted" in text
+    assert "- lost failed, seed 0: ValueError: out of luck" in text
+    tex = latex(found)
+    assert r"\textbf{421.0 $\pm$ 1.4}" in tex
+    assert r"\multicolumn{2}{c}{failed}" in tex
+    assert tex.count(r"\\") == 5
+
+
+def test_on_other_data_published_figures_stand_apart(tmp_path: Path) -> None:
+    text = markdown(table(ONE, *outcome(tmp_path, data="scenes")))
+    assert "| point | 2 | 50.0 ± 0.0 | 301.0 ± 1.4 |" in text
+    assert "no difference is taken" in text
+    assert "| ours | 55.0 | 1.0* |" in text
+
+
+def test_a_run_is_known_by_its_content() -> None:
+    kl = Run(load_recipe("scenes/vsepp-kl"))
+    titled = Run(replace(kl.recipe, title="another"))
+    fields = ["--model.probabilistic", "true", "--model.similarity", "kl"]
+    assert kl.digest == titled.digest == Run(load_recipe("scenes/vsepp", fields)).digest
+    others = [
+        Run(load_recipe("scenes/vsepp-kl", ["--training.seed", "1"])),
+        Run(load_recipe("scenes/vsepp-kl", ["--data.size", "tiny"])),
+        Run(kl.recipe, start=Run(load_recipe("scenes/vsepp"))),
+    ]
+    assert len({run.digest for run in [kl, *others]}) == 4
+    there = Run(load_recipe("scenes/vsepp-kl", ["--training.device", "cpu"]))
+    assert there.digest == kl.digest
+
+
+def test_merged_runs_want_everything_and_come_after_their_start() -> None:
+    base = Run(load_recipe("scenes/vsepp"))
+    tuned = Run(load_recipe("scenes/vsepp", ["--training.seed", "1"]), base, frozenset({"test"}))
+    again = replace(tuned, wants=frozenset({"dev"}))
+    found = merged([tuned, again])
+    assert found == [base, tuned]
+    assert [run.wants for run in found] == [frozenset(), frozenset({"dev", "test"})]

@@ -1,0 +1,133 @@
+"""Retries, seen with a client that fails as often as it is told; and addresses."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from gaussmatch.index.milvus import Address
+from gaussmatch.index.milvus import client as client_module
+from gaussmatch.index.milvus.client import ATTEMPTS, LONGEST_WAIT, Client, connect
+
+pymilvus = pytest.importorskip("pymilvus")
+import grpc  # noqa: E402
+from pymilvus.exceptions import MilvusException, MilvusUnavailableException  # noqa: E402
+
+
+class Rpc(grpc.RpcError):
+    def __init__(self, code: grpc.StatusCode) -> None:
+        self._code = code
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+
+class Failing:
+    """Does what is asked after ``times`` failures."""
+
+    def __init__(self, error: Exception, times: int) -> None:
+        self.error, self.times, self.calls = error, times, 0
+
+    def upsert(self, *args: Any, **options: Any) -> tuple[Any, Any]:
+        self.calls += 1
+        if self.calls <= self.times:
+            raise self.error
+        return args, options
+
+
+TRANSIENT = [
+    MilvusException(8, "rate limit"),
+    MilvusException(grpc.StatusCode.UNAVAILABLE, "server away"),
+    MilvusException(1, "later", retriable=True),
+    MilvusUnavailableException(message="away"),
+    Rpc(grpc.StatusCode.DEADLINE_EXCEEDED),
+    ConnectionResetError("gone"),
+]
+
+
+@pytest.mark.parametrize("error", TRANSIENT, ids=lambda e: type(e).__name__)
+def test_transient_failures_are_tried_again(error: Exception) -> None:
+    waits: list[float] = []
+    fake = Failing(error, times=3)
+    assert Client(fake, waits.append)("upsert", "c", [1], timeout=2) == (("c", [1]), {"timeout": 2})
+    assert fake.calls == 4
+    assert len(waits) == 3
+    for n, wait in enumerate(waits):  # twice as long each time, less a random part
+        assert 0.1 * 2**n <= wait <= 0.2 * 2**n
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MilvusException(1100, "bad parameter"), Rpc(grpc.StatusCode.INVALID_ARGUMENT), KeyError("x")],
+    ids=lambda e: type(e).__name__,
+)
+def test_other_failures_are_told_at_once(error: Exception) -> None:
+    fake = Failing(error, times=1)
+    with pytest.raises(type(error)):
+        Client(fake, lambda _: pytest.fail("waited"))("upsert")
+    assert fake.calls == 1
+
+
+def test_it_gives_up_with_one_clear_line() -> None:
+    waits: list[float] = []
+    fake = Failing(MilvusException(8, "rate limit exceeded"), times=99)
+    with pytest.raises(ConnectionError, match=f"upsert in {ATTEMPTS} attempts: rate limit exceede"):
+        Client(fake, waits.append)("upsert")
+    assert fake.calls == ATTEMPTS
+    assert max(waits) <= LONGEST_WAIT
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("milvus:demo.db", Address("demo.db")),
+        ("milvus:/a b/demo.db#photos_2", Address("/a b/demo.db", "photos_2")),
+        (
+            "milvus:https://h:19530?consistency=Eventually#x",
+            Address("https://h:19530", "x", "Eventually"),
+        ),
+    ],
+)
+def test_addresses(text: str, expected: Address) -> None:
+    assert Address.of(text) == expected
+    assert Address.of(str(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("milvus:demo", r"ends in \.db"),
+        ("milvus:", r"ends in \.db"),
+        ("milvus:demo.db#a-b", "letters, digits and _"),
+        ("milvus:demo.db?consistency=weak", "choose Strong"),
+        ("milvus:demo.db?level=x", "no option 'level'"),
+        ("milvus:http://root:secret@h:19530", "MILVUS_TOKEN"),
+    ],
+)
+def test_bad_addresses(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as told:
+        Address.of(text)
+    assert "secret" not in str(told.value)
+
+
+def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pymilvus", None)
+    with pytest.raises(ImportError, match=r"gaussmatch\[milvus\]"):
+        connect(Address.of("milvus:demo.db"))
+
+
+def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Away:
+        MilvusException = MilvusException
+
+        @staticmethod
+        def MilvusClient(uri: str, token: str) -> None:  # noqa: N802
+            assert token == "key"
+            raise MilvusException(2, "fail to connect")
+
+    monkeypatch.setenv("MILVUS_TOKEN", "key")
+    monkeypatch.setattr(client_module, "pymilvus", lambda: Away)
+    with pytest.raises(ConnectionError, match="milvus:http://h:1: cannot connect"):
+        connect(Address.of("milvus:http://h:1"))

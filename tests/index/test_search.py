@@ -1,0 +1,227 @@
+"""Search with a trained model: percentiles, probabilities, words, pictures; filling one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from gaussmatch.cli import main
+from gaussmatch.cli.search import conditions
+from gaussmatch.data import load_data
+from gaussmatch.index import Calibration, Index, calibrate, update
+from gaussmatch.metrics import calibration_error
+from gaussmatch.run import load
+
+QUICK = ["--data.size", "tiny", "--training.epochs", "1"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Short runs on tiny scenes: kl, and the point model."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in ("vsepp-kl", "vsepp"):
+        assert main(["train", f"scenes/{name}", "--out", str(folder / name), *QUICK]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("index") / "tiny"
+    assert main(["index", str(runs / "vsepp-kl"), "--out", str(path)]) == 0
+    return path
+
+
+def test_an_index_answers_with_how_sure_it_is(made, runs):
+    index = Index.open(made)
+    assert (index.size("images"), index.size("captions")) == (100, 500)
+    vague, plain = index.search_text(["something", "a small red star and a blue zebra"], 5)
+    assert vague.uncertainty == pytest.approx(
+        float(index.model.uncertainty(index.model.encode_texts(["something"])))
+    )
+    for hits in (vague, plain):
+        assert len(hits) == 5
+        assert 0 <= hits.percentile <= 100
+        for hit in hits.hits:
+            assert 0 <= hit.probability <= 1
+            assert 0 <= hit.percentile <= 100
+    assert plain.unknown == ["zebra"]
+    assert "of captions" in vague.phrase
+    model = load(runs / "vsepp-kl")
+    images, captions = model.encode_pairs(load_data(model.recipe.data).test)
+    scores = model.similarity(images, captions[:7])
+    found = index.search(captions[:7], 3)
+    for q, hits in enumerate(found):
+        best = scores[:, q].topk(3).indices.tolist()
+        assert hits.ids == [f"scenes/test/{i}" for i in best]
+
+
+def test_pictures_and_items_as_queries(made):
+    index = Index.open(made)
+    data = load_data(index.model.recipe.data).test
+    near = index.search_image([data.images.picture(3)], 4, gallery="captions")[0]
+    again = index.search_id("scenes/test/3", 4, gallery="captions")
+    assert near.ids == again.ids
+    assert near.hits[0].probability is not None
+    assert near.hits[0].meta["caption"] in data.captions
+    like = index.search_id("scenes/test/3", 4)
+    assert "scenes/test/3" not in like.ids
+    assert like.hits[0].probability is None
+    assert any("no match probability" in note for note in like.notes)
+    picture = index.get("scenes/test/3").thumbnail
+    assert picture[:2] == b"\xff\xd8"
+
+
+def test_a_point_model_has_no_uncertainty_and_says_so(runs, tmp_path, capsys):
+    assert main(["index", str(runs / "vsepp"), "--out", str(tmp_path / "i")]) == 0
+    hits = Index.open(tmp_path / "i").search_text(["a red star"], 2)[0]
+    assert hits.uncertainty is hits.percentile is hits.hits[0].uncertainty is None
+    assert 0 <= hits.hits[0].probability <= 1
+    assert any("point model" in note for note in hits.notes)
+    capsys.readouterr()
+    assert main(["search", str(tmp_path / "i"), "a red star", "-k", "2"]) == 0
+    assert "point model" in capsys.readouterr().out
+
+
+def test_percentiles_are_shares_of_the_reference():
+    c = Calibration({"captions": tuple(np.linspace(0, 10, 1001))})
+    told = c.percentile("captions", np.array([-1.0, 0.0, 2.5, 10.0, 11.0]))
+    np.testing.assert_allclose(told, [0, 0, 25, 100, 100])
+    assert c.percentile("images", np.zeros(1)) is None
+    assert c.match_probability("images", np.zeros((1, 1)), None, None) is None
+
+
+def test_the_match_probability_is_honest_on_test(runs):
+    """Fitted on dev; on test far better than a model that is always sure."""
+    model = load(runs / "vsepp-kl")
+    data = load_data(model.recipe.data)
+    fitted = calibrate(model, data)
+    images, captions = model.encode_pairs(data.test)
+    best = model.similarity(images, captions).T.topk(10)
+    p = fitted.match_probability(
+        "images",
+        best.values.numpy(),
+        captions.uncertainty().numpy(),
+        images.uncertainty()[best.indices].numpy(),
+    )
+    right = data.test.relevance.dense().gather(1, best.indices).double().flatten()
+    assert calibration_error(torch.from_numpy(p).flatten(), right) < 0.1
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    (folder / "trip").mkdir(parents=True)
+    for i, name in enumerate(["a.jpg", "b.png", "trip/c.jpg"]):
+        Image.new("RGB", (80, 60), (80 * i, 10, 10)).save(folder / name)
+    (folder / "captions.csv").write_text("image,caption\na.jpg,a red square\na.jpg,a star\n")
+    return folder
+
+
+def test_update_encodes_only_what_is_new_or_changed(runs, photos, tmp_path, monkeypatch):
+    index = Index.create(tmp_path / "i", runs / "vsepp-kl")
+    told = update(index, photos, progress=False)
+    assert (told.added, told.changed, told.deleted) == (3, 0, 0)
+    assert index.get("trip/c.jpg").meta == {"file": "trip/c.jpg", "folder": "trip"}
+    assert [r.meta["caption"] for r in index.records("captions")] == ["a red square", "a star"]
+    assert len(index.search_text(["a star"], 9, where={"folder": "trip"})[0]) == 1
+    encoded = []
+    encode = type(index.model).encode_images
+    monkeypatch.setattr(
+        type(index.model),
+        "encode_images",
+        lambda self, pictures, *a: (encoded.append(len(pictures)), encode(self, pictures, *a))[1],
+    )
+    told = update(index, photos, progress=False)
+    assert (told.added, told.changed, told.deleted, encoded) == (0, 0, 0, [])
+    Image.new("RGB", (9, 9)).save(photos / "b.png")
+    (photos / "trip" / "c.jpg").unlink()
+    shutil.copy(photos / "a.jpg", photos / "d.jpg")
+    told = update(index, photos, progress=False)
+    assert (told.added, told.changed, told.deleted) == (1, 1, 1)
+    assert sum(encoded) == 2
+    assert {r.id for r in index.records()} == {"a.jpg", "b.png", "d.jpg"}
+
+
+def test_a_broken_photo_is_named_or_left_out(runs, photos, tmp_path):
+    (photos / "e.jpg").write_bytes(b"no picture")
+    index = Index.create(tmp_path / "i", runs / "vsepp-kl")
+    with pytest.raises(ValueError, match=r"e\.jpg: cannot be decoded"):
+        update(index, photos, progress=False)
+    with pytest.warns(UserWarning, match=r"left out: .*e\.jpg"):
+        told = update(index, photos, skip_unreadable=True, progress=False)
+    assert list(told.skipped) == ["e.jpg"]
+    assert index.size() == 3
+
+
+def test_the_verbs_as_a_user_types_them(runs, photos, tmp_path, capsys):
+    path = str(tmp_path / "i")
+    assert main(["index", str(runs / "vsepp-kl"), str(photos), "--out", path]) == 0
+    assert "3 added" in capsys.readouterr().out
+    assert main(["index", str(runs / "vsepp-kl"), str(photos), "--out", path]) == 0
+    assert "0 added, 0 changed, 0 deleted" in capsys.readouterr().out
+    assert main(["index", str(runs / "vsepp"), str(photos), "--out", path]) == 2
+    assert "another model" in capsys.readouterr().err
+    new = tmp_path / "new.png"
+    Image.new("RGB", (20, 20), "red").save(new)
+    assert main(["index", "add", path, str(new)]) == 0
+    assert main(["index", "delete", path, "b.png"]) == 0
+    assert main(["index", "update", path]) == 0
+    assert "1 added" in capsys.readouterr().out  # b.png is still in the folder
+    assert main(["index", "compact", path, "--kind", "hnsw"]) == 0
+    assert main(["index", "merge", str(tmp_path / "j"), path]) == 0
+    assert "4 images" in capsys.readouterr().out
+    assert main(["index", "info", str(tmp_path / "j")]) == 0
+    assert '"kind": "hnsw"' in capsys.readouterr().out
+    assert main(["search", path, "a zebra and a star", "--where", "folder=trip"]) == 0
+    shown = capsys.readouterr().out
+    assert "'zebra'" in shown
+    assert "trip/c.jpg" in shown
+    assert "a.jpg" not in shown
+    assert main(["search", path, "--image", str(new), "--gallery", "captions", "--json"]) == 0
+    assert '"phrase"' in capsys.readouterr().out
+    assert main(["search", path, "--like", "a.jpg"]) == 0
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["xyzzy"], "has no word that this model knows"),
+        (["--like", "nobody"], "no item 'nobody'"),
+        (["--image", "nothing.jpg"], "no such image"),
+        (["star", "--where", "split"], "FIELD=VALUE"),
+        (["star", "-k", "0"], "at least 1"),
+    ],
+)
+def test_errors_of_search_are_one_clear_line(made, words, message, capsys):
+    assert main(["search", str(made), *words]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_conditions_as_typed():
+    assert conditions(["a=1", "a=x", "b!=2"]) == {
+        "a": {"in": ["1", 1, "x"]},
+        "b": {"not": ["2", 2]},
+    }
+
+
+def test_without_its_data_a_model_can_still_be_indexed(runs, photos, tmp_path, capsys):
+    run = tmp_path / "moved"
+    shutil.copytree(runs / "vsepp-kl", run)
+    text = (run / "recipe.yaml").read_text()
+    (run / "recipe.yaml").write_text(
+        text.replace("name: scenes", "name: precomputed").replace("root: null", "root: nowhere")
+    )
+    from gaussmatch.index import calibrate_run
+
+    with pytest.warns(UserWarning, match="no percentiles"):
+        assert calibrate_run(load(run)) == Calibration()
+    assert photos.is_dir()
+    capsys.readouterr()

@@ -1,0 +1,292 @@
+"""What is on disk: changes against a naive model, atomicity, damage, memory mapping."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from index.contract import clustered, records, truth
+
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.index import Index, IndexBusyError, Record, Settings, Where, merge, store
+from gaussmatch.index.layout import writing
+
+IDS = [f"i{j}" for j in range(12)]
+CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.lists(st.sampled_from(IDS), max_size=5, unique=True)),
+        st.tuples(st.just("replace"), st.lists(st.sampled_from(IDS), max_size=5, unique=True)),
+        st.tuples(st.just("delete"), st.lists(st.sampled_from(IDS), max_size=5, unique=True)),
+        st.tuples(st.sampled_from(["compact", "open", "merge"]), st.just([])),
+    ),
+    max_size=12,
+)
+
+
+@given(CHANGES)
+@settings(max_examples=25)
+def test_any_changes_leave_what_a_dict_would_hold(changes):
+    with tempfile.TemporaryDirectory() as folder:
+        index = Index.create(Path(folder) / "0", similarity="kl", settings=Settings(flat_below=4))
+        held: dict[str, int] = {}
+        for step, (verb, ids) in enumerate(changes, start=1):
+            if verb in ("add", "replace"):
+                g = clustered(max(1, len(ids)), 3, seed=step)[: len(ids)]
+                new = [Record(id_, {"step": step}) for id_ in ids]
+                if verb == "add" and set(ids) & set(held):
+                    with pytest.raises(ValueError, match="already"):
+                        index.add(g, new)
+                else:
+                    index.add(g, new, replace=verb == "replace")
+                    held |= dict.fromkeys(ids, step)
+            elif verb == "delete":
+                if set(ids) - set(held):
+                    with pytest.raises(ValueError, match="no item"):
+                        index.delete(ids)
+                    ids = [id_ for id_ in ids if id_ in held]
+                assert index.delete(ids) == len(ids)
+                held = {id_: s for id_, s in held.items() if id_ not in ids}
+            elif verb == "compact":
+                index.compact()
+            elif verb == "open":
+                index = Index.open(index.path)
+            else:
+                index = merge(Path(folder) / str(step), [index.path])
+            assert {r.id: r.meta["step"] for r in index.records()} == held
+            assert index.size() == len(index) == len(held)
+            found = index.search(clustered(1, 3), 20)[0]
+            assert {hit.id: hit.meta["step"] for hit in found.hits} == held
+            for id_, s in list(held.items())[:2]:
+                assert index.get(id_).meta == {"step": s}
+
+
+def made(path: Path, n: int = 30, **told) -> Index:
+    index = Index.create(path, similarity="kl", **told)
+    index.add(clustered(n), records(0, n))
+    return index
+
+
+def test_a_record_comes_back_with_its_gaussian(tmp_path):
+    g = clustered(3)
+    index = Index.create(tmp_path / "i", similarity="kl")
+    meta = {"name": "Ä", "list": [1, None], "deep": {"a": 1.5}}
+    index.add(g, [Record("a", meta, b"jpeg"), Record("b"), Record("c")])
+    index.add(g[:1], [Record("a")], "captions")  # ids are unique in a gallery
+    again = Index.open(tmp_path / "i")
+    assert again.get("a") == Record("a", meta, b"jpeg")
+    assert again.get("b").thumbnail is None
+    torch.testing.assert_close(again.gaussian("b").mean, g.mean[1:2])
+    assert "a" in again
+    assert "z" not in again
+    with pytest.raises(ValueError, match="no item 'z' among the images"):
+        again.get("z")
+    told, some = again.some(2)
+    assert [r.id for r in told] == ["a", "c"]
+    torch.testing.assert_close(some.mean, g.mean[[0, 2]])
+
+
+@pytest.mark.parametrize(
+    ("g", "given_", "message"),
+    [
+        (clustered(2), [Record("a")], "2 Gaussians, but 1 records"),
+        (clustered(2), [Record("a"), Record("a")], "'a' is given twice"),
+        (clustered(1), [Record("i3")], "'i3' is in the index already"),
+        (clustered(1, 5), [Record("a")], "holds Gaussians of"),
+        (clustered(1, shape="point"), [Record("a")], "holds Gaussians of"),
+        (clustered(1), [Record("a", {"x": float("nan")})], "metadata of 'a' is not JSON"),
+        (Gaussian(clustered(1).mean / 0), None, "'a' holds a NaN"),
+    ],
+)
+def test_bad_items_are_refused_and_change_nothing(tmp_path, g, given_, message):
+    index = made(tmp_path / "i")
+    before = (tmp_path / "i" / "manifest.json").read_bytes()
+    with pytest.raises(ValueError, match=message):
+        index.add(g, given_ or [Record("a")])
+    assert (tmp_path / "i" / "manifest.json").read_bytes() == before
+    assert Index.open(tmp_path / "i").size() == 30
+
+
+def test_many_small_additions_are_joined(tmp_path):
+    index = Index.create(tmp_path / "i", similarity="kl")
+    g = clustered(20)
+    for j in range(20):
+        index.add(g[j : j + 1], records(j, j + 1))
+        assert len(index.segments("images")) <= store.MOST_SEGMENTS + 1
+    assert index.size() == 20
+    assert len(list((tmp_path / "i" / "segments").iterdir())) <= store.MOST_SEGMENTS + 1
+
+
+def test_one_writer_at_a_time_and_readers_see_the_old_index(tmp_path):
+    index = made(tmp_path / "i")
+    reader = Index.open(tmp_path / "i")
+    with writing(tmp_path / "i"), pytest.raises(IndexBusyError, match="another process"):
+        index.delete(["i0"])
+    index.delete(["i0"])
+    assert reader.size() == 30
+    assert reader.search(clustered(1), 30)[0].ids.count("i0") == 1
+    assert reader.reload()
+    assert not reader.reload()
+    assert reader.size() == 29
+
+
+def test_a_reader_goes_on_while_segments_are_joined(tmp_path):
+    index = made(tmp_path / "i")
+    reader = Index.open(tmp_path / "i")
+    index.add(clustered(5, seed=3), records(30, 35))
+    index.compact()
+    assert len(reader.search(clustered(1), 50)[0]) == 35  # its files are gone: it looks again
+
+
+@pytest.mark.parametrize("moment", ["segment", "manifest"])
+def test_a_writer_that_dies_leaves_the_old_index(tmp_path, monkeypatch, moment):
+    index = made(tmp_path / "i")
+
+    class Dead(BaseException):
+        pass
+
+    def die(*_args, **_told):
+        raise Dead
+
+    place = "layout.write_json" if moment == "manifest" else "segment.sync"
+    with monkeypatch.context() as patched:
+        patched.setattr(f"gaussmatch.index.{place}", die)
+        with pytest.raises(Dead):
+            index.add(clustered(5), records(30, 35))
+    folders = list((tmp_path / "i" / "segments").iterdir())
+    assert len(folders) == 2
+    again = Index.open(tmp_path / "i")
+    assert again.size() == 30
+    again.add(clustered(5), records(30, 35))
+    assert again.size() == 35
+    assert not {f.name for f in folders[:2]} <= {
+        f.name for f in (tmp_path / "i" / "segments").iterdir()
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("mean.npy", "bytes, but"),
+        ("lifted0.npy", "bytes, but"),
+        ("items.sqlite", "bytes, but"),
+    ],
+)
+def test_a_truncated_file_is_named(tmp_path, file, message):
+    made(tmp_path / "i")
+    path = next((tmp_path / "i" / "segments").glob(f"*/{file}"))
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(ValueError, match=message) as error:
+        Index.open(tmp_path / "i")
+    assert file in str(error.value)
+
+
+def test_other_damage_is_named(tmp_path):
+    made(tmp_path / "i")
+    manifest = tmp_path / "i" / "manifest.json"
+    whole = manifest.read_text()
+    for text, message in [
+        (whole[:50], "not valid JSON"),
+        ("[]", "format None"),
+        (json.dumps({**json.loads(whole), "format": 99}), "format 99"),
+        (json.dumps({"format": 1, "similarity": "kl"}), "not a manifest"),
+    ]:
+        manifest.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            Index.open(tmp_path / "i")
+    manifest.write_text(whole)
+    items = next((tmp_path / "i" / "segments").glob("*/items.sqlite"))
+    items.write_bytes(b"\0" * items.stat().st_size)
+    with pytest.raises(ValueError, match="damaged"):
+        Index.open(tmp_path / "i").get("i0")
+    shutil.rmtree(items.parent)
+    with pytest.raises(ValueError, match="missing; the index is damaged"):
+        Index.open(tmp_path / "i")
+    with pytest.raises(FileNotFoundError, match="not an index"):
+        Index.open(tmp_path)
+
+
+def test_opening_maps_and_does_not_read(tmp_path):
+    index = Index.open(made(tmp_path / "i").path)
+    index.search(clustered(1), 3)
+    segment = index.segments("images")[0]
+    for array in (segment.mean, segment.log_var, segment.structure.arrays[0]):
+        while isinstance(array, np.ndarray):
+            array = array.base
+        assert isinstance(array, mmap.mmap)
+
+
+def test_create_refuses_a_folder_in_use_but_not_its_own_remains(tmp_path):
+    made(tmp_path / "i")
+    with pytest.raises(FileExistsError, match="an index already"):
+        Index.create(tmp_path / "i", similarity="kl")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").touch()
+    with pytest.raises(FileExistsError, match=r"thesis\.tex"):
+        Index.create(tmp_path / "full", similarity="kl")
+    (tmp_path / "i" / "manifest.json").unlink()  # killed before the first commit
+    assert Index.create(tmp_path / "i", similarity="kl").size() == 0
+
+
+def test_merge_refuses_other_models_and_equal_ids(tmp_path):
+    a, b = made(tmp_path / "a"), made(tmp_path / "b", 10)
+    with pytest.raises(ValueError, match="'i0' is in the index already"):
+        merge(tmp_path / "c", [a.path, b.path])
+    assert not (tmp_path / "c").exists()
+    merged = merge(tmp_path / "c", [a.path, b.path], replace=True)
+    assert merged.size() == 30
+    queries = clustered(3, seed=1)
+    best = truth("kl", clustered(30), queries, "images")
+    assert best.shape == (3, 30)
+    other = Index.create(tmp_path / "w", similarity="wasserstein")
+    with pytest.raises(ValueError, match="another model"):
+        merge(tmp_path / "d", [a.path, other.path])
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 3), st.sampled_from([-1.5, 1.0, 2.5]),
+    st.sampled_from(["", "a", "b", "1", "é"]),
+)  # fmt: skip
+ORDERED = st.one_of(st.integers(-3, 3), st.sampled_from([1.5, "a", "b"]))
+SPECS = st.one_of(
+    VALUES,
+    st.lists(VALUES, max_size=3),
+    st.fixed_dictionaries({"not": VALUES}),
+    st.fixed_dictionaries({"gte": ORDERED}, optional={"lt": ORDERED}),
+)
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from(["x", "y z"]), VALUES), min_size=1, max_size=8),
+    st.dictionaries(st.sampled_from(["x", "y z"]), SPECS, max_size=2),
+)
+def test_sql_and_python_agree_on_conditions(metas, spec):
+    where = Where.of(spec)
+    with tempfile.TemporaryDirectory() as folder:
+        from gaussmatch.index.items import Items, write_items
+
+        write_items(Path(folder), [Record(str(i), meta) for i, meta in enumerate(metas)])
+        found = Items(Path(folder)).where(where).tolist()
+    assert found == [i for i, meta in enumerate(metas) if where.holds(meta)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"x": {"like": "a"}}, "no comparison"),
+        ({"x": {"gt": None}}, "gt needs text or a number"),
+        ({"x": [[1]]}, "neither text nor a number"),
+        ({'a"b': 1}, "no name of a field"),
+        ({"x": 2**70}, "64 bits"),
+    ],
+)
+def test_conditions_that_mean_nothing_are_refused(spec, message):
+    with pytest.raises(ValueError, match=message):
+        Where.of(spec)

@@ -1,0 +1,329 @@
+"""The API on a small index: answers, limits, and what must not be possible."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from service.served import jpeg, make_index
+from starlette.testclient import TestClient
+
+from gaussmatch.index import Index
+from gaussmatch.service import Settings, create_app
+
+ID = "scenes/test/3"
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    return make_index(tmp_path_factory.mktemp("service"))
+
+
+@pytest.fixture(scope="module")
+def client(index: Index) -> Iterator[TestClient]:
+    with TestClient(create_app(index)) as client:
+        yield client
+
+
+def refused(answer: object, status: int, code: str) -> str:
+    assert answer.status_code == status, answer.text  # type: ignore[attr-defined]
+    error = answer.json()["error"]  # type: ignore[attr-defined]
+    assert error["code"] == code
+    return str(error["message"])
+
+
+class TestSearch:
+    def test_text_gives_what_the_library_gives(self, client: TestClient, index: Index) -> None:
+        text = "a small red star"
+        told = client.get("/api/search", params={"text": text, "k": 7}).json()
+        (found,) = index.search_text([text], 7)
+        assert [hit["id"] for hit in told["hits"]] == found.ids
+        for hit, known in zip(told["hits"], found.hits, strict=True):
+            assert hit["score"] == pytest.approx(known.score, abs=1e-4)
+            assert hit["probability"] == pytest.approx(known.probability, abs=1e-4)
+            assert hit["percentile"] == pytest.approx(known.percentile, abs=0.1)
+            assert hit["metadata"]["captions"]
+        assert told["query"]["uncertainty"] == pytest.approx(found.uncertainty, abs=1e-4)
+        assert told["query"]["level"] in ("vague", "ordinary", "specific")
+        assert "% of captions" in told["query"]["phrase"]
+
+    def test_unknown_words_are_told(self, client: TestClient) -> None:
+        told = client.get("/api/search", params={"text": "a red zebra"}).json()
+        assert told["query"]["unknown_words"] == ["zebra"]
+        message = refused(client.get("/api/search", params={"text": "zebra"}), 422, "unknown_words")
+        assert "zebra" in message
+
+    def test_a_picture_finds_itself_as_a_body_and_as_a_form(self, client: TestClient) -> None:
+        picture = client.get("/api/thumbnail", params={"id": ID})
+        assert picture.headers["content-type"] == "image/jpeg"
+        body = client.post("/api/search/image?k=5", content=picture.content).json()
+        form = client.post("/api/search/image?k=5", files={"image": picture.content}).json()
+        assert body == form
+        assert body["query"]["kind"] == "image"
+        assert len(body["hits"]) == 5
+
+    def test_more_like_this_leaves_this_out(self, client: TestClient) -> None:
+        told = client.get("/api/similar", params={"id": ID, "k": 100}).json()
+        ids = [hit["id"] for hit in told["hits"]]
+        assert len(ids) == 99
+        assert ID not in ids
+
+    def test_captions_of_a_picture(self, client: TestClient, index: Index) -> None:
+        told = client.get("/api/captions", params={"id": ID, "k": 4}).json()
+        found = index.search_id(ID, 4, gallery="captions")
+        assert [hit["id"] for hit in told["hits"]] == found.ids
+        assert all(hit["text"] for hit in told["hits"])
+
+    def test_conditions_on_metadata(self, client: TestClient) -> None:
+        params = {"text": "a star", "where": '{"split": "train"}'}
+        assert client.get("/api/search", params=params).json()["hits"] == []
+        params["where"] = '{"split": ["test", "dev"]}'
+        assert len(client.get("/api/search", params=params).json()["hits"]) == 20
+
+    def test_suggestions_are_surer(self, client: TestClient) -> None:
+        text = "something"
+        vague = client.get("/api/uncertainty", params={"text": text}).json()
+        told = client.get("/api/suggest", params={"text": text}).json()["suggestions"]
+        assert all(s["percentile"] < vague["percentile"] for s in told)
+        assert len({s["text"] for s in told}) == len(told)
+
+    def test_places_on_the_map(self, client: TestClient) -> None:
+        params = {"text": "a star", "places": "true", "k": 100}
+        told = client.get("/api/search", params=params).json()
+        places = {item["id"]: item for item in client.get("/api/map").json()["items"]}
+        assert told["query"]["place"]["a"] >= told["query"]["place"]["b"] > 0
+        for hit in told["hits"]:
+            assert hit["place"]["x"] == pytest.approx(places[hit["id"]]["x"], abs=1e-4)
+
+
+class TestGaussians:
+    def test_embeddings_are_the_models(self, client: TestClient, index: Index) -> None:
+        texts = ["a star", "two red things"]
+        told = client.post("/api/embed/text", json={"texts": texts}).json()
+        g = index.model.encode_texts(texts)
+        assert g.log_var is not None
+        assert told["dimension"] == g.dim
+        for row, one in enumerate(told["embeddings"]):
+            assert one["mean"] == pytest.approx(g.mean[row].tolist(), abs=1e-5)
+            assert one["log_variance"] == pytest.approx(g.log_var[row].tolist(), abs=1e-5)
+        picture = client.post("/api/embed/image", content=jpeg()).json()
+        assert len(picture["embeddings"][0]["mean"]) == g.dim
+
+    def test_uncertainty_of_a_picture(self, client: TestClient) -> None:
+        told = client.post("/api/uncertainty/image", content=jpeg()).json()
+        assert 0 <= told["percentile"] <= 100
+        assert "of images" in told["phrase"]
+
+
+class TestItems:
+    def test_about_item_and_sample(self, client: TestClient) -> None:
+        about = client.get("/api/about").json()
+        assert (about["images"], about["captions"], about["probabilistic"]) == (100, 500, True)
+        assert about["examples"]
+        item = client.get("/api/item", params={"id": ID}).json()
+        assert item["metadata"]["split"] == "test"
+        caption = client.get("/api/item", params={"id": f"{ID}#0", "gallery": "captions"}).json()
+        assert caption["text"] == item["metadata"]["captions"][0]
+        assert len(client.get("/api/sample", params={"k": 9}).json()["items"]) == 9
+
+    @pytest.mark.parametrize(
+        "path", ["/api/item", "/api/thumbnail", "/api/similar", "/api/captions"]
+    )
+    def test_an_id_that_is_not_there(self, client: TestClient, index: Index, path: str) -> None:
+        for id in ("nothing", "../../etc/passwd", "/etc/passwd", "scenes/test/3\0", "'; --"):
+            message = refused(client.get(path, params={"id": id}), 404, "no_item")
+            assert str(index.path) not in message
+
+
+class TestLimits:
+    @pytest.mark.parametrize(
+        ("path", "code"),
+        [
+            ("/api/search", "invalid"),
+            ("/api/search?text=", "invalid"),
+            ("/api/search?text=%20", "empty"),
+            ("/api/search?text=a+star&k=0", "invalid"),
+            ("/api/search?text=a+star&k=201", "too_many"),
+            ("/api/search?text=a+star&K=2", "invalid"),
+            ("/api/search?text=a+star&gallery=files", "invalid"),
+            ("/api/search?text=a+star&where=x", "bad_filter"),
+            ("/api/search?text=a+star&where=[]", "bad_filter"),
+            ("/api/search?text=a+star&where={%22a%22:{%22like%22:1}}", "bad_filter"),
+            ("/api/search?text=" + "a+" * 501, "text_too_long"),
+            ("/api/uncertainty?text=" + "a+" * 501, "text_too_long"),
+            ("/api/sample?k=1000", "too_many"),
+        ],
+    )
+    def test_what_is_wrong_is_said(self, client: TestClient, path: str, code: str) -> None:
+        assert refused(client.get(path), 422, code)
+
+    def test_too_many_texts(self, client: TestClient) -> None:
+        texts = {"texts": ["a star"] * 257}
+        assert "at most 256" in refused(client.post("/api/embed/text", json=texts), 422, "too_many")
+
+    def test_pictures(self, index: Index) -> None:
+        settings = Settings(max_pixels=100, max_body=50_000)
+        with TestClient(create_app(index, settings)) as client:
+            path = "/api/search/image"
+            refused(client.post(path, content=jpeg((11, 10))), 413, "too_many_pixels")
+            refused(client.post(path, content=b"x" * 50_001), 413, "too_large")
+            refused(client.post(path, content=b"not a picture"), 415, "not_an_image")
+            refused(client.post(path, content=b""), 422, "no_image")
+            refused(client.post(path, files={"other": b"x"}), 422, "no_image")
+            form = {"Content-Type": "multipart/form-data; boundary=x"}
+            refused(client.post(path, content=b"--y", headers=form), 400, "bad_form")
+            assert client.post(path, content=jpeg((10, 10))).status_code == 200
+
+    def test_a_slow_answer_is_ended(self, index: Index) -> None:
+        go = threading.Event()
+        app = create_app(index, Settings(timeout=0.05))
+        answers = app.state.service.answers
+        work, answers.work = answers.work, lambda jobs: (go.wait(30), work(jobs))[1]
+        with TestClient(app) as client:
+            refused(client.get("/api/search?text=a+star"), 504, "timeout")
+            go.set()
+
+
+def test_concurrent_queries_are_encoded_together_and_one_bad_one_spoils_none(index: Index) -> None:
+    app = create_app(index)
+    answers = app.state.service.answers
+    calls: list[int] = []
+    encode = answers.encode_texts
+    go = threading.Event()
+
+    def counted(texts: list[str]) -> object:
+        calls.append(len(texts))
+        return encode(texts)
+
+    answers.encode_texts = counted
+    with TestClient(app) as client, ThreadPoolExecutor(16) as pool:
+        first = pool.submit(client.portal.call, app.state.service.batcher, lambda: go.wait(30))
+        texts = ["a red star", "zebra"] + ["a blue circle"] * 10
+        sent = [pool.submit(client.get, "/api/search", params={"text": t}) for t in texts]
+        for _ in range(3000):
+            if app.state.service.batcher.waiting == len(texts):
+                break
+            time.sleep(0.01)
+        go.set()
+        status = [future.result().status_code for future in sent]
+        first.result()
+        assert status == [200, 422] + [200] * 10
+        assert calls[0] == 12  # all at once; then, because one was refused, each alone
+        assert "gaussmatch_batch_size_bucket" in client.get("/metrics").text
+
+
+class TestSafety:
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "/../pyproject.toml",
+            "/..%2f..%2fetc/passwd",
+            "/%2e%2e/%2e%2e/etc/passwd",
+            "/page/__init__.py",
+            "/__init__.py",
+            "/app.py",
+            "//etc/passwd",
+            "/style.css/../app.py",
+            "/docs",
+            "/redoc",
+        ],
+    )
+    def test_no_other_file_has_an_address(self, client: TestClient, path: str) -> None:
+        refused(client.get(path), 404, "not_found")
+
+    def test_the_page_and_its_files(self, client: TestClient) -> None:
+        page = client.get("/")
+        assert page.headers["content-type"].startswith("text/html")
+        again = client.get("/", headers={"If-None-Match": page.headers["etag"]})
+        assert again.status_code == 304
+        for name in ("app.js", "style.css", "icon.svg"):
+            assert client.get(f"/{name}").status_code == 200
+        assert "http://" not in page.text
+        assert "https://" not in page.text
+
+    def test_cors_is_off_unless_an_origin_is_given(self, client: TestClient, index: Index) -> None:
+        origin = {"Origin": "https://photos.example.org"}
+        assert "access-control-allow-origin" not in client.get("/api/about", headers=origin).headers
+        with TestClient(create_app(index, Settings(cors=(origin["Origin"],)))) as open_client:
+            answer = open_client.get("/api/search?text=zebra", headers=origin)
+            assert answer.headers["access-control-allow-origin"] == origin["Origin"]
+            other = open_client.get("/api/about", headers={"Origin": "https://evil.example"})
+            assert "access-control-allow-origin" not in other.headers
+
+    def test_the_key_also_guards_the_fast_lane(self, index: Index) -> None:
+        with TestClient(create_app(index, Settings(api_key="secret-key"))) as client:
+            for path in ("/api/search?text=a+star", "/api/about", "/metrics"):
+                refused(client.get(path), 401, "wrong_key")
+                key = {"Authorization": "Bearer secret-key"}
+                assert client.get(path, headers=key).status_code == 200
+            for path in ("/", "/healthz", "/readyz"):
+                assert client.get(path).status_code == 200
+
+    def test_wrong_methods(self, client: TestClient) -> None:
+        refused(client.post("/api/search?text=a"), 405, "wrong_method")
+        refused(client.delete("/api/item?id=x"), 405, "wrong_method")
+
+
+def test_the_description_is_whole(client: TestClient) -> None:
+    told = client.get("/openapi.json").json()
+    search = told["paths"]["/api/search"]["get"]
+    assert {p["name"] for p in search["parameters"]} == {"text", "k", "where", "places", "gallery"}
+    assert next(p for p in search["parameters"] if p["name"] == "text")["required"]
+    for path, methods in told["paths"].items():
+        for operation in methods.values():
+            assert operation["description"], path
+            assert "200" in operation["responses"]
+            if path.startswith("/api"):
+                assert "422" in operation["responses"]
+    names = set(told["components"]["schemas"])
+    assert {"Answer", "Hit", "Query", "Map", "Embeddings", "Refused"} <= names
+    body = told["paths"]["/api/search/image"]["post"]["requestBody"]["content"]
+    assert set(body) == {"image/*", "multipart/form-data"}
+
+
+def test_probes_and_metrics(index: Index) -> None:
+    app = create_app(index)
+    with TestClient(app) as client:
+        assert client.get("/healthz").json() == {"status": "alive"}
+        assert client.get("/readyz").json() == {"status": "ready"}
+        client.get("/api/search?text=a+star")
+        text = client.get("/metrics").text
+        assert 'gaussmatch_requests_total{route="/api/search",status="200"} 1.0' in text
+        assert 'gaussmatch_index_items{gallery="images"} 100.0' in text
+        assert 'gaussmatch_query_uncertainty_percentile_count{kind="text"} 1.0' in text
+        app.state.service.ready = False
+        refused(client.get("/readyz"), 503, "not_ready")
+        app.state.service.ready = True
+
+
+def test_a_point_model_has_no_uncertainty_and_says_so(tmp_path: Path) -> None:
+    index = make_index(tmp_path, "scenes/vsepp")
+    with TestClient(create_app(index)) as client:
+        assert client.get("/api/about").json()["probabilistic"] is False
+        told = client.get("/api/search?text=a+star&places=true").json()
+        assert (
+            told["query"]["uncertainty"]
+            is told["query"]["level"]
+            is told["query"]["phrase"]
+            is None
+        )
+        assert told["query"]["place"]["a"] is None
+        assert all(hit["uncertainty"] is hit["percentile"] is None for hit in told["hits"])
+        assert client.get("/api/suggest?text=a+star").json() == {"suggestions": []}
+        embedded = client.post("/api/embed/text", json={"texts": ["a star"]}).json()
+        assert embedded["embeddings"][0]["log_variance"] is None
+        assert client.get("/api/uncertainty?text=a+star").json()["percentile"] is None
+
+
+def test_items_added_meanwhile_are_seen(tmp_path: Path) -> None:
+    index = make_index(tmp_path)
+    app = create_app(Index.open(index.path))
+    app.state.service.answers._reload_every = 0.0
+    with TestClient(app) as client:
+        index.delete([ID])
+        refused(client.get("/api/item", params={"id": ID}), 404, "no_item")
+        assert client.get("/api/about").json()["images"] == 99

@@ -1,0 +1,195 @@
+"""What every request passes, whatever the app behind it does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from gaussmatch.service.gate import Gate
+from gaussmatch.service.logs import JsonLines
+from gaussmatch.service.metrics import Metrics
+from gaussmatch.service.settings import Settings
+
+KEY = "correct horse"
+
+
+async def ok(request: Request) -> Response:
+    return PlainTextResponse("ok")
+
+
+async def swallow(request: Request) -> Response:
+    """An app that reads the body and makes an error of its own of what goes wrong."""
+    try:
+        return PlainTextResponse(str(len(await request.body())))
+    except Exception:
+        return PlainTextResponse("something else", 400)
+
+
+async def slow(request: Request) -> Response:
+    await asyncio.sleep(60)
+    return PlainTextResponse("too late")
+
+
+async def broken(request: Request) -> Response:
+    raise RuntimeError("a secret of the server")
+
+
+def client(metrics: Metrics | None = None, **settings: object) -> TestClient:
+    routes = [
+        Route("/", ok),
+        Route("/healthz", ok),
+        Route("/api/ok", ok),
+        Route("/metrics", ok),
+        Route("/api/body", swallow, methods=["POST"]),
+        Route("/api/slow", slow),
+        Route("/api/broken", broken),
+    ]
+    app = Starlette(routes=routes)
+    app.add_middleware(Gate, settings=Settings(**settings), metrics=metrics or Metrics())  # type: ignore[arg-type]
+    return TestClient(app)
+
+
+def test_every_answer_has_the_headers_of_safety() -> None:
+    for path in ("/", "/nothing", "/api/broken"):
+        headers = client().get(path).headers
+        assert "default-src 'self'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["x-frame-options"] == "DENY"
+
+
+def test_a_request_keeps_its_id_if_it_is_sane() -> None:
+    gate = client()
+    assert gate.get("/", headers={"X-Request-ID": "abc-1"}).headers["x-request-id"] == "abc-1"
+    for strange in ("", "a b", "x" * 65, "a\tb"):
+        given = gate.get("/", headers={"X-Request-ID": strange}).headers["x-request-id"]
+        assert given != strange
+    first, second = (gate.get("/").headers["x-request-id"] for _ in range(2))
+    assert first != second
+
+
+def test_a_failure_tells_the_caller_nothing_but_its_id() -> None:
+    answer = client().get("/api/broken")
+    assert answer.status_code == 500
+    assert "secret" not in answer.text
+    assert answer.headers["x-request-id"] in answer.json()["error"]["message"]
+
+
+def test_a_slow_request_is_ended() -> None:
+    answer = client(timeout=0.05).get("/api/slow")
+    assert answer.status_code == 504
+    assert answer.json()["error"]["code"] == "timeout"
+
+
+class TestKey:
+    def test_it_is_asked_of_the_data_but_not_of_page_and_probes(self) -> None:
+        gate = client(api_key=KEY)
+        assert gate.get("/").status_code == 200
+        assert gate.get("/healthz").status_code == 200
+        for path in ("/api/ok", "/metrics", "/api/nothing"):
+            assert gate.get(path).status_code == 401
+        assert gate.get("/api/ok").headers["www-authenticate"] == "Bearer"
+
+    @pytest.mark.parametrize(
+        ("headers", "status"),
+        [
+            ({"Authorization": f"Bearer {KEY}"}, 200),
+            ({"Authorization": f"bearer {KEY}"}, 200),
+            ({"X-API-Key": KEY}, 200),
+            ({"Authorization": "Bearer "}, 401),
+            ({"Authorization": f"Basic {KEY}"}, 401),
+            ({"Authorization": f"Bearer {KEY}x"}, 401),
+            ({"X-API-Key": KEY[:-1]}, 401),
+        ],
+    )
+    def test_only_the_right_one_is_taken(self, headers: dict[str, str], status: int) -> None:
+        assert client(api_key=KEY).get("/api/ok", headers=headers).status_code == status
+
+    def test_it_is_not_in_the_settings_as_printed(self) -> None:
+        assert KEY not in repr(Settings(api_key=KEY))
+
+
+class TestBody:
+    def test_its_length_is_checked_before_it_is_read(self) -> None:
+        answer = client(max_body=10).post("/api/body", content=b"x" * 11)
+        assert answer.status_code == 413
+        assert "at most 10 bytes" in answer.json()["error"]["message"]
+        assert client(max_body=10).post("/api/body", content=b"x" * 10).text == "10"
+
+    def test_it_is_counted_while_it_comes_in(self) -> None:
+        """A sender that tells no length is stopped at the limit, not at the end."""
+        sent = 0
+
+        def chunks() -> Iterator[bytes]:
+            nonlocal sent
+            for _ in range(1000):
+                sent += 8
+                yield b"x" * 8
+
+        answer = client(max_body=20).post("/api/body", content=chunks())
+        assert answer.status_code == 413
+        assert answer.json()["error"]["code"] == "too_large"
+
+    @pytest.mark.parametrize("length", ["-1", "1e3", "99999999999999999999", "x"])
+    def test_a_strange_length_is_refused(self, length: str) -> None:
+        answer = client(max_body=20).post("/api/body", headers={"Content-Length": length})
+        assert answer.status_code == 413
+
+
+def test_other_names_of_the_machine_are_not_served() -> None:
+    """A page elsewhere whose name is made to point here (DNS rebinding) gets nothing."""
+    gate = client(hosts=("localhost", "127.0.0.1", "::1"))
+    for host in ("localhost:8000", "127.0.0.1", "[::1]:8000", "LOCALHOST"):
+        assert gate.get("/api/ok", headers={"Host": host}).status_code == 200
+    for host in ("evil.example", "localhost.evil.example", ""):
+        answer = gate.get("/api/ok", headers={"Host": host})
+        assert answer.status_code == 421
+        assert "--allow-host" in answer.json()["error"]["message"]
+
+
+def test_requests_are_counted_by_route_not_by_path() -> None:
+    metrics = Metrics()
+    gate = client(metrics)
+    gate.get("/api/ok")
+    gate.get("/../../etc/passwd")
+    gate.get("/whatever")
+    text = metrics.text().decode()
+    assert 'gaussmatch_requests_total{route="unmatched",status="404"} 2.0' in text
+    assert "passwd" not in text
+    assert "gaussmatch_requests_in_flight 0.0" in text
+
+
+def test_each_request_is_one_line_of_json_without_the_question(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, "gaussmatch.service"):
+        client().get("/api/ok?text=private", headers={"X-Request-ID": "abc"})
+    (record,) = (r for r in caplog.records if r.name == "gaussmatch.service")
+    line = json.loads(JsonLines().format(record))
+    assert "private" not in str(line)
+    assert line["event"] == "request"
+    assert (line["id"], line["method"], line["path"], line["status"]) == (
+        "abc",
+        "GET",
+        "/api/ok",
+        200,
+    )
+    assert line["ms"] >= 0
+
+
+def test_a_failure_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    client().get("/api/broken")
+    (record,) = (r for r in caplog.records if r.levelname == "ERROR")
+    line = JsonLines().format(record)
+    assert "\n" not in line
+    assert "a secret of the server" in json.loads(line)["traceback"]

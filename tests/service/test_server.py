@@ -1,0 +1,85 @@
+"""The real server as a process: it starts, answers, logs, and ends what it has begun."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from service.served import jpeg, make_index
+
+from gaussmatch.cli import main
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_index(tmp_path_factory.mktemp("server")).path
+
+
+def test_a_request_in_flight_is_answered_after_sigterm(index: Path) -> None:
+    command = [sys.executable, "-m", "gaussmatch", "serve", str(index), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    connection = None
+    try:
+        assert process.stdout is not None
+        url = urlsplit(process.stdout.readline().split()[0])
+        assert url.hostname == "127.0.0.1"
+        assert url.port is not None
+        connection = http.client.HTTPConnection(url.hostname, url.port, timeout=60)
+        connection.request("GET", "/readyz")
+        assert connection.getresponse().read() == b'{"status":"ready"}'
+        picture = jpeg()
+        slow = socket.create_connection((url.hostname, url.port), timeout=60)
+        head = "POST /api/search/image?k=1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        slow.sendall(f"{head}Content-Length: {len(picture)}\r\n\r\n".encode() + picture[:50])
+        connection.request("GET", "/healthz")  # by now the other request has begun
+        assert connection.getresponse().read() == b'{"status":"alive"}'
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        assert process.poll() is None
+        slow.sendall(picture[50:])
+        answer = b"".join(iter(lambda: slow.recv(65536), b""))
+        slow.close()
+        assert answer.startswith(b"HTTP/1.1 200")
+        _, errors = process.communicate(timeout=60)
+    finally:
+        if connection is not None:
+            connection.close()
+        process.kill()
+        process.communicate()
+    assert process.returncode in (0, -signal.SIGTERM)
+    lines = [json.loads(line) for line in errors.splitlines()]
+    asked = [line for line in lines if line["event"] == "request"]
+    assert [line["path"] for line in asked] == ["/readyz", "/healthz", "/api/search/image"]
+    assert all(line["id"] and line["status"] == 200 for line in asked)
+    assert "stopped" in [line["event"] for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["serve", "nowhere"], "nowhere"),
+        (["serve", "INDEX", "--api-key-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE is empty"),
+        (["serve", "INDEX", "--max-batch", "0"], "max_batch is 0"),
+        (["serve", "INDEX", "--cors", "*"], "is no origin"),
+        (["serve", "INDEX", "--port", "PORT"], "choose another --port"),
+    ],
+)
+def test_what_is_wrong_is_one_clear_line(
+    words: list[str], message: str, index: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        known = {"INDEX": str(index), "PORT": str(taken.getsockname()[1])}
+        assert main([known.get(word, word) for word in words]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert "Traceback" not in told
