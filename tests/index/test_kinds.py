@@ -96,6 +96,21 @@ def test_a_similarity_without_a_lift_is_scanned_or_refused(tmp_path, monkeypatch
     TestFlat().check(index, truth("kl", items, queries, "images"), queries)
 
 
+@pytest.mark.parametrize("gallery", ["images", "captions"])
+@pytest.mark.parametrize("name", ["mil", "match_prob"])
+def test_items_of_pvse_and_pcme_are_scanned(tmp_path, name, gallery):
+    """Several embeddings an item, and a similarity with weights of its own."""
+    items, queries = clustered(60), clustered(5, seed=1)
+    if name == "mil":
+        items, queries = (Gaussian(g.mean.view(-1, 3, 4)) for g in (items, queries))
+    index = Index.create(tmp_path / "i", similarity=name)
+    index.add(items, records(0, 60), gallery)
+    scores = truth(name, items, queries, gallery).detach()
+    TestFlat().check(index, scores, queries, gallery=gallery)
+    with pytest.raises(ValueError, match="use kind 'flat'"):
+        Index.create(tmp_path / "h", similarity=name, settings=Settings(kind="hnsw"))
+
+
 def test_bad_queries_are_refused(tmp_path):
     index = Index.create(tmp_path / "i", similarity="kl")
     index.add(clustered(10), records(0, 10))

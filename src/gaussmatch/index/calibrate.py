@@ -127,6 +127,7 @@ def calibrate(model: Model, data: DataSet) -> Calibration:
     return Calibration(quantiles, probability, about)
 
 
+@torch.no_grad()
 def _probabilities(
     model: Model, images: Gaussian, captions: Gaussian, truth: Relevance
 ) -> dict[str, ResultProbability]:

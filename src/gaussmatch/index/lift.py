@@ -31,6 +31,7 @@ SAMPLE = 10_000
 """Items that centre and scale are taken from: any are right, typical ones are best."""
 
 
+@torch.no_grad()
 def scores(similarity: Similarity, gallery: Gallery, items: Gaussian, queries: Gaussian) -> Tensor:
     """``Similarity.matrix`` as queries × items, whichever of them are the images."""
     if gallery == "images":
@@ -38,6 +39,7 @@ def scores(similarity: Similarity, gallery: Gallery, items: Gaussian, queries: G
     return similarity.matrix(queries, items)
 
 
+@torch.no_grad()
 def paired(similarity: Similarity, gallery: Gallery, items: Gaussian, queries: Gaussian) -> Tensor:
     """``Similarity.paired`` of item k with query k."""
     return similarity.paired(*((items, queries) if gallery == "images" else (queries, items)))
