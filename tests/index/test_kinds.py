@@ -113,3 +113,9 @@ def test_bad_queries_are_refused(tmp_path):
     with pytest.raises(ValueError, match="no gallery"):
         index.search(good, 1, gallery="photos")
     assert len(index.search(clustered(1, shape="sphere"), 3)[0]) == 3  # a sphere is an ellipsoid
+
+
+def test_several_embeddings_an_item_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="one Gaussian for each item.*put every embedding"):
+        Index.create(tmp_path / "i", similarity="mil")
+    assert not (tmp_path / "i").exists()
