@@ -116,6 +116,6 @@ def test_bad_queries_are_refused(tmp_path):
 
 
 def test_several_embeddings_an_item_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="one Gaussian for each item.*put every embedding"):
+    with pytest.raises(ValueError, match=r"one Gaussian for each item.*put every embedding"):
         Index.create(tmp_path / "i", similarity="mil")
     assert not (tmp_path / "i").exists()
