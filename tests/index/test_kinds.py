@@ -97,18 +97,14 @@ def test_a_similarity_without_a_lift_is_scanned_or_refused(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("gallery", ["images", "captions"])
-@pytest.mark.parametrize("name", ["mil", "match_prob"])
-def test_items_of_pvse_and_pcme_are_scanned(tmp_path, name, gallery):
-    """Several embeddings an item, and a similarity with weights of its own."""
+def test_a_similarity_with_weights_of_its_own_is_scanned(tmp_path, gallery):
     items, queries = clustered(60), clustered(5, seed=1)
-    if name == "mil":
-        items, queries = (Gaussian(g.mean.view(-1, 3, 4)) for g in (items, queries))
-    index = Index.create(tmp_path / "i", similarity=name)
+    index = Index.create(tmp_path / "i", similarity="match_prob")
     index.add(items, records(0, 60), gallery)
-    scores = truth(name, items, queries, gallery).detach()
+    scores = truth("match_prob", items, queries, gallery).detach()
     TestFlat().check(index, scores, queries, gallery=gallery)
     with pytest.raises(ValueError, match="use kind 'flat'"):
-        Index.create(tmp_path / "h", similarity=name, settings=Settings(kind="hnsw"))
+        Index.create(tmp_path / "h", similarity="match_prob", settings=Settings(kind="hnsw"))
 
 
 def test_bad_queries_are_refused(tmp_path):
@@ -128,3 +124,9 @@ def test_bad_queries_are_refused(tmp_path):
     with pytest.raises(ValueError, match="no gallery"):
         index.search(good, 1, gallery="photos")
     assert len(index.search(clustered(1, shape="sphere"), 3)[0]) == 3  # a sphere is an ellipsoid
+
+
+def test_several_embeddings_an_item_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"one Gaussian for each item.*put every embedding"):
+        Index.create(tmp_path / "i", similarity="mil")
+    assert not (tmp_path / "i").exists()

@@ -114,7 +114,7 @@ class Index(Store):
     def _fit(self, queries: Gaussian) -> Gaussian:
         """Queries in the form of the items."""
         form = self.manifest.form
-        if queries.mean.ndim != 2 and not (self.similarity.several and queries.mean.ndim == 3):
+        if queries.mean.ndim != 2:
             raise ValueError(f"queries must be a batch (n, D), got {tuple(queries.mean.shape)}")
         for values in (queries.mean, queries.log_var):
             if values is not None and not np.isfinite(values.numpy()).all():

@@ -409,6 +409,11 @@ def _check_free(folder: Path) -> None:
 
 
 def _check_kind(similarity: Similarity, settings: Settings) -> None:
+    if similarity.several:
+        raise ValueError(
+            f"an index holds one Gaussian for each item, and with {similarity.name} an item has "
+            f"several embeddings: {similarity.no_lift}"
+        )
     if settings.kind != "flat" and similarity.no_lift is not None:
         raise ValueError(
             f"{similarity.name} is no product or distance of vectors, so an index of kind "
