@@ -85,9 +85,9 @@ Parts = tuple[nn.Module, nn.Module, dict[str, nn.Module]]
 
 
 def _vsepp(recipe: ModelRecipe, vocabulary: int) -> Parts:
-    text = WordGRU(vocabulary, recipe.dim, recipe.word_dim, recipe.normalise)
     width, backbone = _features(recipe)
     image = Projection(width, recipe.dim, backbone, recipe.normalise, recipe.normalise_features)
+    text = WordGRU(vocabulary, recipe.dim, recipe.word_dim, recipe.normalise)
     return image, text, {}
 
 
