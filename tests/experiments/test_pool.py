@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -10,24 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from experiments.job import Job
 
 from gaussmatch.experiments.pool import work_off
-
-
-class Job:
-    """Leaves a file, fails, or takes its process with it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __call__(self, name: str) -> None:
-        if name.startswith("die"):
-            os._exit(7)
-        if name.startswith("fail"):
-            raise ValueError(f"{name} cannot be done")
-        if name == "slow":
-            time.sleep(0.3)
-        (self.folder / name).write_text(str(time.monotonic()))
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -160,7 +160,7 @@ def test_search_shows_cards_and_can_be_linked(tab: Any, address: str) -> None:
     assert re.search(r"match \d+\s%", tab.get_attribute(".card", "aria-label"))
     assert tab.locator(".card .meter.match").count() == 24
     assert tab.locator(".card .meter.unsure").count() == 24
-    assert tab.evaluate("document.querySelector('.card img').naturalWidth") > 0
+    until(tab, "document.querySelector('.card img').naturalWidth > 0")
     assert "?q=a+red+star" in tab.url
     ask(tab, "a blue circle")
     tab.go_back()
