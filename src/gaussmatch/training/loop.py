@@ -89,9 +89,7 @@ def train(
         dev = recalls(matcher.similarity, *model.encode_pairs(data.dev), data.dev)
         tell_start(origin_folder(recipe, out), dev["rsum"])
         log.write("start", 0, 0, **dev)
-        progress.best_rsum = dev["rsum"]
-        save_weights(matcher, out / "model.safetensors")
-        write_metrics(out, epoch=0, dev=dev, finished=False)
+        _keep_best(out, matcher, progress, 0, dev)
 
     while progress.epoch < settings.epochs:
         epoch = progress.epoch + 1
@@ -113,15 +111,22 @@ def train(
         log.write(
             "epoch", epoch, progress.step, loss=loss, learning_rate=rate, seconds=seconds, **dev
         )
-        if dev["rsum"] > progress.best_rsum:
-            progress.best_rsum, progress.best_epoch = dev["rsum"], epoch
-            save_weights(matcher, out / "model.safetensors")
-            write_metrics(out, epoch=epoch, dev=dev, finished=False)
+        _keep_best(out, matcher, progress, epoch, dev)
         progress.epoch = epoch
         save_checkpoint(checkpoint, matcher, optimiser, schedule, progress, precision.scaler)
     log.close()
     write_metrics(out, finished=True)
     return load(out)
+
+
+def _keep_best(
+    out: Path, matcher: Matcher, progress: Progress, epoch: int, dev: dict[str, float]
+) -> None:
+    """Weights and measures of the best epoch so far; the first is always kept."""
+    if dev["rsum"] > progress.best_rsum:
+        progress.best_rsum, progress.best_epoch = dev["rsum"], epoch
+        save_weights(matcher, out / "model.safetensors")
+        write_metrics(out, epoch=epoch, dev=dev, finished=False)
 
 
 def _origin(recipe: Recipe, out: Path, progress_bar: bool) -> Model | None:
