@@ -14,7 +14,7 @@ import time
 import faiss
 import numpy as np
 import torch
-from sizing import clustered
+from search_speed import clustered
 
 from gaussmatch.index.layout import GALLERIES
 from gaussmatch.index.lift import SAMPLE, Lift, scores

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import faiss
 import torch
+from search_speed import clustered
 
-from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import Index, Record, Settings
 
 KINDS = ("flat", "hnsw", "compressed")
@@ -87,21 +87,6 @@ def sizes(index: Index) -> tuple[int, int]:
             else:
                 rest += size
     return touched, rest
-
-
-def clustered(items: int, queries: int, dim: int) -> tuple[Gaussian, Gaussian]:
-    dice = torch.Generator().manual_seed(0)
-    clusters = max(1, items // 100)
-    centres = torch.nn.functional.normalize(torch.randn(clusters, dim, generator=dice), dim=-1)
-    widths = 0.5 * torch.randn(clusters, dim, generator=dice) - 1
-
-    def draw(n: int) -> Gaussian:
-        own = torch.randint(clusters, (n,), generator=dice)
-        mean = centres[own] + torch.randn(n, dim, generator=dice) / dim**0.5
-        log_var = widths[own] + 0.3 * torch.randn(n, dim, generator=dice)
-        return Gaussian(torch.nn.functional.normalize(mean, dim=-1), log_var)
-
-    return draw(items), draw(queries)
 
 
 if __name__ == "__main__":
