@@ -124,13 +124,24 @@ def _update(argv: Sequence[str]) -> None:
 
 
 def _merge(argv: Sequence[str]) -> None:
-    """NEW INDEX INDEX …       one index of several"""
-    parser = ArgumentParser("gaussmatch index merge", description="One index of several.")
-    parser.add_argument("out", type=Path, help="the merged index, a new folder")
-    parser.add_argument("indexes", type=Path, nargs="+")
+    """NEW INDEX …             one index of several; or of one, to copy it elsewhere"""
+    parser = ArgumentParser(
+        "gaussmatch index merge",
+        description="One index of several of one model. Each is a folder or milvus:…, so that "
+        "this also brings an index into Milvus, or back into a folder.",
+    )
+    parser.add_argument("out", type=place, help="the merged index: a new folder, or milvus:…")
+    parser.add_argument("indexes", type=place, nargs="+")
+    parser.add_argument("--kind", choices=KINDS, help="that of the first if not given")
     parser.add_argument("--replace", action="store_true", help="of equal ids the last counts")
     options = parser.parse_args(argv)
-    print(_summary(merge_indexes(options.out, options.indexes, replace=options.replace)))
+    settings = None
+    if options.kind is not None:
+        first = open_index(options.indexes[0])
+        settings = replace(first.settings, kind=options.kind)
+        first.close()
+    told = {"settings": settings, "replace": options.replace}
+    print(_summary(merge_indexes(options.out, options.indexes, **told)))
 
 
 def _compact(argv: Sequence[str]) -> None:
@@ -177,6 +188,6 @@ def _summary(index: Index) -> str:
     images, captions = index.size("images"), index.size("captions")
     settings = index.settings
     return (
-        f"{index.path}: {images:,} images, {captions:,} captions, {settings.kind}, "
+        f"{index.place}: {images:,} images, {captions:,} captions, {settings.kind}, "
         f"{index.manifest.similarity}"
     )

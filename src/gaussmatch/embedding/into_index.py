@@ -25,7 +25,7 @@ def index_embeddings(
     embedding = Embedding.load(folder)
     if index.manifest.run != embedding.run:
         raise ValueError(
-            f"{folder} was embedded by another model than that of {index.path}: their Gaussians "
+            f"{folder} was embedded by another model than that of {index.place}: their Gaussians "
             "cannot be compared"
         )
     lost = embedding.missing(folder)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Self
 
@@ -94,6 +95,19 @@ class Store:
         """An index on disk, memory-mapped: nothing is loaded until it is asked for."""
         return cls(path)
 
+    def close(self) -> None:
+        """Nothing to leave here; an index elsewhere has a connection."""
+
+    @property
+    def place(self) -> str:
+        """Where it is, as a user would type it."""
+        return str(self.path)
+
+    @property
+    def run_folder(self) -> Path | None:
+        """The files of its model; ``None`` for an index of bare Gaussians."""
+        return self.path / RUN if self.manifest.run else None
+
     def reload(self) -> bool:
         """See what other processes have written since; whether there was anything."""
         manifest = Manifest.load(self.path)
@@ -149,6 +163,20 @@ class Store:
             for row, record in segment.items.all():
                 if segment.dead is None or not segment.dead[row]:
                     yield record
+
+    def blocks(
+        self, gallery: Gallery = "images", most: int = 10_000
+    ) -> Iterator[tuple[Gaussian, list[Record]]]:
+        """All items of a gallery with Gaussian and thumbnail, at most so many at a time."""
+        for segment in self.segments(gallery):
+            live = (
+                r
+                for r in segment.items.all(thumbnails=True)
+                if segment.dead is None or not segment.dead[r[0]]
+            )
+            while some := list(islice(live, most)):
+                rows = np.array([row for row, _ in some])
+                yield segment.gaussians(rows), [record for _, record in some]
 
     def get(self, id: str, gallery: Gallery = "images") -> Record:
         """One item, with its thumbnail."""
@@ -380,7 +408,7 @@ def same_run(store: Store, run: Path) -> None:
     """A clear error unless an index was made with this run."""
     if dict(store.manifest.run) != {name: _sha256(run / name) for name in RUN_FILES}:
         raise ValueError(
-            f"{store.path} was made with another model than {run}: choose another folder"
+            f"{store.place} was made with another model than {run}: choose another place"
         )
 
 

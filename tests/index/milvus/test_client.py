@@ -84,6 +84,11 @@ def test_it_gives_up_with_one_clear_line() -> None:
     [
         ("milvus:demo.db", Address("demo.db")),
         ("milvus:/a b/demo.db#photos_2", Address("/a b/demo.db", "photos_2")),
+        ("milvus:demo.db?mmap=false#p", Address("demo.db", "p", mmap=False)),
+        (
+            "milvus:http://h:1?consistency=Session&mmap=false",
+            Address("http://h:1", consistency="Session", mmap=False),
+        ),
         (
             "milvus:https://h:19530?consistency=Eventually#x",
             Address("https://h:19530", "x", "Eventually"),
@@ -103,6 +108,7 @@ def test_addresses(text: str, expected: Address) -> None:
         ("milvus:demo.db#a-b", "letters, digits and _"),
         ("milvus:demo.db?consistency=weak", "choose Strong"),
         ("milvus:demo.db?level=x", "no option 'level'"),
+        ("milvus:demo.db?mmap=yes", "mmap is true or false, not 'yes'"),
         ("milvus:http://root:secret@h:19530", "MILVUS_TOKEN"),
     ],
 )

@@ -47,6 +47,14 @@ class MilvusIndex(MilvusStore):
         for rows in () if held is None else held.all(["id", "record"]):
             yield from (coding.record(row) for row in rows)
 
+    def blocks(
+        self, gallery: Gallery = "images", most: int = BLOCK
+    ) -> Iterator[tuple[Gaussian, list[Record]]]:
+        """See ``Index.blocks``; of the size in which Milvus gives them."""
+        held = self._held(gallery)
+        for rows in () if held is None else held.all([*held.wanted(), "thumbnail"]):
+            yield coding.gaussian(rows, self._form), [coding.record(row) for row in rows]
+
     def get(self, id: str, gallery: Gallery = "images") -> Record:
         return coding.record(self._row(id, gallery, ["id", "record", "thumbnail"]))
 

@@ -81,6 +81,10 @@ class MilvusStore(Index):
             raise
         return cls(path, client)
 
+    @property
+    def place(self) -> str:
+        return str(self.address)
+
     def reload(self) -> bool:
         """See another model or form of the index; items are always seen as they are."""
         manifest = self._read_manifest()
@@ -88,6 +92,15 @@ class MilvusStore(Index):
             return False
         self.manifest, self._collections = manifest, {}
         return True
+
+    def drop(self) -> None:
+        """Remove the index from the server; it is closed. Its files go last: after a kill it can
+        be dropped again."""
+        parts = [part for parts in self.manifest.galleries.values() for part in parts]
+        for name in (*(part.name for part in parts), self._about.collection):
+            if self._client("has_collection", name):
+                self._client("drop_collection", name)
+        self.close()
 
     def close(self) -> None:
         """Leave the server; an embedded one stops with the process."""
@@ -99,9 +112,14 @@ class MilvusStore(Index):
     def model(self) -> Model:
         if not self.manifest.run:
             raise ValueError(f"{self.address} holds bare Gaussians: it has no model to encode with")
+        return load(self.run_folder or "")
+
+    @property
+    def run_folder(self) -> Path | None:
+        """Brought here once."""
         for name in self.manifest.run:
             self._fetch(f"{RUN}/{name}")
-        return load(self._scratch / RUN)
+        return self._scratch / RUN if self.manifest.run else None
 
     @cached_property
     def calibration(self) -> Calibration:
@@ -150,7 +168,7 @@ class MilvusStore(Index):
         self._client(
             "create_collection",
             name,
-            schema=coding.schema(form, lift),
+            schema=coding.schema(form, lift, self.address.mmap),
             index_params=coding.index_params(lift, self.settings),
             consistency_level=self.address.consistency,
         )
