@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gaussmatch.index.milvus import Address
 from gaussmatch.index.milvus import client as client_module
-from gaussmatch.index.milvus.client import ATTEMPTS, LONGEST_WAIT, Client, connect
+from gaussmatch.index.milvus.client import (
+    ATTEMPTS,
+    LONGEST_WAIT,
+    Client,
+    MilvusError,
+    connect,
+)
 
 pymilvus = pytest.importorskip("pymilvus")
 import grpc  # noqa: E402
@@ -39,6 +46,7 @@ class Failing:
 
 TRANSIENT = [
     MilvusException(8, "rate limit"),
+    MilvusException(2, "Fail connecting to server"),  # what a server that went away gives
     MilvusException(grpc.StatusCode.UNAVAILABLE, "server away"),
     MilvusException(1, "later", retriable=True),
     MilvusUnavailableException(message="away"),
@@ -65,7 +73,8 @@ def test_transient_failures_are_tried_again(error: Exception) -> None:
 )
 def test_other_failures_are_told_at_once(error: Exception) -> None:
     fake = Failing(error, times=1)
-    with pytest.raises(type(error)):
+    told = MilvusError if isinstance(error, MilvusException) else type(error)
+    with pytest.raises(told, match="bad parameter" if told is MilvusError else None):
         Client(fake, lambda _: pytest.fail("waited"))("upsert")
     assert fake.calls == 1
 
@@ -116,6 +125,12 @@ def test_bad_addresses(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message) as told:
         Address.of(text)
     assert "secret" not in str(told.value)
+
+
+def test_a_file_is_not_made_by_looking(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        connect(Address.of(f"milvus:{tmp_path}/x.db"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

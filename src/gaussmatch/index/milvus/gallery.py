@@ -62,7 +62,7 @@ class Collection:
             consistency_level="Strong",
         )
         try:
-            while some := cursor.next():
+            while some := self.client.repeat("query", cursor.next):
                 yield [dict(row) for row in some]
         finally:
             cursor.close()

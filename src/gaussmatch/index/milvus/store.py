@@ -64,7 +64,7 @@ class MilvusStore(Index):
             raise ValueError("an index needs a run, or the name of a similarity, and not both")
         used = similarity_called(str(similarity)) if run is None else load(run).matcher.similarity
         _check_lift(used)
-        client = connect(address)
+        client = connect(address, make=True)
         about = About(client, address.name)
         try:
             if about.open() and about.read(MANIFEST) is not None:
