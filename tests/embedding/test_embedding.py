@@ -294,6 +294,19 @@ def test_the_verbs(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "scenes/test/" in told[0]
     assert main(["index", "info", there]) == 0
     assert '"similarity": "kl"' in capsys.readouterr().out
+    back = str(tmp_path / "back")  # with its model
+    assert main(["index", "merge", back, there, "--kind", "hnsw"]) == 0
+    assert "100 images, 500 captions, hnsw, kl" in capsys.readouterr().out
+    assert main(["search", back, "a small red star", "-k", "4"]) == 0
+    assert capsys.readouterr().out == told[0]
+    for words in ([there], [back, "--yes"]):
+        with pytest.raises(SystemExit):
+            main(["index", "drop", *words])
+    assert main(["index", "drop", there, "--yes"]) == 0
+    assert main(["index", "info", there]) == 2
+    none = f"milvus:{tmp_path}/none.db"
+    assert main(["index", str(run), str(tmp_path / "nowhere"), "--out", none]) == 2
+    assert not (tmp_path / "none.db").exists()
 
 
 def test_shards_of_a_gallery_are_searched_as_one(tmp_path: Path) -> None:

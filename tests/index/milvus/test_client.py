@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,23 @@ def test_a_file_is_not_made_by_looking(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no such file"):
         connect(Address.of(f"milvus:{tmp_path}/x.db"))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_in_use_by_another_process(tmp_path: Path, capfd: Any) -> None:
+    pytest.importorskip("milvus_lite")
+    file = tmp_path / "x.db"
+    hold = (
+        "import sys; from milvus_lite.db import MilvusLite; db = MilvusLite(sys.argv[1]); "
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", hold, file], stdin=pipe, stdout=pipe) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(ConnectionError, match="is another process using it"):
+            connect(Address.of(f"milvus:{file}"))
+        other.kill()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -238,6 +239,30 @@ def test_compact_standardises_on_more_items(make: Make) -> None:
     assert index.get("a3").thumbnail == b"jpeg3"
     index.compact()
     assert index.info()["collections"]["images"] == after
+
+
+def test_an_open_index_sees_what_another_process_made_of_it(make: Make) -> None:
+    """A service goes on while somebody compacts."""
+    index, _ = make("kl")
+    g = gaussians(20)
+    index.add(g, records(20))
+    other = MilvusIndex(str(index.address))
+    before = other.search(g[:2], 3)
+    assert not other.reload()
+    for kind in ("hnsw", "flat", "hnsw", "flat"):
+        index.set_settings(replace(index.settings, kind=kind))  # a new collection
+        if kind == "hnsw":
+            same(other.search(g[:2], 3), before)
+        else:
+            assert other.get("a3").thumbnail == b"jpeg3"
+    index.set_settings(replace(index.settings, kind="hnsw"))
+    assert other.size() == 20
+    calibration = Calibration(about={"items": 7})
+    assert not other.calibration.about
+    index.set_calibration(calibration)
+    assert other.reload()
+    assert other.calibration == calibration
+    other.close()
 
 
 def test_a_name_is_taken_once_and_absence_is_told(make: Make, database: str) -> None:

@@ -17,8 +17,9 @@ FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
 """Seconds; each wait is twice the one before, less a random part so that clients spread."""
 
 TRANSIENT = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED")
-AWAY, RATE_LIMIT, NOT_LOADED = 2, 8, 101
-"""Codes: no connection (any more); too much at once; a collection that is not in memory."""
+AWAY, RATE_LIMIT, NO_COLLECTION, NOT_LOADED = 2, 8, 100, 101
+"""Codes: no connection (any more); too much at once; a collection that is not there, or is there
+but not in memory."""
 
 
 class MilvusError(OSError):
@@ -61,6 +62,11 @@ def connect(address: Address, make: bool = False) -> Client:
         raw = library.MilvusClient(address.uri, token=os.environ.get("MILVUS_TOKEN", ""))
     except (library.MilvusException, RuntimeError) as error:
         why = getattr(error, "message", error)
+        if not address.remote and os.path.exists(address.uri):
+            raise ConnectionError(
+                f"{address}: cannot be opened ({why}); is another process using it? An embedded "
+                "file is for one process at a time, several need a server"
+            ) from error
         raise ConnectionError(f"{address}: cannot connect ({why})") from error
     if address.remote:
         return Client(raw)
@@ -70,10 +76,10 @@ def connect(address: Address, make: bool = False) -> Client:
 
 
 def _hush() -> None:
-    """pymilvus prints a traceback of every failed call, also of one that is tried again or told
-    in a line of our own."""
+    """The libraries print a traceback of every failed call, also of one that is tried again or
+    told in a line of our own."""
     if not os.environ.get("GAUSSMATCH_DEBUG"):
-        for name in ("pymilvus", "pymilvus.milvus_client"):
+        for name in ("pymilvus", "pymilvus.milvus_client", "milvus_lite"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
 
 

@@ -6,10 +6,11 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from gaussmatch.files import write_json
 from gaussmatch.index.calibrate import Calibration
@@ -20,13 +21,15 @@ from gaussmatch.index.lift import Lift
 from gaussmatch.index.milvus import rows as coding
 from gaussmatch.index.milvus.about import About
 from gaussmatch.index.milvus.address import Address
-from gaussmatch.index.milvus.client import Client, connect
+from gaussmatch.index.milvus.client import NO_COLLECTION, Client, MilvusError, connect
 from gaussmatch.index.milvus.gallery import Collection
 from gaussmatch.index.settings import Settings
 from gaussmatch.index.store import RUN_FILES, _known, _sha256
 from gaussmatch.run import Model, load
 from gaussmatch.similarities import Similarity
 from gaussmatch.similarities import similarity as similarity_called
+
+T = TypeVar("T")
 
 
 class MilvusStore(Index):
@@ -91,6 +94,8 @@ class MilvusStore(Index):
         if manifest == self.manifest:
             return False
         self.manifest, self._collections = manifest, {}
+        self.__dict__.pop("calibration", None)
+        (self._scratch / CALIBRATION).unlink(missing_ok=True)
         return True
 
     def drop(self) -> None:
@@ -126,6 +131,15 @@ class MilvusStore(Index):
         return Calibration.load(self._fetch(CALIBRATION))
 
     # ---- inside ----
+
+    def _fresh(self, ask: Callable[[], T]) -> T:
+        """Ask; and again if another process has put a new collection in the place of the old."""
+        try:
+            return ask()
+        except MilvusError as error:
+            if error.code != NO_COLLECTION or not self.reload():
+                raise
+        return ask()
 
     @property
     def _form(self) -> dict[str, int]:
