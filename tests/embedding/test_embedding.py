@@ -216,7 +216,7 @@ class FakeRay(SimpleNamespace):
         self.data = SimpleNamespace(
             DataContext=SimpleNamespace(get_current=SimpleNamespace),
             ActorPoolStrategy=lambda size: size,
-            from_items=lambda rows: FakeData(rows),
+            from_items=lambda rows, override_num_blocks: FakeData(rows),
         )
 
     def init(self, **options: Any) -> None:
@@ -238,8 +238,8 @@ class FakeData:
         self.work: Iterator[Any] = (made({"shard": np.array([r["shard"]])}) for r in self.rows)
         return self
 
-    def materialize(self) -> None:
-        list(self.work)
+    def iter_batches(self, batch_size: int) -> Iterator[Any]:
+        return self.work
 
 
 def test_ray_makes_the_same_files(
