@@ -24,9 +24,9 @@ from gaussmatch.index import (
 )
 from gaussmatch.index import merge as merge_indexes
 from gaussmatch.index.fill import Changes
+from gaussmatch.index.model_copy import check_same_run
 from gaussmatch.index.opening import create_index, existing_index, open_index, place
 from gaussmatch.index.settings import KINDS
-from gaussmatch.index.store import same_run
 from gaussmatch.run import load
 
 
@@ -60,7 +60,7 @@ def _make(argv: Sequence[str]) -> None:
     model = load(options.run)
     index = existing_index(options.out)
     if index is not None:
-        same_run(index, options.run)
+        check_same_run(index.path, index.manifest.run, options.run)
         if options.kind not in (None, index.settings.kind):
             parser.error(
                 f"{options.out} is of kind {index.settings.kind}; change that with "
