@@ -28,6 +28,7 @@ from gaussmatch.index import (
 from gaussmatch.index import merge as merge_indexes
 from gaussmatch.index.fill import Changes
 from gaussmatch.index.milvus import MilvusIndex
+from gaussmatch.index.model_copy import check_same_run
 from gaussmatch.index.opening import (
     create_index,
     existing_index,
@@ -36,7 +37,6 @@ from gaussmatch.index.opening import (
     place,
 )
 from gaussmatch.index.settings import KINDS
-from gaussmatch.index.store import same_run
 from gaussmatch.run import load
 
 
@@ -75,7 +75,7 @@ def _make(argv: Sequence[str]) -> None:
             whole_embedding(options.folder)
     index = existing_index(options.out)
     if index is not None:
-        same_run(index, options.run)
+        check_same_run(index.place, index.manifest.run, options.run)
         if options.kind not in (None, index.settings.kind):
             parser.error(
                 f"{options.out} is of kind {index.settings.kind}; change that with "

@@ -10,6 +10,7 @@ from typing import Any, cast
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.best import best
 from gaussmatch.index.calibrate import Calibration
+from gaussmatch.index.checks import check_finite
 from gaussmatch.index.hits import Hits
 from gaussmatch.index.index import Filter
 from gaussmatch.index.items import Record
@@ -21,7 +22,6 @@ from gaussmatch.index.milvus.gallery import BLOCK, Seen
 from gaussmatch.index.milvus.store import MilvusStore, write_calibration
 from gaussmatch.index.segment import Segment
 from gaussmatch.index.settings import Settings
-from gaussmatch.index.store import _check_finite
 from gaussmatch.index.where import Where
 
 
@@ -139,7 +139,7 @@ class MilvusIndex(MilvusStore):
             raise ValueError(f"{len(gaussians)} Gaussians, but {len(records)} records")
         if not records:
             return
-        _check_finite(gaussians, records)
+        check_finite(gaussians, records)
         names = [record.id for record in records]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)

@@ -15,7 +15,16 @@ from typing import Self, TypeVar
 from gaussmatch.files import write_json
 from gaussmatch.index.calibrate import Calibration
 from gaussmatch.index.index import Index
-from gaussmatch.index.layout import CALIBRATION, FORMAT, MANIFEST, RUN, Gallery, Manifest, Part
+from gaussmatch.index.layout import (
+    CALIBRATION,
+    FORMAT,
+    MANIFEST,
+    RUN,
+    Gallery,
+    Manifest,
+    Part,
+    known,
+)
 from gaussmatch.index.lift import FILE as LIFT
 from gaussmatch.index.lift import Lift
 from gaussmatch.index.milvus import rows as coding
@@ -23,8 +32,8 @@ from gaussmatch.index.milvus.about import About
 from gaussmatch.index.milvus.address import Address
 from gaussmatch.index.milvus.client import NO_COLLECTION, Client, MilvusError, connect
 from gaussmatch.index.milvus.gallery import Collection
+from gaussmatch.index.model_copy import hashes
 from gaussmatch.index.settings import Settings
-from gaussmatch.index.store import RUN_FILES, _known, _sha256
 from gaussmatch.run import Model, load
 from gaussmatch.similarities import Similarity
 from gaussmatch.similarities import similarity as similarity_called
@@ -73,12 +82,11 @@ class MilvusStore(Index):
             if about.open() and about.read(MANIFEST) is not None:
                 raise FileExistsError(f"{address} is an index already; add to it, or name another")
             about.create()
-            hashes = {}
-            for name in () if run is None else RUN_FILES:
+            known_run = {} if run is None else hashes(Path(run))
+            for name in known_run:
                 about.write(f"{RUN}/{name}", (Path(run or "") / name).read_bytes())
-                hashes[name] = _sha256(Path(run or "") / name)
             write_calibration(about, calibration or Calibration())
-            _write_manifest(about, Manifest(used.name, asdict(settings), hashes))
+            _write_manifest(about, Manifest(used.name, asdict(settings), known_run))
         except BaseException:
             client.close()
             raise
@@ -147,7 +155,7 @@ class MilvusStore(Index):
 
     def _held(self, gallery: Gallery) -> Collection | None:
         """The collection of a gallery; ``None`` before its first item."""
-        if not self.manifest.galleries[_known(gallery)]:
+        if not self.manifest.galleries[known(gallery)]:
             self.reload()  # another process may have been the first
         if gallery not in self._collections:
             parts = self.manifest.galleries[gallery]
