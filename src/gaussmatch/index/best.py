@@ -86,12 +86,7 @@ def _round(
             continue
         asked[number] = segment.structure.ask(queries)
         found = segment.structure.candidates(asked[number], count, allow)
-        lost = found.rows < 0
-        if (
-            not segment.structure.exact
-            and lost.any()
-            and min(k, reach[number]) > (~lost).sum(1).min()
-        ):
+        if not segment.structure.exact and _short(found, min(k, reach[number])):
             found = segment.scan.candidates(asked[number], count, allow)  # look at all
         told[number] = found
     if not told:
