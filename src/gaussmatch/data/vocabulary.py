@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -35,6 +35,15 @@ _QUOTES = [
     normalizers.Replace('"', "''"),
 ]
 """nltk tells opening quotes from closing ones."""
+
+
+class Reading(NamedTuple):
+    """A caption as a vocabulary reads it: its word numbers with start and end, and the words that
+    are not in the vocabulary, as they were written."""
+
+    caption: str
+    numbers: list[int]
+    unknown: list[str]
 
 
 class Vocabulary:
@@ -88,7 +97,19 @@ class Vocabulary:
 
     def rows(self, captions: Sequence[str]) -> list[list[int]]:
         """Word numbers of each caption, with start and end."""
-        return [e.ids for e in self._tokenizer.encode_batch(list(captions))]
+        return [e.ids for e in self._tokenizer.encode_batch_fast(list(captions))]
+
+    def read(self, captions: Sequence[str]) -> list[Reading]:
+        """Word numbers and unknown words of each caption, at once.
+
+        >>> Vocabulary.build(["a red dog", "a dog"], min_count=1).read(["A Cat, a dog"])
+        [Reading(caption='A Cat, a dog', numbers=[1, 4, 3, 3, 4, 5, 2], unknown=['Cat'])]
+        """
+        unknown = SPECIALS.index(UNKNOWN)
+        return [
+            Reading(caption, row, self.unknown(caption) if unknown in row else [])
+            for caption, row in zip(captions, self.rows(captions), strict=True)
+        ]
 
     def encode(self, captions: Sequence[str]) -> Tokens:
         """A padded batch for the text encoder."""
@@ -98,7 +119,7 @@ class Vocabulary:
 
     def known(self, caption: str) -> bool:
         """Whether the caption has at least one word that is in the vocabulary."""
-        return any(i >= len(SPECIALS) for i in self.rows([caption])[0])
+        return has_words(self.rows([caption])[0])
 
     def unknown(self, caption: str) -> list[str]:
         """The words of a caption that are not in the vocabulary, as they were written.
@@ -123,6 +144,15 @@ class Vocabulary:
             return Vocabulary(Tokenizer.from_file(os.fspath(path)))
         except Exception as error:  # tokenizers raises bare Exception
             raise ValueError(f"{path}: not a vocabulary of gaussmatch ({error})") from error
+
+
+def has_words(row: Iterable[int]) -> bool:
+    """Whether word numbers hold any word of the vocabulary.
+
+    >>> has_words([1, 4, 2]), has_words([1, 3, 2])
+    (True, False)
+    """
+    return max(row, default=0) >= len(SPECIALS)
 
 
 def _tokenizer(model: models.WordLevel, words: Words, *first: normalizers.Normalizer) -> Tokenizer:

@@ -70,8 +70,7 @@ def pad(rows: list[list[int]], padding: int = 0) -> Tokens:
     Tokens(ids=tensor([[5, 6],
             [7, 0]]), lengths=tensor([2, 1]))
     """
-    lengths = torch.tensor([len(row) for row in rows])
-    ids = torch.full((len(rows), int(lengths.max())), padding)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.tensor(row)
-    return Tokens(ids, lengths)
+    lengths = [len(row) for row in rows]
+    longest = max(lengths)
+    full = [row + [padding] * (longest - len(row)) for row in rows]
+    return Tokens(torch.tensor(full), torch.tensor(lengths))

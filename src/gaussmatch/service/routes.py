@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from gaussmatch import __version__
 from gaussmatch.service import facts, schema
-from gaussmatch.service.answers import Answers, Question
+from gaussmatch.service.answers import Answers
 from gaussmatch.service.asked import (
     Captions,
     ItemSearch,
@@ -24,6 +24,7 @@ from gaussmatch.service.asked import (
     read,
     taken,
 )
+from gaussmatch.service.encoding import Question
 from gaussmatch.service.errors import Json, RefusalError, json
 from gaussmatch.service.schema import Gallery
 from gaussmatch.service.sharpen import sharpen
@@ -182,7 +183,7 @@ async def embed_text(request: Request, asked: schema.Texts) -> Response:
             422, "too_many", f"at most {most} texts are taken at once; send them in parts"
         )
     texts = [checked_text(text, service.settings.max_text) for text in asked.texts]
-    work = lambda: facts.embedded(facts.encoded(service.answers, texts))  # noqa: E731
+    work = lambda: facts.embedded(service.answers.encode_texts(texts))  # noqa: E731
     return json(await service.batcher(work))
 
 
