@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -72,5 +73,5 @@ def pad(rows: list[list[int]], padding: int = 0) -> Tokens:
     """
     lengths = [len(row) for row in rows]
     longest = max(lengths)
-    full = [row + [padding] * (longest - len(row)) for row in rows]
-    return Tokens(torch.tensor(full), torch.tensor(lengths))
+    full = np.array([row + [padding] * (longest - len(row)) for row in rows], dtype=np.int64)
+    return Tokens(torch.from_numpy(full), torch.tensor(lengths))
