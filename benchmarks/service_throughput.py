@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -44,7 +45,7 @@ def main() -> None:
     if options.role == "library":
         library(options)
     elif options.role == "clients":
-        asyncio.run(clients(options))
+        asyncio.Runner(loop_factory=event_loop()).run(clients(options))
     else:
         compare(options)
 
@@ -148,15 +149,24 @@ def library(options: argparse.Namespace) -> None:
     print(json.dumps({"rate": len(texts) / seconds, "cpu": used / len(texts)}))
 
 
+def event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop's if it is there, so that the clients do not hold the service up."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return loop
+
+
 async def clients(options: argparse.Namespace) -> None:
     """So many connections at once, each kept alive and asking again when answered."""
     url = urlsplit(options.address)
     todo = iter(json.loads(options.texts.read_text(encoding="utf-8")))
     times: list[float] = []
-    errors = 0
+    answers: list[tuple[bytes, bytes, list[str]]] = []
 
     async def client() -> None:
-        nonlocal errors
         reader, writer = await asyncio.open_connection(url.hostname, url.port)
         for text, ids in todo:
             asked = time.perf_counter()
@@ -168,18 +178,24 @@ async def clients(options: argparse.Namespace) -> None:
             length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
             body = await reader.readexactly(length)
             times.append(time.perf_counter() - asked)
-            good = head.startswith(b"http/1.1 200")
-            errors += not (good and [hit["id"] for hit in json.loads(body)["hits"]] == ids)
+            answers.append((head, body, ids))
         writer.close()
 
     async with asyncio.timeout(options.seconds):
         started = time.perf_counter()
         await asyncio.gather(*(client() for _ in range(options.concurrency)))
         seconds = time.perf_counter() - started
+    errors = sum(not right(*answer) for answer in answers)
     times.sort()
     p50, p99 = (1000 * times[int(share * (len(times) - 1))] for share in (0.5, 0.99))
     told = {"rate": len(times) / seconds, "queries": len(times), "errors": errors}
     print(json.dumps({**told, "p50": p50, "p99": p99}))
+
+
+def right(head: bytes, body: bytes, ids: list[str]) -> bool:
+    """Whether the service found what the library found."""
+    good = head.startswith(b"http/1.1 200")
+    return good and [hit["id"] for hit in json.loads(body)["hits"]] == ids
 
 
 if __name__ == "__main__":
