@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gaussmatch.service import logs
+from gaussmatch.service.deadlines import Deadlines
 from gaussmatch.service.errors import RefusalError
 from gaussmatch.service.metrics import Metrics
 from gaussmatch.service.settings import Settings
@@ -62,6 +63,7 @@ class Gate:
         self.app, self.settings, self.metrics, self.fast = app, settings, metrics, fast or {}
         self._hosts = frozenset(host.lower() for host in settings.hosts)
         self._key = None if settings.api_key is None else settings.api_key.encode()
+        self._deadlines = Deadlines(settings.timeout)
         self._ids = itertools.count()
         self._run = secrets.token_hex(4)
         self._headers = list(HEADERS.items())
@@ -81,19 +83,21 @@ class Gate:
         scope["request_id"] = request_id
         exchange = _Exchange(receive, send, self.settings.max_body, request_id, self._headers)
         fast = self.fast.get(scope["path"]) if scope["method"] == "GET" else None
+        deadline = self._deadlines.start()
         self.metrics.in_flight += 1
         try:
             self._admit(scope, headers)
-            async with asyncio.timeout(self.settings.timeout):
-                if fast is None:
-                    await self.app(scope, exchange.receive, exchange.send)
-                else:
-                    await exchange.answer(200, await fast(scope["query_string"]))
+            if fast is None:
+                await self.app(scope, exchange.receive, exchange.send)
+            else:
+                await exchange.answer(200, await fast(scope["query_string"]))
             if exchange.refusal is not None and not exchange.status:
                 await exchange.refuse(exchange.refusal)
         except RefusalError as refusal:
             await exchange.refuse(refusal)
-        except TimeoutError:
+        except asyncio.CancelledError:
+            if not deadline.reached():
+                raise
             await exchange.refuse(
                 RefusalError(
                     504,
@@ -105,6 +109,7 @@ class Gate:
             logs.LOGGER.exception("failure", extra={"id": request_id, "path": scope["path"]})
             await exchange.refuse(failure(request_id))
         finally:
+            deadline.met()
             self.metrics.in_flight -= 1
             seconds = time.perf_counter() - started
             route = scope["path"]
