@@ -6,7 +6,16 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Encoding,
+    Regex,
+    Tokenizer,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from gaussmatch.encoders.text import Tokens, pad
 from gaussmatch.files import write_text
@@ -14,6 +23,7 @@ from gaussmatch.files import write_text
 PAD, START, END, UNKNOWN = "<pad>", "<start>", "<end>", "<unk>"
 SPECIALS = (PAD, START, END, UNKNOWN)
 """Numbers 0–3, as in the official codes."""
+UNKNOWN_NUMBER = SPECIALS.index(UNKNOWN)
 
 Words = Literal["plain", "nltk"]
 
@@ -99,17 +109,20 @@ class Vocabulary:
         """Word numbers of each caption, with start and end."""
         return [e.ids for e in self._tokenizer.encode_batch_fast(list(captions))]
 
-    def read(self, captions: Sequence[str]) -> list[Reading]:
-        """Word numbers and unknown words of each caption, at once.
+    def read(self, captions: Iterable[str]) -> list[Reading]:
+        """Word numbers and unknown words of each caption; for questions rather than data sets: one
+        by one, where ``rows`` sets several threads to work.
 
         >>> Vocabulary.build(["a red dog", "a dog"], min_count=1).read(["A Cat, a dog"])
         [Reading(caption='A Cat, a dog', numbers=[1, 4, 3, 3, 4, 5, 2], unknown=['Cat'])]
         """
-        unknown = SPECIALS.index(UNKNOWN)
-        return [
-            Reading(caption, row, self.unknown(caption) if unknown in row else [])
-            for caption, row in zip(captions, self.rows(captions), strict=True)
-        ]
+        read = []
+        for caption in captions:
+            encoding = self._tokenizer.encode(caption)
+            numbers = encoding.ids
+            unknown = _unknown(caption, encoding) if UNKNOWN_NUMBER in numbers else []
+            read.append(Reading(caption, numbers, unknown))
+        return read
 
     def encode(self, captions: Sequence[str]) -> Tokens:
         """A padded batch for the text encoder."""
@@ -119,7 +132,7 @@ class Vocabulary:
 
     def known(self, caption: str) -> bool:
         """Whether the caption has at least one word that is in the vocabulary."""
-        return has_words(self.rows([caption])[0])
+        return has_words(self.read([caption])[0].numbers)
 
     def unknown(self, caption: str) -> list[str]:
         """The words of a caption that are not in the vocabulary, as they were written.
@@ -127,13 +140,7 @@ class Vocabulary:
         >>> Vocabulary.build(["a red dog", "a dog"], min_count=1).unknown("A blue dog, a Cat!")
         ['blue', 'Cat']
         """
-        encoding = self._tokenizer.encode(caption)
-        words = [
-            caption[start:stop]
-            for number, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
-            if number == SPECIALS.index(UNKNOWN)
-        ]
-        return [word for word in dict.fromkeys(words) if any(c.isalnum() for c in word)]
+        return self.read([caption])[0].unknown
 
     def save(self, path: str | os.PathLike[str]) -> None:
         write_text(path, self._tokenizer.to_str(pretty=True))
@@ -153,6 +160,16 @@ def has_words(row: Iterable[int]) -> bool:
     (True, False)
     """
     return max(row, default=0) >= len(SPECIALS)
+
+
+def _unknown(caption: str, encoding: Encoding) -> list[str]:
+    """Words that were not found, as they were written; marks are none."""
+    words = [
+        caption[start:stop]
+        for number, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
+        if number == UNKNOWN_NUMBER
+    ]
+    return [word for word in dict.fromkeys(words) if any(c.isalnum() for c in word)]
 
 
 def _tokenizer(model: models.WordLevel, words: Words, *first: normalizers.Normalizer) -> Tokenizer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 from collections.abc import Callable
@@ -94,6 +95,12 @@ def _work(
 
 
 class _Server(uvicorn.Server):
+    """uvicorn in a process of its own: tells when it is ready, and minds the garbage collector.
+
+    A search makes no cycles, but the collector does not know: it would look through the whole
+    model again and again, a tenth of a second each time. What is there at the start stays.
+    """
+
     def __init__(self, config: uvicorn.Config, ready: Callable[[], object] = lambda: None) -> None:
         super().__init__(config)
         self._ready = ready
@@ -101,6 +108,9 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(10_000, 20, 20)
             self._ready()
 
 
