@@ -29,6 +29,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -199,40 +200,75 @@ def event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 async def clients(options: argparse.Namespace) -> None:
     """So many connections at once, each kept alive and asking again when answered."""
     url = urlsplit(options.address)
-    todo = iter(json.loads(options.texts.read_text(encoding="utf-8")))
-    times: list[float] = []
-    answers: list[tuple[bytes, bytes, list[str]]] = []
-
-    async def client() -> None:
-        reader, writer = await asyncio.open_connection(url.hostname, url.port)
-        for text, ids in todo:
-            asked = time.perf_counter()
-            line = (
-                f"GET /api/search?k={K}&text={quote(text)} HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n"
-            )
-            writer.write(line.encode())
-            head = (await reader.readuntil(b"\r\n\r\n")).lower()
-            length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            body = await reader.readexactly(length)
-            times.append(time.perf_counter() - asked)
-            answers.append((head, body, ids))
-        writer.close()
-
+    head = f" HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n"
+    pairs = json.loads(options.texts.read_text(encoding="utf-8"))
+    todo = iter(
+        [(f"GET /api/search?k={K}&text={quote(t)}{head}".encode(), ids) for t, ids in pairs]
+    )
+    loop, answers = asyncio.get_running_loop(), list[Answer]()
     async with asyncio.timeout(options.seconds):
+        made = [
+            await loop.create_connection(lambda: Client(todo, answers), url.hostname, url.port)
+            for _ in range(options.concurrency)
+        ]
         started = time.perf_counter()
-        await asyncio.gather(*(client() for _ in range(options.concurrency)))
+        for _, client in made:
+            client.ask()
+        await asyncio.gather(*(client.done for _, client in made))
         seconds = time.perf_counter() - started
-    errors = sum(not right(*answer) for answer in answers)
-    times.sort()
+    errors = sum(not right(answer) for answer in answers)
+    times = sorted(answer.seconds for answer in answers)
     p50, p99 = (1000 * times[int(share * (len(times) - 1))] for share in (0.5, 0.99))
     told = {"rate": len(times) / seconds, "queries": len(times), "errors": errors}
     print(json.dumps({**told, "p50": p50, "p99": p99}))
 
 
-def right(head: bytes, body: bytes, ids: list[str]) -> bool:
+class Answer(NamedTuple):
+    told: bytes
+    ids: list[str]
+    seconds: float
+
+
+class Client(asyncio.Protocol):
+    """One connection. As little work as may be, so that it does not hold the service up."""
+
+    def __init__(self, todo: Iterator[tuple[bytes, list[str]]], answers: list[Answer]) -> None:
+        self._todo, self._answers = todo, answers
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: asyncio.Transport = transport  # type: ignore[assignment]
+
+    def ask(self) -> None:
+        line, self._ids = next(self._todo, (None, []))
+        if line is None:
+            self.done.set_result(None)
+            self._transport.close()
+            return
+        self._told, self._length = b"", 0
+        self._asked = time.perf_counter()
+        self._transport.write(line)
+
+    def data_received(self, data: bytes) -> None:
+        self._told += data
+        if not self._length and (end := self._told.find(b"\r\n\r\n")) >= 0:
+            length = self._told.partition(b"content-length: ")[2].partition(b"\r\n")[0]
+            self._length = end + 4 + int(length)
+        if self._length and len(self._told) >= self._length:
+            seconds = time.perf_counter() - self._asked
+            self._answers.append(Answer(self._told, self._ids, seconds))
+            self.ask()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(error or ConnectionError("the service hung up"))
+
+
+def right(answer: Answer) -> bool:
     """Whether the service found what the library found."""
-    good = head.startswith(b"http/1.1 200")
-    return good and [hit["id"] for hit in json.loads(body)["hits"]] == ids
+    head, _, body = answer.told.partition(b"\r\n\r\n")
+    good = head.startswith(b"HTTP/1.1 200")
+    return good and [hit["id"] for hit in json.loads(body)["hits"]] == answer.ids
 
 
 if __name__ == "__main__":
