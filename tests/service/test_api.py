@@ -189,6 +189,27 @@ class TestLimits:
             go.set()
 
 
+@pytest.mark.parametrize("path", ["/api/search?text=a+star", "/api/about", "/api/item?id=x"])
+def test_a_failure_of_the_service_is_json_and_tells_nothing_but_its_id(
+    index: Index, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the gate answers at once or FastAPI and its layers do."""
+    app = create_app(index)
+
+    async def broken(job: object) -> object:
+        raise RuntimeError("a secret of the server")
+
+    with TestClient(app) as client:
+        working = app.state.service.batcher
+        app.state.service.batcher = broken
+        answer = client.get(path, headers={"X-Request-ID": "abc"})
+        app.state.service.batcher = working
+    refused(answer, 500, "failure")
+    assert "(abc)" in answer.json()["error"]["message"]
+    assert "secret" not in answer.text
+    assert answer.headers["x-frame-options"] == "DENY"
+
+
 def test_concurrent_queries_are_encoded_together_and_one_bad_one_spoils_none(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
