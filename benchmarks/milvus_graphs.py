@@ -36,7 +36,7 @@ def main() -> None:
     for gallery in GALLERIES:
         truth = scores(used, gallery, items, queries).topk(10).indices.numpy()
         lift = Lift.of(used, gallery, items[:SAMPLE])
-        vectors, asked = lift.items(items)[0], lift.queries(queries)[0][0]
+        vectors, asked = lift.items(items)[0], lift.ask(queries).vectors[0]
         metric = faiss.METRIC_INNER_PRODUCT if lift.inner else faiss.METRIC_L2
         graph = faiss.IndexHNSWFlat(vectors.shape[1], 32, metric)
         graph.hnsw.efConstruction = 100

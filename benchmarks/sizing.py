@@ -1,6 +1,6 @@
 """How much memory, disk and time does an item cost? Measured at two sizes, then extrapolated.
 
-    python benchmarks/sizing.py [--items 10000 30000] [--dim 128] [--similarity kl]
+    python benchmarks/sizing.py [--items 200000 1000000] [--dim 128] [--similarity kl]
 
 For each kind of index: bytes an item on disk, split into what a search touches (the structure) and
 what only a rescore or an answer reads (Gaussians, records); recall@10 against the exact index; ms a
@@ -15,9 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import faiss
-import torch
-from search_speed import clustered
+from search_speed import clustered, threads
 
 from gaussmatch.index import Index, Record, Settings
 
@@ -27,15 +25,17 @@ TARGETS = (10**6, 10**8, 10**9)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What does an item cost?")
-    parser.add_argument("--items", type=int, nargs=2, default=[10_000, 30_000])
+    parser.add_argument("--items", type=int, nargs=2, default=[200_000, 1_000_000])
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--queries", type=int, default=100)
     parser.add_argument("--similarity", default="kl")
+    parser.add_argument("--build-threads", type=int, default=2)
     parser.add_argument("--search", type=int, default=64, help="efSearch")
     options = parser.parse_args()
-    faiss.omp_set_num_threads(1)
-    torch.set_num_threads(1)
-    print(f"{options.similarity}, D = {options.dim}, one thread, efSearch {options.search}")
+    print(
+        f"{options.similarity}, D = {options.dim}, efSearch {options.search}; built by "
+        f"{options.build_threads} thread(s), searched by one"
+    )
     print(f"{'kind':12}{'items':>9}{'touched':>9}{'rest':>7}{'recall':>8}{'ms':>8}{'build s':>9}")
     held: dict[str, list[tuple[int, int, int]]] = {kind: [] for kind in KINDS}
     for items in options.items:
@@ -44,12 +44,14 @@ def main() -> None:
         for kind in KINDS:
             settings = Settings(kind=kind, flat_below=1, search=options.search)
             with tempfile.TemporaryDirectory() as folder:
+                threads(options.build_threads)
                 start = time.perf_counter()
                 index = Index.create(
                     Path(folder) / "index", similarity=options.similarity, settings=settings
                 )
                 index.add(gallery, [Record(f"{i:09}") for i in range(items)])
                 built = time.perf_counter() - start
+                threads(1)
                 touched, rest = sizes(index)
                 found = [index.search(queries[i : i + 1])[0].ids for i in range(len(queries))]
                 start = time.perf_counter()

@@ -37,20 +37,19 @@ class Gaussian:
     log_var: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mean, Tensor) or not self.mean.is_floating_point():
+        mean, log_var = self.mean, self.log_var
+        if not isinstance(mean, Tensor) or not mean.is_floating_point():
             raise TypeError("mean must be a floating-point torch.Tensor of shape (..., D)")
-        if self.mean.ndim == 0 or self.mean.shape[-1] == 0:
-            raise ValueError(f"mean must have shape (..., D) with D ≥ 1, got {_shape(self.mean)}")
-        if self.log_var is None:
+        shape = mean.shape
+        if not shape or shape[-1] == 0:
+            raise ValueError(f"mean must have shape (..., D) with D ≥ 1, got {_shape(mean)}")
+        if log_var is None:
             return
-        if not isinstance(self.log_var, Tensor) or not self.log_var.is_floating_point():
+        if not isinstance(log_var, Tensor) or not log_var.is_floating_point():
             raise TypeError("log_var must be a floating-point torch.Tensor, or None for a point")
-        if self.log_var.ndim != self.mean.ndim or (
-            self.log_var.shape[:-1] != self.mean.shape[:-1]
-            or self.log_var.shape[-1] not in (1, self.dim)
-        ):
+        if log_var.shape not in (shape, (*shape[:-1], 1)):
             raise ValueError(
-                f"log_var {_shape(self.log_var)} does not fit mean {_shape(self.mean)}: "
+                f"log_var {_shape(log_var)} does not fit mean {_shape(mean)}: "
                 "it must be (..., D) for an ellipsoid or (..., 1) for a sphere"
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import ClassVar
 
@@ -82,6 +83,17 @@ class IndexContract:
         self.check(
             index, scores.where(some, -torch.inf), queries, gallery=gallery, where={"even": True}
         )
+
+    @pytest.mark.parametrize("scale", [1e-6, 1e6])
+    @pytest.mark.parametrize("name", ["kl", "wasserstein"])
+    def test_the_unit_of_the_space_does_not_matter(self, tmp_path: Path, name, scale):
+        def scaled(g: Gaussian) -> Gaussian:
+            return Gaussian(g.mean * scale, g.log_var + 2 * math.log(scale))
+
+        items, queries = scaled(clustered(400)), scaled(clustered(20, seed=1))
+        index = Index.create(tmp_path / "i", similarity=name, settings=self.settings)
+        index.add(items, records(0, 400))
+        self.check(index, truth(name, items, queries, "images"), queries)
 
     @pytest.mark.parametrize(
         ("name", "shape", "dim"),

@@ -1,4 +1,4 @@
-"""Kill a process that fills an index, at a random moment, and look at what it left."""
+"""Kill a process that writes an index, and look at what it left."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+import numpy as np
+import torch
+
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.index import GALLERIES, Index, Record
 
 WRITER = """
 import sys, torch
@@ -28,8 +34,35 @@ with open(log, "a") as told:
         index.add(items, [Record(i, {"step": step}) for i in ids])
         told.write(f"{step}\\n"); told.flush()      # from here on it is promised
         if step % 5 == 4:
+            told.write("compacting\\n"); told.flush()
             index.compact()
+            told.write("compacted\\n"); told.flush()
 """
+
+STOPPING = """
+import sys
+from gaussmatch.cli import main
+from gaussmatch.index.layout import Manifest
+when, number, *words = sys.argv[1:]
+save, saved = Manifest.save, [0]
+
+def stop_here():
+    print("stopped", flush=True)
+    sys.stdin.read()
+
+def counted(manifest, folder):
+    saved[0] += 1
+    if saved[0] == int(number) and when == "before":
+        stop_here()
+    new = save(manifest, folder)
+    if saved[0] == int(number) and when == "after":
+        stop_here()
+    return new
+
+Manifest.save = counted
+main(words)
+"""
+"""``gaussmatch`` that stops just before, or just after, its N-th manifest takes effect."""
 
 
 def one_kill(path: Path, log: Path, dice: random.Random, within: float) -> None:
@@ -44,14 +77,35 @@ def one_kill(path: Path, log: Path, dice: random.Random, within: float) -> None:
         process.wait()
 
 
+def kill_at(when: str, number: int, words: list[str]) -> None:
+    """Run ``gaussmatch`` and kill it before or after its N-th manifest: no clock decides."""
+    command = [sys.executable, "-c", STOPPING, when, str(number), *words]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"stopped\n"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+def contents(index: Index) -> dict[tuple[str, str], tuple[Record, bytes, bytes]]:
+    """Every item, with its picture and the bits of its Gaussian."""
+    found = {}
+    for gallery in GALLERIES:
+        for segment in index.segments(gallery):
+            for row, record in segment.items.all(thumbnails=True):
+                if segment.dead is None or not segment.dead[row]:
+                    g = segment.gaussians(np.array([row]))
+                    assert g.log_var is not None
+                    bits = g.mean.numpy().tobytes(), g.log_var.numpy().tobytes()
+                    found[gallery, record.id] = (record, *bits)
+    return found
+
+
 def check(path: Path, log: Path) -> tuple[int, int]:
     """Open what is left and hold it against what was promised: (items, promised items)."""
-    import torch
-
-    from gaussmatch.gaussian import Gaussian
-    from gaussmatch.index import Index
-
-    promised = [int(line) for line in log.read_text().splitlines()] if log.exists() else []
+    told = log.read_text().splitlines() if log.exists() else []
+    promised = [int(line) for line in told if line.isdigit()]
     if not (path / "manifest.json").exists():
         assert not promised
         return 0, 0

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
-from index.kills import check, one_kill
+import pytest
+from index.kills import check, contents, kill_at, one_kill
+
+from gaussmatch.cli import main
+from gaussmatch.index import Index
 
 
 def test_a_kill_breaks_nothing_and_loses_nothing(tmp_path):
@@ -13,3 +18,33 @@ def test_a_kill_breaks_nothing_and_loses_nothing(tmp_path):
         one_kill(tmp_path / "i", tmp_path / "log", dice, within=1.0)
         held, promised = check(tmp_path / "i", tmp_path / "log")
         assert held - promised in (0, 20)  # at most one addition was made and not yet promised
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run") / "run"
+    quick = ["--data.size", "tiny", "--training.epochs", "1"]
+    assert main(["train", "scenes/vsepp-kl", "--out", str(out), *quick]) == 0
+    return out
+
+
+def test_index_killed_in_the_fill_goes_on_to_the_same_index(run: Path, tmp_path: Path):
+    """Its manifests: 1 empty, 2 all 100 images, 3 and 4 the captions in 256 and 244."""
+    words = ["index", str(run), "--out"]
+    assert main([*words, str(tmp_path / "whole")]) == 0
+    whole = contents(Index.open(tmp_path / "whole"))
+    path = tmp_path / "killed"
+    kill_at("before", 3, [*words, str(path)])  # its segment is written, but does not count
+    assert len(list((path / "segments").iterdir())) == 2
+    for held in (100, 356):
+        index = Index.open(path)
+        some = contents(index)
+        assert len(some) == len(index) == held
+        assert some.items() <= whole.items()
+        assert set(index.search_text(["a star"], 200)[0].ids) == {i for g, i in some if g[0] == "i"}
+        if held == 100:
+            kill_at("after", 1, [*words, str(path)])  # the first that the second process writes
+    assert main([*words, str(path)]) == 0
+    assert contents(Index.open(path)) == whole
+    name = "calibration.json"
+    assert (path / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

@@ -17,7 +17,7 @@ from index.contract import clustered, records, truth
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import Index, IndexBusyError, Record, Settings, Where, merge, store
-from gaussmatch.index.layout import writing
+from gaussmatch.index.layout import FORMAT, writing
 
 IDS = [f"i{j}" for j in range(12)]
 CHANGES = st.lists(
@@ -177,6 +177,7 @@ def test_a_writer_that_dies_leaves_the_old_index(tmp_path, monkeypatch, moment):
         ("mean.npy", "bytes, but"),
         ("lifted0.npy", "bytes, but"),
         ("items.sqlite", "bytes, but"),
+        ("records.jsonl", "bytes, but"),
     ],
 )
 def test_a_truncated_file_is_named(tmp_path, file, message):
@@ -196,15 +197,19 @@ def test_other_damage_is_named(tmp_path):
         (whole[:50], "not valid JSON"),
         ("[]", "format None"),
         (json.dumps({**json.loads(whole), "format": 99}), "format 99"),
-        (json.dumps({"format": 1, "similarity": "kl"}), "not a manifest"),
+        (json.dumps({"format": FORMAT, "similarity": "kl"}), "not a manifest"),
     ]:
         manifest.write_text(text)
         with pytest.raises(ValueError, match=message):
             Index.open(tmp_path / "i")
     manifest.write_text(whole)
-    items = next((tmp_path / "i" / "segments").glob("*/items.sqlite"))
+    lines = next((tmp_path / "i" / "segments").glob("*/records.jsonl"))
+    lines.write_bytes(b"\0" * lines.stat().st_size)
+    with pytest.raises(ValueError, match=r"records\.jsonl: damaged"):
+        Index.open(tmp_path / "i").search(clustered(1), 3)
+    items = lines.with_name("items.sqlite")
     items.write_bytes(b"\0" * items.stat().st_size)
-    with pytest.raises(ValueError, match="damaged"):
+    with pytest.raises(ValueError, match=r"items\.sqlite: damaged"):
         Index.open(tmp_path / "i").get("i0")
     shutil.rmtree(items.parent)
     with pytest.raises(ValueError, match="missing; the index is damaged"):

@@ -8,10 +8,13 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
+from typing import cast
 
 from gaussmatch.data import load_data
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.embedding import index_embeddings, is_embedding
+from gaussmatch.embedding.into_index import whole_embedding
 from gaussmatch.index import (
     GALLERIES,
     Index,
@@ -24,9 +27,16 @@ from gaussmatch.index import (
 )
 from gaussmatch.index import merge as merge_indexes
 from gaussmatch.index.fill import Changes
-from gaussmatch.index.opening import create_index, existing_index, open_index, place
+from gaussmatch.index.milvus import MilvusIndex
+from gaussmatch.index.model_copy import check_same_run
+from gaussmatch.index.opening import (
+    create_index,
+    existing_index,
+    in_milvus,
+    open_index,
+    place,
+)
 from gaussmatch.index.settings import KINDS
-from gaussmatch.index.store import same_run
 from gaussmatch.run import load
 
 
@@ -58,9 +68,14 @@ def _make(argv: Sequence[str]) -> None:
     if options.folder is not None and options.split is not None:
         parser.error("give a folder of photos or a --split of the run's own data, not both")
     model = load(options.run)
+    if options.folder is not None:  # before anything is made
+        if not options.folder.is_dir():
+            raise FileNotFoundError(f"{options.folder}: no such folder of photos or embeddings")
+        if is_embedding(options.folder):
+            whole_embedding(options.folder)
     index = existing_index(options.out)
     if index is not None:
-        same_run(index, options.run)
+        check_same_run(index.place, index.manifest.run, options.run)
         if options.kind not in (None, index.settings.kind):
             parser.error(
                 f"{options.out} is of kind {index.settings.kind}; change that with "
@@ -79,7 +94,7 @@ def _make(argv: Sequence[str]) -> None:
     if not index.calibration.about:  # last, as a kill would have it done again
         index.set_calibration(calibrate_run(model))
     print(_summary(index))
-    print(f"next: gaussmatch search {options.out} 'some words'", file=sys.stderr)
+    print(f"next: gaussmatch search {quote(str(options.out))} 'some words'", file=sys.stderr)
 
 
 def _add(argv: Sequence[str]) -> None:
@@ -124,13 +139,24 @@ def _update(argv: Sequence[str]) -> None:
 
 
 def _merge(argv: Sequence[str]) -> None:
-    """NEW INDEX INDEX …       one index of several"""
-    parser = ArgumentParser("gaussmatch index merge", description="One index of several.")
-    parser.add_argument("out", type=Path, help="the merged index, a new folder")
-    parser.add_argument("indexes", type=Path, nargs="+")
+    """NEW INDEX …             one index of several; or of one, to copy it elsewhere"""
+    parser = ArgumentParser(
+        "gaussmatch index merge",
+        description="One index of several of one model. Each is a folder or milvus:…, so that "
+        "this also brings an index into Milvus, or back into a folder.",
+    )
+    parser.add_argument("out", type=place, help="the merged index: a new folder, or milvus:…")
+    parser.add_argument("indexes", type=place, nargs="+")
+    parser.add_argument("--kind", choices=KINDS, help="that of the first if not given")
     parser.add_argument("--replace", action="store_true", help="of equal ids the last counts")
     options = parser.parse_args(argv)
-    print(_summary(merge_indexes(options.out, options.indexes, replace=options.replace)))
+    settings = None
+    if options.kind is not None:
+        first = open_index(options.indexes[0])
+        settings = replace(first.settings, kind=options.kind)
+        first.close()
+    told = {"settings": settings, "replace": options.replace}
+    print(_summary(merge_indexes(options.out, options.indexes, **told)))
 
 
 def _compact(argv: Sequence[str]) -> None:
@@ -145,6 +171,21 @@ def _compact(argv: Sequence[str]) -> None:
     print(_summary(index))
 
 
+def _drop(argv: Sequence[str]) -> None:
+    """INDEX --yes             remove an index from Milvus"""
+    parser = _parser("drop", "Remove an index from Milvus, with all its items.")
+    parser.add_argument("--yes", action="store_true", help="it cannot be undone")
+    options = parser.parse_args(argv)
+    if not in_milvus(options.index):
+        parser.error(f"{options.index} is no address of Milvus; a folder is removed like any other")
+    if not options.yes:
+        parser.error(f"add --yes to remove {options.index} with all its items")
+    index = open_index(options.index)
+    summary = _summary(index)
+    cast(MilvusIndex, index).drop()
+    print(f"removed {summary}")
+
+
 def _info(argv: Sequence[str]) -> None:
     """INDEX                   what is in it"""
     parser = _parser("info", "What is in an index, as JSON.")
@@ -157,6 +198,7 @@ VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "update": _update,
     "merge": _merge,
     "compact": _compact,
+    "drop": _drop,
     "info": _info,
 }
 
@@ -177,6 +219,6 @@ def _summary(index: Index) -> str:
     images, captions = index.size("images"), index.size("captions")
     settings = index.settings
     return (
-        f"{index.path}: {images:,} images, {captions:,} captions, {settings.kind}, "
+        f"{index.place}: {images:,} images, {captions:,} captions, {settings.kind}, "
         f"{index.manifest.similarity}"
     )

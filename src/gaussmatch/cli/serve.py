@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from collections.abc import Sequence
-from pathlib import Path
 
-from gaussmatch.index import Index
+from gaussmatch.index.opening import open_index, place
 
 LIMITS = {
     "max_body": "bytes of a request",
@@ -32,7 +31,9 @@ def run(argv: Sequence[str]) -> None:
         formatter_class=ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("index", type=Path, help="a folder made by 'gaussmatch index'")
+    parser.add_argument(
+        "index", type=place, help="made by 'gaussmatch index': a folder, or milvus:…"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 is open to the network")
     parser.add_argument("--port", type=int, default=8000, help="0 takes any free one")
     parser.add_argument("--api-key-env", metavar="NAME", help="variable that holds the API key")
@@ -68,7 +69,7 @@ def run(argv: Sequence[str]) -> None:
         **{name: getattr(options, name) for name in LIMITS},
     )
     serve(
-        Index.open(options.index),
+        open_index(options.index),
         settings,
         host=options.host,
         port=options.port,

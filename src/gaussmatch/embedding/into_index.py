@@ -22,17 +22,11 @@ def index_embeddings(
     could not be read are left out.
     """
     folder = Path(folder)
-    embedding = Embedding.load(folder)
+    embedding = whole_embedding(folder)
     if index.manifest.run != embedding.run:
         raise ValueError(
-            f"{folder} was embedded by another model than that of {index.path}: their Gaussians "
+            f"{folder} was embedded by another model than that of {index.place}: their Gaussians "
             "cannot be compared"
-        )
-    lost = embedding.missing(folder)
-    if lost:
-        raise ValueError(
-            f"{folder}: {len(lost)} of {len(embedding.shards())} shards are missing "
-            f"({lost[0].path(folder).name}, …); run 'gaussmatch embed' again, it makes only those"
         )
     skipped: set[str] = set()
     shards = embedding.shards()
@@ -59,6 +53,18 @@ def index_embeddings(
     if embedding.source:
         index.note_source(embedding.source)
     index.compact()
+
+
+def whole_embedding(folder: Path) -> Embedding:
+    """A clear error if shards are missing."""
+    embedding = Embedding.load(folder)
+    lost = embedding.missing(folder)
+    if lost:
+        raise ValueError(
+            f"{folder}: {len(lost)} of {len(embedding.shards())} shards are missing "
+            f"({lost[0].path(folder).name}, …); run 'gaussmatch embed' again, it makes only those"
+        )
+    return embedding
 
 
 def same(a: object, b: object) -> bool:

@@ -5,10 +5,13 @@ All machines must see the run, the source and the output folder under the same p
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 from gaussmatch.embedding.embed import encode
 from gaussmatch.embedding.manifest import Embedding
@@ -17,9 +20,13 @@ from gaussmatch.run import Model
 
 Worker = Callable[[], tuple[Model, Source]]
 """Loads model and source where it is called."""
+BLOCKS = 64
+"""Parts into which the work of an actor is cut at most: the fewer, the less evenly it is spread."""
 
 
-def embed_with_ray(worker: Worker, embedding: Embedding, out: Path, workers: int = 1) -> bool:
+def embed_with_ray(
+    worker: Worker, embedding: Embedding, out: Path, workers: int = 1, *, progress: bool = True
+) -> bool:
     """Make all shards that are not there yet; whether now all are.
 
     Joins the cluster that RAY_ADDRESS names, or starts Ray on this machine and stops it again.
@@ -42,15 +49,23 @@ def embed_with_ray(worker: Worker, embedding: Embedding, out: Path, workers: int
             configure_logging=False,
         )
     try:
+        logging.getLogger("ray.data").setLevel(logging.ERROR)  # we have a bar of our own
         ray.data.DataContext.get_current().enable_progress_bars = False
-        shards = ray.data.from_items([{"shard": n} for n in sorted(todo)])
-        shards.map_batches(
+        rows = [{"shard": n} for n in sorted(todo)]
+        made = ray.data.from_items(
+            rows, override_num_blocks=min(len(rows), BLOCKS * workers)
+        ).map_batches(
             Actor,
             fn_constructor_args=(worker, embedding, out.resolve()),
             batch_size=1,
             compute=ray.data.ActorPoolStrategy(size=min(workers, len(todo))),
             num_cpus=1,
-        ).materialize()
+        )
+        shards = embedding.shards()
+        total = sum(len(shards[n]) for n in todo)
+        with tqdm(total=total, desc="embed", unit="item", disable=not progress) as bar:
+            for batch in made.iter_batches(batch_size=1):
+                bar.update(sum(len(shards[n]) for n in batch["shard"].tolist()))
     finally:
         if ours:
             ray.shutdown()

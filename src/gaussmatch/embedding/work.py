@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from gaussmatch.embedding.manifest import Embedding
+from gaussmatch.index.model_copy import hashes
 from gaussmatch.index.sources import Source, describe_source, find_source
-from gaussmatch.index.store import RUN_FILES, _sha256
 from gaussmatch.run import Model, load
 
 
@@ -34,9 +33,4 @@ class Work:
         return model, find_source(model, self.source, skip_unreadable=self.skip_unreadable)
 
     def embedding(self, source: Source, shard: int) -> Embedding:
-        return Embedding.of(run_hashes(self.run), source, describe_source(source), shard)
-
-
-def run_hashes(run: Path) -> Mapping[str, str]:
-    """As an index keeps them."""
-    return {name: _sha256(run / name) for name in RUN_FILES}
+        return Embedding.of(hashes(self.run), source, describe_source(source), shard)

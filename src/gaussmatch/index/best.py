@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index.lift import paired
-from gaussmatch.index.lift import scores as score_all
+from gaussmatch.index.lift import Asked
 from gaussmatch.index.segment import Segment
+from gaussmatch.index.structure import Candidates
 
 QUERIES = 256  # at a time
-PAIRS = 8192  # scored at a time
+PAIRS = 5120  # scored at a time
 ROUNDS = 4
 
 
@@ -64,8 +64,9 @@ def best(
                 old[again] = new
             sure[again] = now
         parts.append(found)
-    columns = (np.concatenate(c) for c in zip(*(_fields(p) for p in parts), strict=True))
-    return Best(*columns)
+    if len(parts) == 1:
+        return parts[0]
+    return Best(*(np.concatenate(c) for c in zip(*(_fields(p) for p in parts), strict=True)))
 
 
 def _round(
@@ -76,58 +77,71 @@ def _round(
     reach: Sequence[int],
     count: int,
 ) -> tuple[Best, np.ndarray]:
+    """The k best among ``count`` candidates, and for which queries they are so for sure."""
     n = len(queries)
-    places, rows, rough = [], [], []
-    bound = np.full(n, -np.inf)
+    asked: dict[int, Asked] = {}
+    told: dict[int, Candidates] = {}
     for number, (segment, allow) in enumerate(zip(segments, allowed, strict=True)):
         if not reach[number]:
             continue
-        told = segment.structure.candidates(queries, count, allow)
-        if segment.structure.exact:
-            bound = np.maximum(bound, told.bound)
-        elif min(k, reach[number]) > (told.rows >= 0).sum(1).min(initial=k):
-            told = segment.scan.candidates(queries, count, allow)  # it missed some: look at all
-        places.append(np.full_like(told.rows, number))
-        rows.append(told.rows)
-        rough.append(told.scores)
-    if not places:
+        asked[number] = segment.structure.ask(queries)
+        found = segment.structure.candidates(asked[number], count, allow)
+        if not segment.structure.exact and _short(found, min(k, reach[number])):
+            found = segment.scan.candidates(asked[number], count, allow)  # look at all
+        told[number] = found
+    if not told:
         empty = np.empty((n, 0), dtype=np.int64)
         return Best(empty, empty, np.empty((n, 0))), np.ones(n, dtype=bool)
-    place, row, approximate = (np.concatenate(x, 1) for x in (places, rows, rough))
-    if row.shape[1] > count:  # only the most promising of all segments
-        kept = np.argpartition(-approximate, count - 1, axis=1)
-        left = np.take_along_axis(approximate, kept[:, count:], 1).max(1)
-        bound = np.maximum(bound, left)
-        place, row, approximate = (
-            np.take_along_axis(x, kept[:, :count], 1) for x in (place, row, approximate)
-        )
-    score = _exact(segments, queries, place, row)
+    exact = all(segments[number].structure.exact for number in told)
+    place, row, rough, bound = _together(told, count)
+    score = _exact(segments, asked, place, row)
     order = np.lexsort((row, place, -score), axis=1)[:, :k]
-    chosen = Best(*(np.take_along_axis(x, order, 1) for x in (place, row, score)))
+    each = np.arange(n)[:, None]
+    chosen = Best(place[each, order], row[each, order], score[each, order])
+    if not exact or not k:
+        return chosen, np.ones(n, dtype=bool)
     known = row >= 0
-    rounding = np.abs(np.where(known, score - np.where(known, approximate, 0), 0)).max(1)
-    exact = all(s.structure.exact for s, r in zip(segments, reach, strict=True) if r)
-    worst = chosen.score[:, -1] if k else np.full(n, np.inf)
-    sure = (bound + 4 * rounding < worst) | np.isneginf(bound) | (not exact)
-    return chosen, sure
+    rounding = np.abs(np.where(known, score - np.where(known, rough, 0), 0)).max(1)
+    return chosen, (bound + 4 * rounding < chosen.score[:, -1]) | np.isneginf(bound)
+
+
+def _short(found: Candidates, wanted: int) -> bool:
+    """Whether some query was given fewer."""
+    lost = found.rows < 0
+    return bool(lost.any() and (~lost).sum(1).min() < wanted)
+
+
+def _together(
+    told: Mapping[int, Candidates], count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The most promising candidates of all segments: segment, row, approximate score, and what no
+    other exceeds."""
+    place = [np.full_like(c.rows, number) for number, c in told.items()]
+    row, rough = [c.rows for c in told.values()], [c.scores for c in told.values()]
+    bounds = [c.bound for c in told.values()]
+    if len(told) == 1:
+        return place[0], row[0], rough[0], bounds[0]
+    columns = [np.concatenate(x, 1) for x in (place, row, rough)]
+    if columns[0].shape[1] > count:
+        kept = np.argpartition(-columns[2], count - 1, axis=1)
+        bounds.append(np.take_along_axis(columns[2], kept[:, count:], 1).max(1))
+        columns = [np.take_along_axis(x, kept[:, :count], 1) for x in columns]
+    return columns[0], columns[1], columns[2], np.stack(bounds).max(0)
 
 
 def _exact(
-    segments: Sequence[Segment], queries: Gaussian, place: np.ndarray, row: np.ndarray
+    segments: Sequence[Segment], asked: Mapping[int, Asked], place: np.ndarray, row: np.ndarray
 ) -> np.ndarray:
     """Scores in float64; −inf where there is no row."""
+    if len(asked) == 1 and row.size <= PAIRS and (row >= 0).all():
+        ((number, question),) = asked.items()
+        return question.scores(segments[number].gaussians(row.ravel())).reshape(row.shape)
     scores = np.full(row.shape, -np.inf)
-    queries = queries.to(torch.float64)
-    for p, segment in enumerate(segments):
-        query, column = np.nonzero((place == p) & (row >= 0))
+    for number, question in asked.items():
+        query, column = np.nonzero((place == number) & (row >= 0))
         for start in range(0, len(query), PAIRS):
             q, c = query[start : start + PAIRS], column[start : start + PAIRS]
-            items = segment.gaussians(row[q, c]).to(torch.float64)
-            if len(queries) == 1:  # the query is lifted once
-                scores[q, c] = score_all(segment.similarity, segment.gallery, items, queries)[0]
-            else:
-                asked = queries[torch.from_numpy(q)]
-                scores[q, c] = paired(segment.similarity, segment.gallery, items, asked)
+            scores[q, c] = question.scores(segments[number].gaussians(row[q, c]), q)
     return scores
 
 

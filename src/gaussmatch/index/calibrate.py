@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,17 @@ class Calibration:
 
     def percentile(self, kind: Gallery, uncertainty: np.ndarray) -> np.ndarray | None:
         """The share (0–100) of training items that are surer; ``None`` where it is not known."""
-        known = self.quantiles.get(kind)
-        if known is None:
+        if kind not in self.quantiles:
             return None
-        share = np.linspace(0, 100, len(known))
-        values = np.asarray(known)
+        values = self._values[kind]
+        share = np.linspace(0, 100, len(values))
         low = np.searchsorted(values, uncertainty, "left")
         inside = np.interp(uncertainty, values, share)
         return np.where(low == 0, 0.0, np.where(low == len(values), 100.0, inside))
+
+    @cached_property
+    def _values(self) -> dict[str, np.ndarray]:
+        return {kind: np.asarray(known) for kind, known in self.quantiles.items()}
 
     def match_probability(
         self,

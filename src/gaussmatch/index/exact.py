@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index.layout import Gallery
-from gaussmatch.index.lift import SAMPLE, Lift, blocks, scores
-from gaussmatch.index.settings import Settings
-from gaussmatch.index.structure import Candidates, Structure, Vectors, merge
-from gaussmatch.similarities import Similarity
+from gaussmatch.index.arrays import blocks, mapped
+from gaussmatch.index.lift import SAMPLE, Asked, Lift, scores
+from gaussmatch.index.structure import Candidates, Content, Structure, merge
 
 faiss: Any = None  # the extra 'search'; flat search works without it
 with suppress(ImportError):
@@ -30,23 +27,19 @@ class Flat(Structure):
     exact: ClassVar[bool] = True
 
     @classmethod
-    def build(
-        cls,
-        folder: Path,
-        similarity: Similarity,
-        gallery: Gallery,
-        vectors: Vectors,
-        settings: Settings,
-    ) -> None:
-        lift = Lift.of(similarity, gallery, vectors.some(SAMPLE))
-        lift.save(folder)
+    def build(cls, content: Content) -> None:
+        lift = Lift.of(content.similarity, content.gallery, content.some(SAMPLE))
+        lift.save(content.folder)
         arrays: list[np.ndarray] = []
-        for block in blocks(vectors.items):
-            lifted = lift.items(vectors.read(block))
+        for block in blocks(content.items):
+            lifted = lift.items(content.read(block))
             if not arrays:
                 arrays = [
                     np.lib.format.open_memmap(
-                        folder / f"lifted{i}.npy", "w+", np.float32, (vectors.items, a.shape[1])
+                        content.folder / f"lifted{i}.npy",
+                        "w+",
+                        np.float32,
+                        (content.items, a.shape[1]),
                     )
                     for i, a in enumerate(lifted)
                 ]
@@ -55,32 +48,24 @@ class Flat(Structure):
         for whole in arrays:
             whole.flush()  # type: ignore[attr-defined]
 
-    def __init__(
-        self,
-        folder: Path,
-        similarity: Similarity,
-        gallery: Gallery,
-        vectors: Vectors,
-        settings: Settings,
-    ) -> None:
-        self.lift = Lift.load(folder, similarity, gallery)
-        self.arrays = [
-            np.load(folder / f"lifted{i}.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray)
-            for i in range(len(self.lift.centres))
-        ]
-        self.total = vectors.items
+    def __init__(self, content: Content) -> None:
+        self.lift = Lift.load(content.folder, content.similarity, content.gallery)
+        files = [content.folder / f"lifted{i}.npy" for i in range(len(self.lift.centres))]
+        self.arrays = [mapped(file, content.items) for file in files]
+        self.total = content.items
 
-    def candidates(
-        self, queries: Gaussian, count: int, allowed: np.ndarray | None = None
-    ) -> Candidates:
+    def ask(self, queries: Gaussian) -> Asked:
+        return self.lift.ask(queries)
+
+    def candidates(self, asked: Asked, count: int, allowed: np.ndarray | None = None) -> Candidates:
         reach = self.total if allowed is None else int(allowed.sum())
         count = min(count, reach)
         if not count:
-            return none(len(queries))
+            return none(len(asked))
         found = []
-        for (q, constant), array in zip(self.lift.queries(queries), self.arrays, strict=True):
+        for number, (q, array) in enumerate(zip(asked.vectors, self.arrays, strict=True)):
             rows, raw = _nearest(q, array, count, self.lift.inner, allowed)
-            found.append((rows, self.lift.score(raw, constant)))
+            found.append((rows, asked.rough(number, raw)))
         return merge(found, whole=count >= reach)
 
 
@@ -91,30 +76,25 @@ class Scan(Structure):
     exact: ClassVar[bool] = True
 
     @classmethod
-    def build(cls, *given: Any) -> None:
+    def build(cls, content: Content) -> None:
         """Nothing: the Gaussians are all it needs."""
 
-    def __init__(
-        self,
-        folder: Path,
-        similarity: Similarity,
-        gallery: Gallery,
-        vectors: Vectors,
-        settings: Settings,
-    ) -> None:
-        self.similarity, self.gallery, self.vectors = similarity, gallery, vectors
+    def __init__(self, content: Content) -> None:
+        self.content = content
 
-    def candidates(
-        self, queries: Gaussian, count: int, allowed: np.ndarray | None = None
-    ) -> Candidates:
-        rows = np.arange(self.vectors.items) if allowed is None else np.flatnonzero(allowed)
+    def ask(self, queries: Gaussian) -> Asked:
+        return Asked(self.content.similarity, self.content.gallery, queries)
+
+    def candidates(self, asked: Asked, count: int, allowed: np.ndarray | None = None) -> Candidates:
+        content, queries = self.content, asked.queries
+        rows = np.arange(content.items) if allowed is None else np.flatnonzero(allowed)
         count = min(count, len(rows))
         if not count:
-            return none(len(queries))
+            return none(len(asked))
         best_rows, best = torch.empty(len(queries), 0).long(), torch.empty(len(queries), 0).double()
         for block in blocks(len(rows)):
-            items = self.vectors.read(rows[block])
-            found = scores(self.similarity, self.gallery, items, queries).double()
+            items = content.read(rows[block])
+            found = scores(content.similarity, content.gallery, items, queries).double()
             here = torch.from_numpy(rows[block]).expand(len(queries), -1)
             best, best_rows = torch.cat([best, found], 1), torch.cat([best_rows, here], 1)
             best, order = best.topk(min(count, best.shape[1]))

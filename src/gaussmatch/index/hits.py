@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from gaussmatch.index.layout import Gallery
 
 
-@dataclass(frozen=True)
-class Hit:
+class Hit(NamedTuple):
     """One result.
 
     Args:
@@ -26,7 +26,7 @@ class Hit:
     probability: float | None
     uncertainty: float | None
     percentile: float | None
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import numpy as np
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.best import Best, best
 from gaussmatch.index.hits import Hit, Hits
-from gaussmatch.index.items import Record
 from gaussmatch.index.layout import GALLERIES, Gallery
 from gaussmatch.index.segment import Segment
 from gaussmatch.index.store import Store
@@ -141,46 +140,23 @@ class Index(Store):
         kind: Gallery,
         gallery: Gallery,
     ) -> list[Hits]:
-        records: dict[tuple[int, int], Record] = {}
         unsure = None if queries.is_point else queries.uncertainty().double().numpy()
-        items = np.full(found.score.shape, np.nan)
-        for p, segment in enumerate(segments):
-            here = found.segment == p
-            rows = found.row[here]
-            told = segment.items.records(np.unique(rows).tolist())
-            records |= {(p, row): record for row, record in told.items()}
-            if segment.uncertainty is not None:
-                items[here] = segment.uncertainty[rows]
-        of_items = None if np.isnan(items).any() else items
+        told, items = _told(segments, found)
+        of_items = None if items is None else items.reshape(found.score.shape)
         share = None if unsure is None else self.calibration.percentile(kind, unsure)
-        shares = None if of_items is None else self.calibration.percentile(gallery, items)
+        shares = None if of_items is None else self.calibration.percentile(gallery, of_items)
         chance = None
         if kind != gallery:
             chance = self.calibration.match_probability(gallery, found.score, unsure, of_items)
-        scores, chances, unsures, shared = (
-            _listed(x, found.score) for x in (found.score, chance, of_items, shares)
-        )
-        notes, answers = self._notes(kind, gallery, queries), []
-        for q, (places, rows) in enumerate(
-            zip(found.segment.tolist(), found.row.tolist(), strict=True)
-        ):
-            hits = []
-            for rank, at in enumerate(zip(places, rows, strict=True)):
-                record = records[at]
-                hits.append(
-                    Hit(
-                        record.id,
-                        scores[q][rank],
-                        chances[q][rank],
-                        unsures[q][rank],
-                        shared[q][rank],
-                        record.meta,
-                    )
-                )
-            own = None if unsure is None else float(unsure[q])
-            percentile = None if share is None else float(share[q])
-            answers.append(Hits(hits, gallery, kind, own, percentile, notes=notes))
-        return answers
+        columns = (_listed(x, len(told)) for x in (found.score, chance, of_items, shares))
+        ids, metas = [id_ for id_, _, _ in told], [meta for _, meta, _ in told]
+        hits = list(map(Hit, ids, *columns, metas))
+        (n, k), notes = found.score.shape, self._notes(kind, gallery, queries)
+        own, percentiles = _listed(unsure, n), _listed(share, n)
+        return [
+            Hits(hits[q * k : (q + 1) * k], gallery, kind, own[q], percentiles[q], notes=notes)
+            for q in range(n)
+        ]
 
     def _notes(self, kind: Gallery, gallery: Gallery, queries: Gaussian) -> list[str]:
         notes = []
@@ -208,8 +184,26 @@ def _allowed(segment: Segment, where: Where, exclude: list[str]) -> np.ndarray |
     return allowed
 
 
-def _listed(values: np.ndarray | None, like: np.ndarray) -> list[list[Any]]:
+def _told(
+    segments: Sequence[Segment], found: Best
+) -> tuple[list[tuple[str, dict[str, Any], str | None]], np.ndarray | None]:
+    """Of each result, one after the other: id, metadata and source; and their uncertainties, unless
+    there are none."""
+    place, row = found.segment.ravel(), found.row.ravel()
+    if len(segments) == 1:
+        ((segment,), unsure) = segments, segments[0].uncertainty
+        return segment.items.told(row), None if unsure is None else unsure[row].astype(np.float64)
+    told: list[Any] = [None] * len(row)
+    items = np.full(len(row), np.nan)
+    for p, segment in enumerate(segments):
+        here = np.flatnonzero(place == p)
+        for at, line in zip(here.tolist(), segment.items.told(row[here]), strict=True):
+            told[at] = line
+        if segment.uncertainty is not None:
+            items[here] = segment.uncertainty[row[here]]
+    return told, None if np.isnan(items).any() else items
+
+
+def _listed(values: np.ndarray | None, count: int) -> list[Any]:
     """Numbers as Python has them; ``None`` for each where there are none."""
-    if values is None:
-        return [[None] * like.shape[1]] * like.shape[0]
-    return [list(row) for row in values.tolist()]
+    return [None] * count if values is None else values.ravel().tolist()

@@ -1,25 +1,30 @@
 """What a segment knows of its items beside their Gaussians: ids, metadata, thumbnails.
 
-One SQLite file, written once and then only read: ids and conditions on metadata are looked up on
-disk, so that opening an index loads nothing.
+Written once and then only read, on disk, so that opening an index loads nothing:
+
+records.jsonl        a line for each row, ``["id", {metadata}, source]``: what results are told from
+records.npy          where each line starts
+items.sqlite         which row has an id, which rows fulfil a condition on metadata; thumbnails
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
+from gaussmatch.index.arrays import blocks, mapped
 from gaussmatch.index.where import Where
 
-FILE = "items.sqlite"
+FILE, LINES, STARTS = "items.sqlite", "records.jsonl", "records.npy"
 _AT_ONCE = 500  # parameters of one statement
 
 
@@ -51,36 +56,42 @@ class Record:
 
 
 def write_items(folder: Path, records: Iterable[Record]) -> int:
-    """Write the records as rows 0, 1, …; gives how many. The file must then be synced."""
-    with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as db:
+    """Write the records as rows 0, 1, …; gives how many. The files must then be synced."""
+    starts = array("q", [0])
+    with (
+        closing(sqlite3.connect(folder / FILE, isolation_level=None)) as db,
+        open(folder / LINES, "wb") as lines,
+    ):
         db.execute("PRAGMA journal_mode = OFF")
         db.execute("PRAGMA synchronous = OFF")
         db.execute("BEGIN")
-        db.execute(
-            "CREATE TABLE items (row INTEGER PRIMARY KEY, id TEXT UNIQUE, meta TEXT, source TEXT)"
-        )
+        db.execute("CREATE TABLE items (row INTEGER PRIMARY KEY, id TEXT UNIQUE, meta TEXT)")
         db.execute("CREATE TABLE thumbnails (row INTEGER PRIMARY KEY, jpeg BLOB)")
-        rows = 0
         for row, r in enumerate(records):
-            rows = row + 1
+            meta = r.meta_json()
             try:
-                values = (row, r.id, r.meta_json(), r.source)
-                db.execute("INSERT INTO items VALUES (?, ?, ?, ?)", values)
+                db.execute("INSERT INTO items VALUES (?, ?, ?)", (row, r.id, meta))
             except sqlite3.IntegrityError:
                 raise ValueError(f"the id {r.id!r} is given twice") from None
             if r.thumbnail is not None:
                 db.execute("INSERT INTO thumbnails VALUES (?, ?)", (row, r.thumbnail))
+            line = f"[{json.dumps(r.id)}, {meta}, {json.dumps(r.source)}]\n".encode()
+            starts.append(starts[-1] + lines.write(line))
         db.execute("COMMIT")
-    return rows
+    np.save(folder / STARTS, np.frombuffer(starts, dtype=np.int64))
+    return len(starts) - 1
 
 
 class Items:
     """The records of a segment, looked up on disk. May be used from several threads."""
 
     def __init__(self, folder: Path) -> None:
-        self._path, self._lock = folder / FILE, Lock()
-        self._db = sqlite3.connect(
-            f"{self._path.resolve().as_uri()}?immutable=1", uri=True, check_same_thread=False
+        self._folder, self._lock = folder, Lock()
+        uri = f"{(folder / FILE).resolve().as_uri()}?immutable=1"
+        self._db = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        self._starts = mapped(folder / STARTS)
+        self._lines = (
+            np.memmap(folder / LINES, np.uint8, "r").data if len(self._starts) > 1 else b""
         )
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
@@ -92,19 +103,21 @@ class Items:
             found |= self._ask(f"SELECT id, row FROM items WHERE id IN ({marks})", some)
         return found
 
-    def records(self, rows: Sequence[int]) -> dict[int, Record]:
-        """row → record, without thumbnails."""
-        found: dict[int, Record] = {}
-        for start in range(0, len(rows), _AT_ONCE):
-            some = rows[start : start + _AT_ONCE]
-            marks = ", ".join("?" * len(some))
-            told = self._ask(f"SELECT * FROM items WHERE row IN ({marks})", some)
-            metas = json.loads(f"[{','.join(meta for _, _, meta, _ in told)}]")  # one call for all
-            found |= {
-                row: Record(id_, meta, None, source)
-                for (row, id_, _, source), meta in zip(told, metas, strict=True)
-            }
+    def told(self, rows: np.ndarray) -> list[tuple[str, dict[str, Any], str | None]]:
+        """Id, metadata and source of each row."""
+        starts, stops = self._starts[rows].tolist(), self._starts[rows + 1].tolist()
+        lines = [self._lines[a:b] for a, b in zip(starts, stops, strict=True)]
+        try:
+            found: list[Any] = json.loads(b"[%b]" % b",".join(lines))  # one call for all
+        except ValueError as error:
+            raise ValueError(
+                f"{self._folder / LINES}: damaged ({error}); restore the index or make it again"
+            ) from error
         return found
+
+    def records(self, rows: np.ndarray) -> list[Record]:
+        """Without thumbnails."""
+        return [Record(id_, meta, None, source) for id_, meta, source in self.told(rows)]
 
     def thumbnail(self, row: int) -> bytes | None:
         told = self._ask("SELECT jpeg FROM thumbnails WHERE row = ?", [row])
@@ -112,19 +125,17 @@ class Items:
 
     def all(self, thumbnails: bool = False) -> Iterator[tuple[int, Record]]:
         """Every (row, record), in order; thumbnails only if asked for."""
-        last = -1
-        jpeg = "jpeg" if thumbnails else "NULL"
-        while True:
-            told = self._ask(
-                f"SELECT row, id, meta, source, {jpeg} FROM items LEFT JOIN thumbnails USING (row) "
-                "WHERE row > ? ORDER BY row LIMIT 1000",
-                [last],
-            )
-            if not told:
-                return
-            for row, id_, meta, source, picture in told:
-                yield row, Record(id_, json.loads(meta), picture, source)
-            last = told[-1][0]
+        for rows in blocks(len(self._starts) - 1, 1000):
+            pictures: dict[int, bytes] = {}
+            if thumbnails:
+                told = self._ask(
+                    "SELECT row, jpeg FROM thumbnails WHERE row BETWEEN ? AND ?",
+                    [rows.start, rows.stop - 1],
+                )
+                pictures = dict(told)
+            here = range(rows.start, rows.stop)
+            for row, record in zip(here, self.records(np.array(here)), strict=True):
+                yield row, replace(record, thumbnail=pictures.get(row))
 
     def where(self, where: Where) -> np.ndarray:
         """The rows for which all conditions hold, in order."""
@@ -145,5 +156,5 @@ class Items:
                 return self._db.execute(text, [*values]).fetchall()
         except sqlite3.DatabaseError as error:
             raise ValueError(
-                f"{self._path}: damaged ({error}); restore the index or make it again"
+                f"{self._folder / FILE}: damaged ({error}); restore the index or make it again"
             ) from error

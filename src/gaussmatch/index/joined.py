@@ -28,7 +28,7 @@ class JoinedIndex:
             a, b = ((i.manifest.run, i.manifest.similarity) for i in (first, other))
             if a != b:
                 raise ValueError(
-                    f"{other.path} was made with another model than {first.path}: their scores "
+                    f"{other.place} was made with another model than {first.place}: their scores "
                     "cannot be compared"
                 )
         self.shards = list(shards)

@@ -34,7 +34,14 @@ MANIFEST, CALIBRATION, RUN, SEGMENTS, LOCK = (
     "segments",
     ".lock",
 )
-FORMAT = 1
+FORMAT = 2
+
+
+def known(gallery: str) -> Gallery:
+    """A clear error unless it is the name of a gallery."""
+    if gallery not in GALLERIES:
+        raise ValueError(f"no gallery {gallery!r}; choose {' or '.join(GALLERIES)}")
+    return gallery
 
 
 class IndexBusyError(OSError):

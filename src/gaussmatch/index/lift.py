@@ -6,13 +6,13 @@ For an inner product the gallery is therefore standardised with centre u and sca
     a·b = ((a − u)/s) · (b s) + u·b
 
 which changes no ranking, as u·b is one number for each query. For a squared distance both sides are
-moved by one vector. Before either, the means are moved to lie about zero where the similarity
-allows.
+moved by one vector and divided by one number, s in every coordinate. Before either, the means are
+moved to lie about zero where the similarity allows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,10 +66,11 @@ class Lift:
         some = some.to(torch.float64)
         shift = some.mean.mean(0) if similarity.shift_invariant else torch.zeros_like(some.mean[0])
         plain = Lift(similarity, gallery, shift, (), ())
-        lifted = plain._lift(some, query=False)
-        scales = [torch.ones_like(a[0]) for a in lifted]
-        if similarity.metric == "inner_product":
-            scales = [_nonzero(a.std(0, unbiased=False)) for a in lifted]
+        lifted = plain.lifted(some, query=False)
+        scales = [a.std(0, unbiased=False) for a in lifted]
+        if similarity.metric == "squared_l2":
+            scales = [s.square().mean().sqrt().expand_as(s).clone() for s in scales]
+        scales = [_nonzero(s) for s in scales]
         return Lift(similarity, gallery, shift, tuple(a.mean(0) for a in lifted), tuple(scales))
 
     @property
@@ -78,23 +79,20 @@ class Lift:
 
     def items(self, g: Gaussian) -> list[np.ndarray]:
         """One (n, W) float32 array for each lift."""
-        lifted = self._lift(g, query=False)
+        lifted = self.lifted(g, query=False)
         return [
             _float32((a - u) / s) for a, u, s in zip(lifted, self.centres, self.scales, strict=True)
         ]
 
-    def queries(self, g: Gaussian) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each lift the vectors (n, W), and u·b (n), to be added to an inner product."""
-        lifted = self._lift(g, query=True)
+    def ask(self, queries: Gaussian) -> Asked:
+        """Queries to these items."""
+        lifted = self.lifted(queries, query=True)
         both = zip(lifted, self.centres, self.scales, strict=True)
         if self.inner:
-            return [(_float32(b * s), (b @ u).numpy()) for b, u, s in both]
-        return [(_float32(b - u), np.zeros(len(b))) for b, u, _ in both]
-
-    def score(self, raw: np.ndarray, constant: np.ndarray) -> np.ndarray:
-        """What a search returned, as scores; −inf where it found nothing."""
-        found = torch.from_numpy(raw.astype(np.float64) + constant[:, None])
-        return self.similarity.from_raw(found).numpy()
+            vectors = [_float32(b * s) for b, _, s in both]
+        else:
+            vectors = [_float32((b - u) / s) for b, u, s in both]
+        return Asked(self.similarity, self.gallery, queries, self, lifted, vectors)
 
     def save(self, folder: Path) -> None:
         parts = {"shift": self.shift}
@@ -116,16 +114,58 @@ class Lift:
         )
         return Lift(similarity, gallery, held["shift"], centres, scales)
 
-    def _lift(self, g: Gaussian, *, query: bool) -> Lifted:
-        g = g.to(torch.float64)
-        g = Gaussian(g.mean - self.shift, g.log_var)
+    def lifted(self, g: Gaussian, *, query: bool) -> Lifted:
+        log_var = None if g.log_var is None else g.log_var.to(torch.float64)
+        g = Gaussian(g.mean - self.shift, log_var)  # the shift is float64
         as_image = (self.gallery == "images") != query
         return self.similarity.lift_images(g) if as_image else self.similarity.lift_captions(g)
 
 
-def blocks(total: int, size: int = 4096) -> Iterator[slice]:
-    for start in range(0, total, size):
-        yield slice(start, min(start + size, total))
+@dataclass(frozen=True)
+class Asked:
+    """Queries to the items of a segment, lifted once: to search with, and for exact scores.
+
+    Args:
+        lift: of the segment; ``None`` where the similarity has none, and nothing below it.
+        lifted: (n, W) in float64 for each lift.
+        vectors: (n, W) in float32 for each lift, for a structure to compare with its items.
+    """
+
+    similarity: Similarity
+    gallery: Gallery
+    queries: Gaussian
+    lift: Lift | None = None
+    lifted: Lifted = ()
+    vectors: Sequence[np.ndarray] = ()
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def rough(self, number: int, raw: np.ndarray) -> np.ndarray:
+        """What a search with ``vectors[number]`` found, (n, c), as scores."""
+        assert self.lift is not None
+        if self.lift.inner:
+            raw = raw + (self.lifted[number] @ self.lift.centres[number]).numpy()[:, None]
+        else:
+            raw = raw * np.float64(self.lift.scales[number][0]) ** 2
+        return self.similarity.from_raw(torch.from_numpy(raw)).numpy()
+
+    def scores(self, items: Gaussian, of: np.ndarray | None = None) -> np.ndarray:
+        """Exact scores (float64) of items, one for each, with query ``of`` of each; without ``of``
+        the items are equally many for each query, in the order of the queries."""
+        if self.lift is None:
+            count = len(items) // max(1, len(self))
+            of = np.repeat(np.arange(len(self)), count) if of is None else of
+            asked = self.queries[torch.from_numpy(of)].to(torch.float64)
+            return paired(self.similarity, self.gallery, items.to(torch.float64), asked).numpy()
+        lifted = self.lift.lifted(items, query=False)
+        if of is None:
+            lifted = tuple(a.view(len(self), -1, a.shape[-1]) for a in lifted)
+            asked_for = tuple(b[:, None] for b in self.lifted)
+        else:
+            asked_for = tuple(b[torch.from_numpy(of)] for b in self.lifted)
+        sides = (lifted, asked_for) if self.gallery == "images" else (asked_for, lifted)
+        return self.similarity.of_lifted(*sides).flatten().numpy()
 
 
 def _nonzero(scale: Tensor) -> Tensor:

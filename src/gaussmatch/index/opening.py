@@ -18,6 +18,10 @@ def place(text: str) -> Place:
     return text if text.startswith(MILVUS) else Path(text)
 
 
+def in_milvus(where: Place) -> bool:
+    return os.fspath(where).startswith(MILVUS)
+
+
 def open_index(where: Place) -> Index:
     """An index in a folder, or in Milvus (``milvus:demo.db``, ``milvus:http://host:19530``)."""
     return _kind(where).open(where)
@@ -39,7 +43,7 @@ def existing_index(where: Place) -> Index | None:
 
 
 def _kind(where: Place) -> type[Index]:
-    if not os.fspath(where).startswith(MILVUS):
+    if not in_milvus(where):
         return Index
     from gaussmatch.index.milvus import MilvusIndex
 

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 
 from gaussmatch.gaussian import Gaussian
+from gaussmatch.index.arrays import mapped
 from gaussmatch.index.exact import Flat, Scan
 from gaussmatch.index.graph import Compressed, Hnsw
 from gaussmatch.index.items import Items, Record, write_items
 from gaussmatch.index.layout import SEGMENTS, Gallery, Part, check_files, sync
 from gaussmatch.index.settings import Settings
-from gaussmatch.index.structure import Structure, Vectors
+from gaussmatch.index.structure import Content, Structure
 from gaussmatch.similarities import Similarity
 
 STRUCTURES: dict[str, type[Structure]] = {s.kind: s for s in (Flat, Scan, Hnsw, Compressed)}
@@ -42,15 +43,15 @@ class Segment:
         self._similarity, self.settings = similarity, settings
         self.path = folder / SEGMENTS / part.name
         self.items = Items(self.path)
-        self.mean = _mapped(self.path / "mean.npy", part.items)
+        self.mean = mapped(self.path / "mean.npy", part.items)
         self.log_var = self.uncertainty = None
         if "log_var.npy" in part.files:
-            self.log_var = _mapped(self.path / "log_var.npy", part.items)
-            self.uncertainty = _mapped(self.path / "uncertainty.npy", part.items)
+            self.log_var = mapped(self.path / "log_var.npy", part.items)
+            self.uncertainty = mapped(self.path / "uncertainty.npy", part.items)
         self.dead: np.ndarray | None = None
         if part.deleted is not None:
             self.dead = np.zeros(part.items, dtype=bool)
-            self.dead[_mapped(self.path.parent / part.deleted, part.dead)] = True
+            self.dead[mapped(self.path.parent / part.deleted, part.dead)] = True
 
     @property
     def similarity(self) -> Similarity:
@@ -61,14 +62,22 @@ class Segment:
         log_var = None if self.log_var is None else torch.from_numpy(np.array(self.log_var[rows]))
         return Gaussian(torch.from_numpy(np.array(self.mean[rows])), log_var)
 
+    @property
+    def content(self) -> Content:
+        return Content(
+            self.path,
+            self.similarity,
+            self.gallery,
+            self.settings,
+            self.part.items,
+            self.gaussians,
+        )
+
     @cached_property
     def structure(self) -> Structure:
         """Opened when first searched."""
-        vectors = Vectors(self.part.items, self.gaussians)
         try:
-            return STRUCTURES[self.part.structure](
-                self.path, self.similarity, self.gallery, vectors, self.settings
-            )
+            return STRUCTURES[self.part.structure](self.content)
         except (EOFError, KeyError, RuntimeError) as error:
             raise ValueError(
                 f"{self.path}: its {self.part.structure} structure cannot be read ({error}); "
@@ -78,8 +87,7 @@ class Segment:
     @cached_property
     def scan(self) -> Scan:
         """Every item, by the similarity itself: slow and sure."""
-        vectors = Vectors(self.part.items, self.gaussians)
-        return Scan(self.path, self.similarity, self.gallery, vectors, self.settings)
+        return Scan(self.content)
 
     def rows_of(self, ids: list[str]) -> dict[str, int]:
         """id → row, of items that are not deleted."""
@@ -145,7 +153,7 @@ def write_segment(
         )
 
     structure = STRUCTURES[wanted_structure(similarity, settings, total)]
-    structure.build(path, similarity, gallery, Vectors(total, read), settings)
+    structure.build(Content(path, similarity, gallery, settings, total, read))
     files = sorted(path.iterdir())
     for file in files:
         sync(file)
@@ -159,15 +167,3 @@ def _columns(g: Gaussian) -> dict[str, np.ndarray]:
         found["log_var"] = g.log_var.float().numpy()
         found["uncertainty"] = g.uncertainty().float().numpy()
     return found
-
-
-def _mapped(path: Path, rows: int) -> np.ndarray:
-    try:
-        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise ValueError(
-            f"{path}: not a whole array ({error}); restore the index or make it again"
-        ) from error
-    if len(array) != rows:
-        raise ValueError(f"{path}: {len(array)} rows, but {rows} were written")
-    return array.view(np.ndarray)  # indexing a memmap is slow

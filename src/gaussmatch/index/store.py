@@ -1,58 +1,48 @@
-"""Galleries of Gaussians on disk: create, open, add, delete, compact. Searching is ``Index``."""
+"""An index on disk that changes: create, add, delete, compact. Searching is ``Index``."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
 from gaussmatch.gaussian import Gaussian
+from gaussmatch.index.arrays import blocks
 from gaussmatch.index.calibrate import Calibration
+from gaussmatch.index.checks import check_finite, check_free, check_kind
 from gaussmatch.index.items import Record
 from gaussmatch.index.layout import (
     CALIBRATION,
     GALLERIES,
-    LOCK,
-    MANIFEST,
     RUN,
     SEGMENTS,
     Gallery,
     Manifest,
     Part,
+    known,
     sweep,
     sync,
     writing,
 )
-from gaussmatch.index.lift import blocks
+from gaussmatch.index.model_copy import copy_run
+from gaussmatch.index.opened import Opened
 from gaussmatch.index.segment import Segment, wanted_structure, write_segment
 from gaussmatch.index.settings import Settings
-from gaussmatch.run import Model, load
-from gaussmatch.similarities import Similarity
+from gaussmatch.run import load
 from gaussmatch.similarities import similarity as similarity_called
 
-RUN_FILES = ("recipe.yaml", "vocabulary.json", "model.safetensors")
 MOST_SEGMENTS = 16
 """More small segments than this in a gallery are joined when items are added."""
 
 
-class Store:
-    """What an index holds. Any number of processes may read it while one writes."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        self.manifest = Manifest.load(self.path)
-        self._segments: Mapping[Gallery, list[Segment]] = {}
-        self._open_segments()
-
-    # ---- make and open ----
+class Store(Opened):
+    """An index that one process at a time may change."""
 
     @classmethod
     def create(
@@ -74,114 +64,20 @@ class Store:
         folder, settings = Path(path), settings or Settings()
         if (run is None) == (similarity is None):
             raise ValueError("an index needs a run, or the name of a similarity, and not both")
-        _check_free(folder)
+        check_free(folder)
         model = None if run is None else load(run)
         used = model.matcher.similarity if model else similarity_called(str(similarity))
-        _check_kind(used, settings)
+        check_kind(used, settings)
         folder.mkdir(parents=True, exist_ok=True)
         with writing(folder):
-            _check_free(folder)
+            check_free(folder)
             for name in (RUN, SEGMENTS):
                 shutil.rmtree(folder / name, ignore_errors=True)
                 (folder / name).mkdir()
-            hashes = {} if run is None else _copy_run(Path(run), folder / RUN)
+            hashes = {} if run is None else copy_run(Path(run), folder / RUN)
             (calibration or Calibration()).save(folder / CALIBRATION)
             Manifest(used.name, asdict(settings), hashes).save(folder)
         return cls.open(folder)
-
-    @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
-        """An index on disk, memory-mapped: nothing is loaded until it is asked for."""
-        return cls(path)
-
-    def reload(self) -> bool:
-        """See what other processes have written since; whether there was anything."""
-        manifest = Manifest.load(self.path)
-        if manifest == self.manifest:
-            return False
-        self.manifest = manifest
-        self.__dict__.pop("calibration", None)
-        self._open_segments()
-        return True
-
-    @cached_property
-    def model(self) -> Model:
-        """The model that the index was made with."""
-        if not self.manifest.run:
-            raise ValueError(f"{self.path} holds bare Gaussians: it has no model to encode with")
-        for name, known in self.manifest.run.items():
-            if _sha256(self.path / RUN / name) != known:
-                raise ValueError(
-                    f"{self.path / RUN / name} is not the file that the index was made with; "
-                    "restore it or make the index again"
-                )
-        return load(self.path / RUN)
-
-    @cached_property
-    def similarity(self) -> Similarity:
-        if self.manifest.run:
-            return self.model.matcher.similarity
-        return similarity_called(self.manifest.similarity)
-
-    @property
-    def settings(self) -> Settings:
-        return Settings(**self.manifest.settings)
-
-    @cached_property
-    def calibration(self) -> Calibration:
-        return Calibration.load(self.path / CALIBRATION)
-
-    # ---- look ----
-
-    def size(self, gallery: Gallery = "images") -> int:
-        """Items in a gallery."""
-        return sum(part.live for part in self.manifest.galleries[_known(gallery)])
-
-    def __len__(self) -> int:
-        return sum(self.size(gallery) for gallery in GALLERIES)
-
-    def __contains__(self, id: str) -> bool:
-        return any(self._find(id, gallery) for gallery in GALLERIES)
-
-    def records(self, gallery: Gallery = "images") -> Iterator[Record]:
-        """All items of a gallery, without thumbnails."""
-        for segment in self.segments(gallery):
-            for row, record in segment.items.all():
-                if segment.dead is None or not segment.dead[row]:
-                    yield record
-
-    def get(self, id: str, gallery: Gallery = "images") -> Record:
-        """One item, with its thumbnail."""
-        segment, row = self._found(id, gallery)
-        record = segment.items.records([row])[row]
-        return replace(record, thumbnail=segment.items.thumbnail(row))
-
-    def gaussian(self, id: str, gallery: Gallery = "images") -> Gaussian:
-        """The Gaussian of one item, as a batch of one."""
-        segment, row = self._found(id, gallery)
-        return segment.gaussians(np.array([row]))
-
-    def some(self, most: int, gallery: Gallery = "images") -> tuple[list[Record], Gaussian | None]:
-        """At most so many items of a gallery, evenly spread, with their Gaussians."""
-        held = [(s, row) for s in self.segments(gallery) for row in (s.live_rows(),)]
-        total = sum(len(rows) for _, rows in held)
-        chosen = np.unique(np.linspace(0, total - 1, min(most, total)).astype(np.int64))
-        records: list[Record] = []
-        parts: list[Gaussian] = []
-        start = 0
-        for segment, live in held:
-            here = live[chosen[(chosen >= start) & (chosen < start + len(live))] - start]
-            start += len(live)
-            if len(here):
-                told = segment.items.records(here.tolist())
-                records += [told[row] for row in here.tolist()]
-                parts.append(segment.gaussians(here))
-        return records, Gaussian.cat(parts) if parts else None
-
-    def segments(self, gallery: Gallery) -> list[Segment]:
-        return self._segments[_known(gallery)]
-
-    # ---- change ----
 
     def add(
         self,
@@ -202,10 +98,10 @@ class Store:
             raise ValueError(f"{len(gaussians)} Gaussians, but {len(records)} records")
         if not records:
             return
-        _check_finite(gaussians, records)
+        check_finite(gaussians, records)
         with self._changing():
             form = self._check_form(gaussians)
-            parts = list(self.manifest.galleries[_known(gallery)])
+            parts = list(self.manifest.galleries[known(gallery)])
             there = self._rows_of([r.id for r in records], gallery)
             if there and not replace:
                 first = next(iter(next(iter(there.values()))))
@@ -251,7 +147,7 @@ class Store:
 
     def set_settings(self, settings: Settings) -> None:
         """Search it another way. Segments follow when they are next written (``compact``)."""
-        _check_kind(self.similarity, settings)
+        check_kind(self.similarity, settings)
         with self._changing():
             self.manifest = replace(self.manifest, settings=asdict(settings)).save(self.path)
 
@@ -327,23 +223,6 @@ class Store:
             changed.append(part)
         return changed
 
-    def _rows_of(self, ids: Sequence[str], gallery: Gallery) -> dict[str, dict[str, int]]:
-        found = {s.part.name: s.rows_of(list(ids)) for s in self.segments(gallery)}
-        return {name: rows for name, rows in found.items() if rows}
-
-    def _find(self, id: str, gallery: Gallery) -> tuple[Segment, int] | None:
-        for segment in self.segments(gallery):
-            row = segment.rows_of([id]).get(id)
-            if row is not None:
-                return segment, row
-        return None
-
-    def _found(self, id: str, gallery: Gallery) -> tuple[Segment, int]:
-        found = self._find(id, gallery)
-        if found is None:
-            raise ValueError(f"no item {id!r} among the {gallery} of {self.path}")
-        return found
-
     def _check_form(self, g: Gaussian) -> dict[str, int]:
         form = {"dim": g.dim, "variances": 0 if g.log_var is None else g.log_var.shape[-1]}
         known = self.manifest.form
@@ -352,36 +231,6 @@ class Store:
         if self.similarity.needs_variance and g.is_point:
             raise ValueError(f"{self.similarity.name} compares distributions; these are points")
         return form
-
-    def _open_segments(self) -> None:
-        """Open what is new; keep what is open already. If a writer was faster, look again."""
-        while True:
-            manifest = self.manifest
-            held = {s.part: s for parts in self._segments.values() for s in parts}
-            try:
-                self._segments = {
-                    name: [held.get(p) or self._segment(name, p) for p in manifest.galleries[name]]
-                    for name in GALLERIES
-                }
-                return
-            except FileNotFoundError as error:
-                self.manifest = Manifest.load(self.path)
-                if self.manifest == manifest:
-                    raise ValueError(
-                        f"{error.filename}: missing; the index is damaged, restore it or make it "
-                        "again"
-                    ) from error
-
-    def _segment(self, gallery: Gallery, part: Part) -> Segment:
-        return Segment(self.path, part, gallery, lambda: self.similarity, self.settings)
-
-
-def same_run(store: Store, run: Path) -> None:
-    """A clear error unless an index was made with this run."""
-    if dict(store.manifest.run) != {name: _sha256(run / name) for name in RUN_FILES}:
-        raise ValueError(
-            f"{store.path} was made with another model than {run}: choose another folder"
-        )
 
 
 def _live_gaussians(segments: Sequence[Segment]) -> Iterator[Gaussian]:
@@ -396,52 +245,3 @@ def _live_records(segments: Sequence[Segment]) -> Iterator[Record]:
         for row, record in segment.items.all(thumbnails=True):
             if segment.dead is None or not segment.dead[row]:
                 yield record
-
-
-def _check_free(folder: Path) -> None:
-    if (folder / MANIFEST).exists():
-        raise FileExistsError(f"{folder} is an index already; add to it, or choose another folder")
-    if folder.exists():
-        ours = {RUN, SEGMENTS, LOCK, CALIBRATION}  # of a writer that was killed
-        strange = [p.name for p in folder.iterdir() if p.name not in ours and p.name[:1] != "."]
-        if strange:
-            raise FileExistsError(f"{folder} is not empty ({strange[0]}); choose another folder")
-
-
-def _check_kind(similarity: Similarity, settings: Settings) -> None:
-    if similarity.several:
-        raise ValueError(
-            f"an index holds one Gaussian for each item, and with {similarity.name} an item has "
-            f"several embeddings: {similarity.no_lift}"
-        )
-    if settings.kind != "flat" and similarity.no_lift is not None:
-        raise ValueError(
-            f"{similarity.name} is no product or distance of vectors, so an index of kind "
-            f"{settings.kind!r} cannot hold it; use kind 'flat', which looks at every item"
-        )
-
-
-def _check_finite(g: Gaussian, records: Sequence[Record]) -> None:
-    for values in (g.mean, g.log_var):
-        if values is not None and not values.isfinite().all():
-            at = int((~values.isfinite()).any(-1).nonzero()[0])
-            raise ValueError(f"the embedding of {records[at].id!r} holds a NaN or infinity")
-
-
-def _known(gallery: str) -> Gallery:
-    if gallery not in GALLERIES:
-        raise ValueError(f"no gallery {gallery!r}; choose {' or '.join(GALLERIES)}")
-    return gallery
-
-
-def _copy_run(run: Path, target: Path) -> dict[str, str]:
-    for name in RUN_FILES:
-        shutil.copyfile(run / name, target / name)
-        sync(target / name)
-    sync(target)
-    return {name: _sha256(target / name) for name in RUN_FILES}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,8 +1,8 @@
 """The contract of every search structure: which items of a segment may be the best ones?
 
 A structure answers with candidates and their approximate scores; whoever asked scores them again
-with the similarity itself (``segment.best``). So no structure has a formula of its own, and a
-coarse one costs recall, never a wrong score.
+with the similarity itself (``best``). So no structure has a formula of its own, and a coarse one
+costs recall, never a wrong score.
 """
 
 from __future__ import annotations
@@ -17,14 +17,25 @@ import numpy as np
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.layout import Gallery
+from gaussmatch.index.lift import Asked
 from gaussmatch.index.settings import Settings
 from gaussmatch.similarities import Similarity
 
 
 @dataclass(frozen=True)
-class Vectors:
-    """The Gaussians of a segment, read from disk when asked for."""
+class Content:
+    """What a structure is built from, and later opened with.
 
+    Args:
+        folder: of the segment; the structure's files are in it.
+        items: how many there are.
+        read: the Gaussians of some rows, from disk.
+    """
+
+    folder: Path
+    similarity: Similarity
+    gallery: Gallery
+    settings: Settings
     items: int
     read: Callable[[slice | np.ndarray], Gaussian]
 
@@ -57,30 +68,18 @@ class Structure(ABC):
 
     @classmethod
     @abstractmethod
-    def build(
-        cls,
-        folder: Path,
-        similarity: Similarity,
-        gallery: Gallery,
-        vectors: Vectors,
-        settings: Settings,
-    ) -> None:
+    def build(cls, content: Content) -> None:
         """Write the files that ``__init__`` opens."""
 
     @abstractmethod
-    def __init__(
-        self,
-        folder: Path,
-        similarity: Similarity,
-        gallery: Gallery,
-        vectors: Vectors,
-        settings: Settings,
-    ) -> None: ...
+    def __init__(self, content: Content) -> None: ...
 
     @abstractmethod
-    def candidates(
-        self, queries: Gaussian, count: int, allowed: np.ndarray | None = None
-    ) -> Candidates:
+    def ask(self, queries: Gaussian) -> Asked:
+        """Queries in the form that ``candidates`` takes."""
+
+    @abstractmethod
+    def candidates(self, asked: Asked, count: int, allowed: np.ndarray | None = None) -> Candidates:
         """At least ``count`` rows for each query, where there are so many.
 
         Args:
@@ -95,14 +94,18 @@ def merge(found: list[tuple[np.ndarray, np.ndarray]], whole: bool) -> Candidates
         found: (rows, scores) of each search, best first, −1 and −inf where there are no more.
         whole: whether each search saw every allowed row.
     """
-    worst = np.stack([scores[:, -1] for _, scores in found]).max(0)
-    bound = np.full_like(worst, -np.inf) if whole else worst
-    rows = np.concatenate([rows for rows, _ in found], 1)
-    scores = np.concatenate([scores for _, scores in found], 1)
-    if len(found) > 1:
+    if len(found) == 1:
+        rows, scores = found[0]
+        worst = scores[:, -1]
+    else:
+        worst = np.stack([scores[:, -1] for _, scores in found]).max(0)
+        rows = np.concatenate([rows for rows, _ in found], 1)
+        scores = np.concatenate([scores for _, scores in found], 1)
         order = np.lexsort((-scores, rows), axis=1)
         rows, scores = np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
         again = np.zeros_like(rows, dtype=bool)
         again[:, 1:] = rows[:, 1:] == rows[:, :-1]
         rows, scores = np.where(again, -1, rows), np.where(again, -np.inf, scores)
-    return Candidates(rows, np.where(rows < 0, -np.inf, scores), bound)
+    bound = np.full_like(worst, -np.inf) if whole else worst
+    lost = rows < 0
+    return Candidates(rows, np.where(lost, -np.inf, scores) if lost.any() else scores, bound)

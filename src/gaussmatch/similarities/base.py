@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import ClassVar, Literal
 
 import torch
@@ -84,24 +85,28 @@ class Similarity(ABC):
         """Score of image k with caption k, for each k."""
         images, captions = self.prepare(images, captions, paired=True)
         dtype = wide(images)
-        scores = [
-            self.from_raw(
-                (a * b).sum(-1) if self.metric == "inner_product" else (a - b).square().sum(-1)
-            )
-            for a, b in self._both(images.to(dtype), captions.to(dtype))
-        ]
-        return torch.stack(scores).amax(0).to(_result(images))
+        lifted = self.lift_images(images.to(dtype)), self.lift_captions(captions.to(dtype))
+        return self.of_lifted(*lifted).to(_result(images))
 
-    def _both(self, images: Gaussian, captions: Gaussian) -> zip[tuple[Tensor, Tensor]]:
-        return zip(self.lift_images(images), self.lift_captions(captions), strict=True)
+    def of_lifted(self, images: Lifted, captions: Lifted) -> Tensor:
+        """Scores of sides that are lifted already, (..., W) each; other dimensions broadcast."""
+        return self._best(
+            (a * b).sum(-1) if self.metric == "inner_product" else (a - b).square().sum(-1)
+            for a, b in zip(images, captions, strict=True)
+        )
 
     def _block(self, images: Lifted, captions: Lifted) -> Tensor:
-        scores = []
-        for a, b in zip(images, captions, strict=True):
-            raw = a @ b.T
-            if self.metric == "squared_l2":
-                raw = a.square().sum(-1)[:, None] + b.square().sum(-1)[None] - 2 * raw
-            scores.append(self.from_raw(raw))
+        return self._best(self._all_raw(a, b) for a, b in zip(images, captions, strict=True))
+
+    def _all_raw(self, a: Tensor, b: Tensor) -> Tensor:
+        raw = a @ b.T
+        if self.metric == "squared_l2":
+            raw = a.square().sum(-1)[:, None] + b.square().sum(-1)[None] - 2 * raw
+        return raw
+
+    def _best(self, raw: Iterable[Tensor]) -> Tensor:
+        """The score from what each lift gave."""
+        scores = [self.from_raw(r) for r in raw]
         return scores[0] if len(scores) == 1 else torch.stack(scores).amax(0)
 
     def prepare(

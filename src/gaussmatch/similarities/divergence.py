@@ -62,13 +62,13 @@ def _divergent(g: Gaussian) -> Tensor:
     second = g.variance + g.mean.square()  # E[x²] in each dimension
     if g.is_spherical:
         second = second.sum(-1, keepdim=True)
-    half_log_det = 0.5 * g.uncertainty()[:, None]
+    half_log_det = 0.5 * g.uncertainty().unsqueeze(-1)
     return torch.cat([second, g.mean, half_log_det, torch.ones_like(half_log_det)], -1)
 
 
 def _reference(g: Gaussian) -> Tensor:
     """q of KL(p ‖ q) as a vector: [−½/σ², μ/σ², 1, −½(Σμ²/σ² + ln det Σ − D)]."""
-    precision = 1 / g.variance
+    precision = g.variance.reciprocal()
     scaled = g.mean * precision
-    constant = -0.5 * ((g.mean * scaled).sum(-1) + g.uncertainty() - g.dim)[:, None]
+    constant = -0.5 * ((g.mean * scaled).sum(-1) + g.uncertainty() - g.dim).unsqueeze(-1)
     return torch.cat([-0.5 * precision, scaled, torch.ones_like(constant), constant], -1)

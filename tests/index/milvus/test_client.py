@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gaussmatch.index.milvus import Address
 from gaussmatch.index.milvus import client as client_module
-from gaussmatch.index.milvus.client import ATTEMPTS, LONGEST_WAIT, Client, connect
+from gaussmatch.index.milvus.client import (
+    ATTEMPTS,
+    LONGEST_WAIT,
+    Client,
+    MilvusError,
+    connect,
+)
 
 pymilvus = pytest.importorskip("pymilvus")
 import grpc  # noqa: E402
@@ -39,6 +47,7 @@ class Failing:
 
 TRANSIENT = [
     MilvusException(8, "rate limit"),
+    MilvusException(2, "Fail connecting to server"),  # what a server that went away gives
     MilvusException(grpc.StatusCode.UNAVAILABLE, "server away"),
     MilvusException(1, "later", retriable=True),
     MilvusUnavailableException(message="away"),
@@ -65,7 +74,8 @@ def test_transient_failures_are_tried_again(error: Exception) -> None:
 )
 def test_other_failures_are_told_at_once(error: Exception) -> None:
     fake = Failing(error, times=1)
-    with pytest.raises(type(error)):
+    told = MilvusError if isinstance(error, MilvusException) else type(error)
+    with pytest.raises(told, match="bad parameter" if told is MilvusError else None):
         Client(fake, lambda _: pytest.fail("waited"))("upsert")
     assert fake.calls == 1
 
@@ -84,6 +94,11 @@ def test_it_gives_up_with_one_clear_line() -> None:
     [
         ("milvus:demo.db", Address("demo.db")),
         ("milvus:/a b/demo.db#photos_2", Address("/a b/demo.db", "photos_2")),
+        ("milvus:demo.db?mmap=false#p", Address("demo.db", "p", mmap=False)),
+        (
+            "milvus:http://h:1?consistency=Session&mmap=false",
+            Address("http://h:1", consistency="Session", mmap=False),
+        ),
         (
             "milvus:https://h:19530?consistency=Eventually#x",
             Address("https://h:19530", "x", "Eventually"),
@@ -103,6 +118,7 @@ def test_addresses(text: str, expected: Address) -> None:
         ("milvus:demo.db#a-b", "letters, digits and _"),
         ("milvus:demo.db?consistency=weak", "choose Strong"),
         ("milvus:demo.db?level=x", "no option 'level'"),
+        ("milvus:demo.db?mmap=yes", "mmap is true or false, not 'yes'"),
         ("milvus:http://root:secret@h:19530", "MILVUS_TOKEN"),
     ],
 )
@@ -110,6 +126,29 @@ def test_bad_addresses(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message) as told:
         Address.of(text)
     assert "secret" not in str(told.value)
+
+
+def test_a_file_is_not_made_by_looking(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        connect(Address.of(f"milvus:{tmp_path}/x.db"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_in_use_by_another_process(tmp_path: Path, capfd: Any) -> None:
+    pytest.importorskip("milvus_lite")
+    file = tmp_path / "x.db"
+    hold = (
+        "import sys; from milvus_lite.db import MilvusLite; db = MilvusLite(sys.argv[1]); "
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", hold, file], stdin=pipe, stdout=pipe) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(ConnectionError, match="is another process using it"):
+            connect(Address.of(f"milvus:{file}"))
+        other.kill()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

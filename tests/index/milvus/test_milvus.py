@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import torch
 from index.contract import LIFTED
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Hits, Index, Record, Settings
+from gaussmatch.index import GALLERIES, Calibration, Hits, Index, Record, Settings, merge
 from gaussmatch.index.lift import Lift
 from gaussmatch.index.milvus import MilvusIndex
 from gaussmatch.index.milvus import gallery as gallery_module
@@ -46,7 +47,7 @@ def _database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     file = tmp_path_factory.mktemp("milvus") / "test.db"
     keeper = create_index(f"milvus:{file}#keeper", similarity="cosine")
     yield f"milvus:{file}"
-    keeper.close()  # type: ignore[attr-defined]
+    keeper.close()
 
 
 @pytest.fixture
@@ -180,7 +181,7 @@ def test_add_delete_replace_and_look(make: Make, database: str) -> None:
     again = open_index(str(index.address))
     assert again.info()["images"] == 7
     assert again.info()["source"] == {"folder": "x"}
-    again.close()  # type: ignore[attr-defined]
+    again.close()
 
 
 def test_a_second_opening_sees_the_first_items(make: Make) -> None:
@@ -240,6 +241,30 @@ def test_compact_standardises_on_more_items(make: Make) -> None:
     assert index.info()["collections"]["images"] == after
 
 
+def test_an_open_index_sees_what_another_process_made_of_it(make: Make) -> None:
+    """A service goes on while somebody compacts."""
+    index, _ = make("kl")
+    g = gaussians(20)
+    index.add(g, records(20))
+    other = MilvusIndex(str(index.address))
+    before = other.search(g[:2], 3)
+    assert not other.reload()
+    for kind in ("hnsw", "flat", "hnsw", "flat"):
+        index.set_settings(replace(index.settings, kind=kind))  # a new collection
+        if kind == "hnsw":
+            same(other.search(g[:2], 3), before)
+        else:
+            assert other.get("a3").thumbnail == b"jpeg3"
+    index.set_settings(replace(index.settings, kind="hnsw"))
+    assert other.size() == 20
+    calibration = Calibration(about={"items": 7})
+    assert not other.calibration.about
+    index.set_calibration(calibration)
+    assert other.reload()
+    assert other.calibration == calibration
+    other.close()
+
+
 def test_a_name_is_taken_once_and_absence_is_told(make: Make, database: str) -> None:
     index, _ = make("kl")
     with pytest.raises(FileExistsError, match="is an index already"):
@@ -256,6 +281,111 @@ def test_a_similarity_without_a_lift_is_refused(
     monkeypatch.setattr(SIMILARITIES["kl"], "no_lift", "it is the best of many")
     with pytest.raises(ValueError, match="kl cannot be kept in Milvus: it is the best of many"):
         create_index(f"{database}#none", similarity="kl")
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+def test_what_only_a_shortlist_needs_is_mapped_from_disk(
+    database: str, monkeypatch: pytest.MonkeyPatch, mmap: bool
+) -> None:
+    """As it goes to the server; milvus-lite takes it and does nothing with it."""
+    from pymilvus.client.prepare import Prepare
+
+    sent = []
+    send = Prepare.get_schema_from_collection_schema.__func__  # type: ignore[attr-defined]
+
+    def seen(cls: type, name: str, fields: object, **more: object) -> object:
+        sent.append(send(cls, name, fields, **more))
+        return sent[-1]
+
+    monkeypatch.setattr(Prepare, "get_schema_from_collection_schema", classmethod(seen))
+    option = "" if mmap else "?mmap=false"
+    index = create_index(f"{database}{option}#mapped_{mmap}", similarity="kl")
+    index.add(gaussians(3), records(3))
+    index.close()
+    told = {
+        field.name: pair.value
+        for field in sent[-1].fields
+        for pair in field.type_params
+        if pair.key == "mmap.enabled"
+    }
+    assert told == dict.fromkeys(("gaussian", "record", "thumbnail"), "true" if mmap else "false")
+
+
+def held(index: Index) -> dict[tuple[str, str], tuple[Record, bytes, bytes]]:
+    """Every item with its thumbnail, and the bits of its Gaussian."""
+    found = {}
+    for gallery in GALLERIES:
+        for g, some in index.blocks(gallery):
+            assert g.log_var is not None
+            for n, record in enumerate(some):
+                bits = g.mean[n].numpy().tobytes(), g.log_var[n].numpy().tobytes()
+                found[gallery, record.id] = (record, *bits)
+    return found
+
+
+def test_merge_into_milvus_and_back(make: Make, database: str, tmp_path: Path) -> None:
+    """Folder and Milvus → Milvus → folder: nothing is lost, all is found as before."""
+    there, here = make("kl")
+    g, queries = gaussians(50), gaussians(3)
+    there.add(g[:20], records(20))
+    there.delete(["a3"])
+    here.add(g[20:], records(30, start=20))
+    here.delete(["a25"])
+    here.add(g[:5], records(5), "captions")
+    calibration = Calibration(about={"items": 7})
+    here.set_calibration(calibration)
+    here.note_source({"folder": "x"})
+    name = f"{database}#merged"
+    merged = merge(name, [str(there.address), here.path], progress=False)
+    assert held(merged) == held(there) | held(here)
+    assert merged.calibration == calibration  # of the first that has one
+    assert not merged.manifest.source  # the photos of one part only
+    back = merge(tmp_path / "back", [name], settings=Settings(kind="hnsw"), progress=False)
+    assert held(back) == held(merged)
+    assert back.settings.kind == "hnsw"
+    same(merged.search(queries, 60), back.search(queries, 60))
+    merged.close()
+    with pytest.raises(FileExistsError, match="merged is an index already; choose another name"):
+        merge(name, [here.path], progress=False)
+    copy = merge(f"{database}#copy", [here.path], progress=False)
+    assert copy.manifest.source == {"folder": "x"}  # so that it can be updated
+    copy.close()
+
+
+def test_what_a_merge_refuses_or_a_kill_leaves_is_not_in_the_way(
+    make: Make, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = make("kl")
+    for index in (there, here):
+        index.add(gaussians(4), records(4))
+    name = f"{database}#refused"
+    with pytest.raises(ValueError, match="'a0' is in the index already"):
+        merge(name, [here.path, str(there.address)], progress=False)
+    with pytest.raises(FileNotFoundError, match="no index of this name"):
+        open_index(name)
+    add = MilvusIndex.add
+
+    def killed(self: MilvusIndex, *given: object, **more: object) -> None:
+        add(self, *given, **more)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MilvusIndex, "add", killed)
+        with pytest.raises(KeyboardInterrupt):
+            merge(name, [here.path, str(there.address)], replace=True, progress=False)
+    left = open_index(name)
+    assert left.size() == 4
+    assert left.info()["source"] == {"merging": [str(here.path), str(there.address)]}
+    left.close()
+    merged = merge(name, [here.path, str(there.address)], replace=True, progress=False)
+    assert held(merged) == held(there)  # the later takes the place
+    assert isinstance(merged, MilvusIndex)
+    merged.drop()
+    with pytest.raises(FileNotFoundError, match="no index of this name"):
+        open_index(name)
+    other, _ = make("wasserstein")
+    with pytest.raises(ValueError, match=f"{other.address} was made with another model"):
+        merge(name, [here.path, str(other.address)])
 
 
 def test_upserts_are_of_moderate_size() -> None:

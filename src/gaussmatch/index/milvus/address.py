@@ -12,16 +12,17 @@ LEVELS = ("Strong", "Session", "Bounded", "Eventually")
 
 @dataclass(frozen=True)
 class Address:
-    """``milvus:URI[?consistency=LEVEL][#NAME]``.
+    """``milvus:URI[?consistency=LEVEL&mmap=false][#NAME]``.
 
     Args:
         uri: what pymilvus connects to: a file that ends in .db, or http(s)://host:port.
         name: of the index; its collections are called after it.
         consistency: how fresh an answer must be. ``Strong`` sees every change that was finished
             before the question; ``Bounded`` may miss the last seconds and answers sooner.
+        mmap: whether a collection that is made leaves on disk what is read for a shortlist only.
 
     >>> Address.of("milvus:http://db:19530?consistency=Bounded#photos")
-    Address(uri='http://db:19530', name='photos', consistency='Bounded')
+    Address(uri='http://db:19530', name='photos', consistency='Bounded', mmap=True)
     >>> str(Address.of("milvus:demo.db"))
     'milvus:demo.db'
     """
@@ -29,6 +30,7 @@ class Address:
     uri: str
     name: str = "gaussmatch"
     consistency: str = "Strong"
+    mmap: bool = True
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,99}", self.name):
@@ -47,9 +49,12 @@ class Address:
         rest, _, name = text.removeprefix(PREFIX).partition("#")
         uri, _, query = rest.partition("?")
         options = dict(parse_qsl(query, keep_blank_values=True))
-        strange = sorted(set(options) - {"consistency"})
+        strange = sorted(set(options) - {"consistency", "mmap"})
         if strange:
-            raise ValueError(f"{text}: no option {strange[0]!r}; there is consistency")
+            raise ValueError(f"{text}: no option {strange[0]!r}; there are consistency and mmap")
+        mmap = options.get("mmap", "true")
+        if mmap not in ("true", "false"):
+            raise ValueError(f"{text}: mmap is true or false, not {mmap!r}")
         if not uri.startswith(("http://", "https://")) and not uri.endswith(".db"):
             raise ValueError(
                 f"{text}: give a file that ends in .db (milvus:demo.db) or a server "
@@ -60,12 +65,15 @@ class Address:
                 "a password does not belong in an address, which is printed and logged; set "
                 "MILVUS_TOKEN to user:password or to an API key"
             )
-        return Address(uri, name or "gaussmatch", options.get("consistency", "Strong"))
+        level = options.get("consistency", "Strong")
+        return Address(uri, name or "gaussmatch", level, mmap == "true")
 
     @property
     def remote(self) -> bool:
         return self.uri.startswith(("http://", "https://"))
 
     def __str__(self) -> str:
-        level = "" if self.consistency == "Strong" else f"?consistency={self.consistency}"
-        return f"{PREFIX}{self.uri}{level}" + (f"#{self.name}" if self.name != "gaussmatch" else "")
+        options = [] if self.consistency == "Strong" else [f"consistency={self.consistency}"]
+        options += [] if self.mmap else ["mmap=false"]
+        query = f"?{'&'.join(options)}" if options else ""
+        return f"{PREFIX}{self.uri}{query}" + (f"#{self.name}" if self.name != "gaussmatch" else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import time
@@ -16,7 +17,17 @@ FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
 """Seconds; each wait is twice the one before, less a random part so that clients spread."""
 
 TRANSIENT = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED")
-RATE_LIMIT = 8
+AWAY, RATE_LIMIT, NO_COLLECTION, NOT_LOADED = 2, 8, 100, 101
+"""Codes: no connection (any more); too much at once; a collection that is not there, or is there
+but not in memory."""
+
+
+class MilvusError(OSError):
+    """Milvus refuses what it was asked."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 def pymilvus() -> Any:
@@ -34,20 +45,42 @@ _open: Counter[str] = Counter()
 """How many clients of this process use each embedded file."""
 
 
-def connect(address: Address) -> Client:
+def connect(address: Address, make: bool = False) -> Client:
     """A client of the server; the token comes from MILVUS_TOKEN. Embedded files need no server:
-    milvus-lite runs in this process until its last client is closed."""
+    milvus-lite runs in this process until its last client is closed.
+
+    Args:
+        make: whether an embedded file may be made.
+    """
     library = pymilvus()
+    _hush()
+    if not address.remote and not make and not os.path.exists(address.uri):
+        raise FileNotFoundError(
+            f"{address}: there is no such file; make an index with 'gaussmatch index'"
+        )
     try:
         raw = library.MilvusClient(address.uri, token=os.environ.get("MILVUS_TOKEN", ""))
     except (library.MilvusException, RuntimeError) as error:
         why = getattr(error, "message", error)
+        if not address.remote and os.path.exists(address.uri):
+            raise ConnectionError(
+                f"{address}: cannot be opened ({why}); is another process using it? An embedded "
+                "file is for one process at a time, several need a server"
+            ) from error
         raise ConnectionError(f"{address}: cannot connect ({why})") from error
     if address.remote:
         return Client(raw)
     file = os.path.abspath(address.uri)
     _open[file] += 1
     return Client(raw, at_close=lambda: _release(file))
+
+
+def _hush() -> None:
+    """The libraries print a traceback of every failed call, also of one that is tried again or
+    told in a line of our own."""
+    if not os.environ.get("GAUSSMATCH_DEBUG"):
+        for name in ("pymilvus", "pymilvus.milvus_client", "milvus_lite"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _release(file: str) -> None:
@@ -71,12 +104,26 @@ class Client:
         self._client, self._sleep, self._at_close = client, sleep, at_close
 
     def __call__(self, name: str, *args: Any, **options: Any) -> Any:
+        call = getattr(self._client, name)
+        try:
+            return self.repeat(name, call, *args, **options)
+        except MilvusError as error:
+            if error.code != NOT_LOADED:
+                raise
+        self("load_collection", args[0])  # the server was started again, or somebody released it
+        return self.repeat(name, call, *args, **options)
+
+    def repeat(self, name: str, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Call until it succeeds, fails for good or has failed too often."""
         wait = FIRST_WAIT
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return getattr(self._client, name)(*args, **options)
+                return call(*args, **options)
             except Exception as error:
                 if not is_transient(error):
+                    if isinstance(error, pymilvus().MilvusException):
+                        why = f"Milvus refuses {name}: {_reason(error)}"
+                        raise MilvusError(why, error.code) from error
                     raise
                 if attempt == ATTEMPTS:
                     raise ConnectionError(
@@ -103,7 +150,7 @@ def is_transient(error: Exception) -> bool:
         return True
     if type(error).__name__ in ("ConnectError", "MilvusUnavailableException"):
         return True
-    return code == RATE_LIMIT or bool(getattr(error, "_retriable", False))
+    return code in (AWAY, RATE_LIMIT) or bool(getattr(error, "_retriable", False))
 
 
 def _reason(error: Exception) -> str:

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index.items import Record
 from gaussmatch.index.layout import Gallery, Part
-from gaussmatch.index.lift import Lift, scores
+from gaussmatch.index.lift import Asked, Lift, scores
 from gaussmatch.index.milvus import rows as coding
 from gaussmatch.index.milvus.client import Client
 from gaussmatch.index.settings import Settings
@@ -62,7 +61,7 @@ class Collection:
             consistency_level="Strong",
         )
         try:
-            while some := cursor.next():
+            while some := self.client.repeat("query", cursor.next):
                 yield [dict(row) for row in some]
         finally:
             cursor.close()
@@ -107,17 +106,19 @@ class Seen:
     def gaussians(self, rows: np.ndarray) -> Gaussian:
         return coding.gaussian([self._rows[r] for r in rows.tolist()], self.collection.form)
 
-    def records(self, rows: Sequence[int]) -> dict[int, Record]:
-        return {r: coding.record(self._rows[r]) for r in rows}
+    def told(self, rows: np.ndarray) -> list[tuple[str, Any, str | None]]:
+        found = [coding.record(self._rows[r]) for r in rows.tolist()]
+        return [(r.id, r.meta, r.source) for r in found]
 
-    def candidates(
-        self, queries: Gaussian, count: int, allowed: np.ndarray | None = None
-    ) -> Candidates:
+    def ask(self, queries: Gaussian) -> Asked:
+        return self.collection.lift.ask(queries)
+
+    def candidates(self, asked: Asked, count: int, allowed: np.ndarray | None = None) -> Candidates:
         """The best of each lift, as Milvus finds them."""
         c = self.collection
         count = min(count, MOST, self.part.items)
         found = []
-        for number, (vectors, constant) in enumerate(c.lift.queries(queries)):
+        for number, vectors in enumerate(asked.vectors):
             told = c.client(
                 "search",
                 c.name,
@@ -129,12 +130,12 @@ class Seen:
                 output_fields=c.wanted(),
                 consistency_level=c.consistency,
             )
-            rows = np.full((len(queries), count), -1)
-            raw = np.full((len(queries), count), -np.inf if c.lift.inner else np.inf)
+            rows = np.full((len(asked), count), -1)
+            raw = np.full((len(asked), count), -np.inf if c.lift.inner else np.inf)
             for q, hits in enumerate(told):
                 rows[q, : len(hits)] = [self.meet(_entity(hit)) for hit in hits]
                 raw[q, : len(hits)] = [hit["distance"] for hit in hits]
-            found.append((rows, c.lift.score(raw, constant)))
+            found.append((rows, asked.rough(number, raw)))
         return merge(found, whole=count >= self.part.items)
 
     def meet(self, row: dict[str, Any]) -> int:
@@ -151,19 +152,17 @@ class Scan:
     def __init__(self, seen: Seen) -> None:
         self.seen = seen
 
-    def candidates(
-        self, queries: Gaussian, count: int, allowed: np.ndarray | None = None
-    ) -> Candidates:
+    def candidates(self, asked: Asked, count: int, allowed: np.ndarray | None = None) -> Candidates:
         seen, collection = self.seen, self.seen.collection
         numbers: list[int] = []
         found: list[np.ndarray] = []
         for rows in collection.all(collection.wanted(), seen.condition):
             items = coding.gaussian(rows, collection.form)
-            told = scores(seen.similarity, seen.gallery, items, queries).double().numpy()
+            told = scores(seen.similarity, seen.gallery, items, asked.queries).double().numpy()
             best = np.unique(np.argsort(-told, axis=1)[:, :count])  # of some query
             numbers += [seen.meet(rows[i]) for i in best.tolist()]
             found.append(told[:, best])
-        every = np.concatenate(found, 1) if found else np.empty((len(queries), 0))
+        every = np.concatenate(found, 1) if found else np.empty((len(asked), 0))
         order = np.argsort(-every, axis=1)[:, :count]
         ranked = np.take_along_axis(every, order, 1)
         return merge([(np.array(numbers, dtype=np.int64)[order], ranked)], whole=False)

@@ -10,6 +10,7 @@ from typing import Any, cast
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.best import best
 from gaussmatch.index.calibrate import Calibration
+from gaussmatch.index.checks import check_finite
 from gaussmatch.index.hits import Hits
 from gaussmatch.index.index import Filter
 from gaussmatch.index.items import Record
@@ -21,7 +22,6 @@ from gaussmatch.index.milvus.gallery import BLOCK, Seen
 from gaussmatch.index.milvus.store import MilvusStore, write_calibration
 from gaussmatch.index.segment import Segment
 from gaussmatch.index.settings import Settings
-from gaussmatch.index.store import _check_finite
 from gaussmatch.index.where import Where
 
 
@@ -36,8 +36,11 @@ class MilvusIndex(MilvusStore):
     # ---- look ----
 
     def size(self, gallery: Gallery = "images") -> int:
-        held = self._held(gallery)
-        return 0 if held is None else held.count()
+        def ask() -> int:
+            held = self._held(gallery)
+            return 0 if held is None else held.count()
+
+        return self._fresh(ask)
 
     def __contains__(self, id: str) -> bool:
         return any(self._there([id], gallery) for gallery in GALLERIES)
@@ -46,6 +49,14 @@ class MilvusIndex(MilvusStore):
         held = self._held(gallery)
         for rows in () if held is None else held.all(["id", "record"]):
             yield from (coding.record(row) for row in rows)
+
+    def blocks(
+        self, gallery: Gallery = "images", most: int = BLOCK
+    ) -> Iterator[tuple[Gaussian, list[Record]]]:
+        """See ``Index.blocks``; of the size in which Milvus gives them."""
+        held = self._held(gallery)
+        for rows in () if held is None else held.all([*held.wanted(), "thumbnail"]):
+            yield coding.gaussian(rows, self._form), [coding.record(row) for row in rows]
 
     def get(self, id: str, gallery: Gallery = "images") -> Record:
         return coding.record(self._row(id, gallery, ["id", "record", "thumbnail"]))
@@ -102,11 +113,15 @@ class MilvusIndex(MilvusStore):
         condition = expression(Where.of(where))
         if exclude:
             condition = " and ".join(filter(None, [condition, ids([*exclude], among=False)]))
-        held = self._held(gallery)
-        seen = [] if held is None else [Seen(held, self.similarity, condition)]
-        segments = cast(list[Segment], seen)
-        found = best(segments, queries, k, [None] * len(seen), self.settings.rescore)
-        return self._hits(segments, found, queries, kind, gallery)
+
+        def ask() -> list[Hits]:
+            held = self._held(gallery)
+            seen = [] if held is None else [Seen(held, self.similarity, condition)]
+            segments = cast(list[Segment], seen)
+            found = best(segments, queries, k, [None] * len(seen), self.settings.rescore)
+            return self._hits(segments, found, queries, kind, gallery)
+
+        return self._fresh(ask)
 
     # ---- change ----
 
@@ -124,7 +139,7 @@ class MilvusIndex(MilvusStore):
             raise ValueError(f"{len(gaussians)} Gaussians, but {len(records)} records")
         if not records:
             return
-        _check_finite(gaussians, records)
+        check_finite(gaussians, records)
         names = [record.id for record in records]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -186,6 +201,7 @@ class MilvusIndex(MilvusStore):
     def set_calibration(self, calibration: Calibration) -> None:
         """From now on scores and uncertainties are read so."""
         write_calibration(self._about, calibration)
+        self._keep(self.manifest)  # others see that there is something new
         self.calibration = calibration
 
     def note_source(self, source: Mapping[str, object]) -> None:
@@ -194,12 +210,19 @@ class MilvusIndex(MilvusStore):
     # ---- inside ----
 
     def _there(self, names: Sequence[str], gallery: Gallery) -> list[str]:
-        held = self._held(gallery)
-        return [] if held is None else [row["id"] for row in held.rows(names, ["id"])]
+        return [row["id"] for row in self._rows(names, gallery, ["id"])]
 
     def _row(self, id: str, gallery: Gallery, fields: Sequence[str]) -> dict[str, Any]:
-        held = self._held(gallery)
-        found = [] if held is None else held.rows([id], fields)
+        found = self._rows([id], gallery, fields)
         if not found:
             raise ValueError(f"no item {id!r} among the {gallery} of {self.address}")
         return dict(found[0])
+
+    def _rows(
+        self, names: Sequence[str], gallery: Gallery, fields: Sequence[str]
+    ) -> list[dict[str, Any]]:
+        def ask() -> list[dict[str, Any]]:
+            held = self._held(gallery)
+            return [] if held is None else held.rows(names, fields)
+
+        return self._fresh(ask)

@@ -34,19 +34,24 @@ BATCH_ROWS, BATCH_BYTES = 1000, 8 * 2**20
 WANTED = ("id", "gaussian", "uncertainty", "record")
 
 
-def schema(form: Mapping[str, int], lift: Lift) -> Any:
-    """Of a collection that holds Gaussians of this form."""
+def schema(form: Mapping[str, int], lift: Lift, mmap: bool = True) -> Any:
+    """Of a collection that holds Gaussians of this form.
+
+    Args:
+        mmap: have Milvus map what is read for a shortlist only from disk (``mmap.enabled`` of the
+            fields); lifted vectors, and what is filtered by, are in memory.
+    """
     milvus, types = pymilvus().MilvusClient, pymilvus().DataType
     found = milvus.create_schema(auto_id=False, enable_dynamic_field=False)
     found.add_field("id", types.VARCHAR, is_primary=True, max_length=ID)
     for number, centre in enumerate(lift.centres):
         found.add_field(f"lift{number}", types.FLOAT_VECTOR, dim=len(centre))
-    found.add_field("gaussian", types.VARCHAR, max_length=TEXT)
+    found.add_field("gaussian", types.VARCHAR, max_length=TEXT, mmap_enabled=mmap)
     if form["variances"]:
         found.add_field("uncertainty", types.DOUBLE)
-    found.add_field("record", types.VARCHAR, max_length=TEXT)
+    found.add_field("record", types.VARCHAR, max_length=TEXT, mmap_enabled=mmap)
     found.add_field(FACTS, types.JSON)
-    found.add_field("thumbnail", types.VARCHAR, max_length=TEXT)
+    found.add_field("thumbnail", types.VARCHAR, max_length=TEXT, mmap_enabled=mmap)
     return found
 
 

@@ -6,27 +6,39 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from gaussmatch.files import write_json
 from gaussmatch.index.calibrate import Calibration
 from gaussmatch.index.index import Index
-from gaussmatch.index.layout import CALIBRATION, FORMAT, MANIFEST, RUN, Gallery, Manifest, Part
+from gaussmatch.index.layout import (
+    CALIBRATION,
+    FORMAT,
+    MANIFEST,
+    RUN,
+    Gallery,
+    Manifest,
+    Part,
+    known,
+)
 from gaussmatch.index.lift import FILE as LIFT
 from gaussmatch.index.lift import Lift
 from gaussmatch.index.milvus import rows as coding
 from gaussmatch.index.milvus.about import About
 from gaussmatch.index.milvus.address import Address
-from gaussmatch.index.milvus.client import Client, connect
+from gaussmatch.index.milvus.client import NO_COLLECTION, Client, MilvusError, connect
 from gaussmatch.index.milvus.gallery import Collection
+from gaussmatch.index.model_copy import hashes
 from gaussmatch.index.settings import Settings
-from gaussmatch.index.store import RUN_FILES, _known, _sha256
 from gaussmatch.run import Model, load
 from gaussmatch.similarities import Similarity
 from gaussmatch.similarities import similarity as similarity_called
+
+T = TypeVar("T")
 
 
 class MilvusStore(Index):
@@ -64,22 +76,25 @@ class MilvusStore(Index):
             raise ValueError("an index needs a run, or the name of a similarity, and not both")
         used = similarity_called(str(similarity)) if run is None else load(run).matcher.similarity
         _check_lift(used)
-        client = connect(address)
+        client = connect(address, make=True)
         about = About(client, address.name)
         try:
             if about.open() and about.read(MANIFEST) is not None:
                 raise FileExistsError(f"{address} is an index already; add to it, or name another")
             about.create()
-            hashes = {}
-            for name in () if run is None else RUN_FILES:
+            known_run = {} if run is None else hashes(Path(run))
+            for name in known_run:
                 about.write(f"{RUN}/{name}", (Path(run or "") / name).read_bytes())
-                hashes[name] = _sha256(Path(run or "") / name)
             write_calibration(about, calibration or Calibration())
-            _write_manifest(about, Manifest(used.name, asdict(settings), hashes))
+            _write_manifest(about, Manifest(used.name, asdict(settings), known_run))
         except BaseException:
             client.close()
             raise
         return cls(path, client)
+
+    @property
+    def place(self) -> str:
+        return str(self.address)
 
     def reload(self) -> bool:
         """See another model or form of the index; items are always seen as they are."""
@@ -87,7 +102,18 @@ class MilvusStore(Index):
         if manifest == self.manifest:
             return False
         self.manifest, self._collections = manifest, {}
+        self.__dict__.pop("calibration", None)
+        (self._scratch / CALIBRATION).unlink(missing_ok=True)
         return True
+
+    def drop(self) -> None:
+        """Remove the index from the server; it is closed. Its files go last: after a kill it can
+        be dropped again."""
+        parts = [part for parts in self.manifest.galleries.values() for part in parts]
+        for name in (*(part.name for part in parts), self._about.collection):
+            if self._client("has_collection", name):
+                self._client("drop_collection", name)
+        self.close()
 
     def close(self) -> None:
         """Leave the server; an embedded one stops with the process."""
@@ -99,9 +125,14 @@ class MilvusStore(Index):
     def model(self) -> Model:
         if not self.manifest.run:
             raise ValueError(f"{self.address} holds bare Gaussians: it has no model to encode with")
+        return load(self.run_folder or "")
+
+    @property
+    def run_folder(self) -> Path | None:
+        """Brought here once."""
         for name in self.manifest.run:
             self._fetch(f"{RUN}/{name}")
-        return load(self._scratch / RUN)
+        return self._scratch / RUN if self.manifest.run else None
 
     @cached_property
     def calibration(self) -> Calibration:
@@ -109,13 +140,22 @@ class MilvusStore(Index):
 
     # ---- inside ----
 
+    def _fresh(self, ask: Callable[[], T]) -> T:
+        """Ask; and again if another process has put a new collection in the place of the old."""
+        try:
+            return ask()
+        except MilvusError as error:
+            if error.code != NO_COLLECTION or not self.reload():
+                raise
+        return ask()
+
     @property
     def _form(self) -> dict[str, int]:
         return dict(self.manifest.form or {})
 
     def _held(self, gallery: Gallery) -> Collection | None:
         """The collection of a gallery; ``None`` before its first item."""
-        if not self.manifest.galleries[_known(gallery)]:
+        if not self.manifest.galleries[known(gallery)]:
             self.reload()  # another process may have been the first
         if gallery not in self._collections:
             parts = self.manifest.galleries[gallery]
@@ -150,7 +190,7 @@ class MilvusStore(Index):
         self._client(
             "create_collection",
             name,
-            schema=coding.schema(form, lift),
+            schema=coding.schema(form, lift, self.address.mmap),
             index_params=coding.index_params(lift, self.settings),
             consistency_level=self.address.consistency,
         )

@@ -1,0 +1,42 @@
+"""What may become an index, and what may be put into it; a clear error otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.index.items import Record
+from gaussmatch.index.layout import CALIBRATION, LOCK, MANIFEST, RUN, SEGMENTS
+from gaussmatch.index.settings import Settings
+from gaussmatch.similarities import Similarity
+
+
+def check_free(folder: Path) -> None:
+    if (folder / MANIFEST).exists():
+        raise FileExistsError(f"{folder} is an index already; add to it, or choose another folder")
+    if folder.exists():
+        ours = {RUN, SEGMENTS, LOCK, CALIBRATION}  # of a writer that was killed
+        strange = [p.name for p in folder.iterdir() if p.name not in ours and p.name[:1] != "."]
+        if strange:
+            raise FileExistsError(f"{folder} is not empty ({strange[0]}); choose another folder")
+
+
+def check_kind(similarity: Similarity, settings: Settings) -> None:
+    if similarity.several:
+        raise ValueError(
+            f"an index holds one Gaussian for each item, and with {similarity.name} an item has "
+            f"several embeddings: {similarity.no_lift}"
+        )
+    if settings.kind != "flat" and similarity.no_lift is not None:
+        raise ValueError(
+            f"{similarity.name} is no product or distance of vectors, so an index of kind "
+            f"{settings.kind!r} cannot hold it; use kind 'flat', which looks at every item"
+        )
+
+
+def check_finite(g: Gaussian, records: Sequence[Record]) -> None:
+    for values in (g.mean, g.log_var):
+        if values is not None and not values.isfinite().all():
+            at = int((~values.isfinite()).any(-1).nonzero()[0])
+            raise ValueError(f"the embedding of {records[at].id!r} holds a NaN or infinity")
