@@ -114,9 +114,9 @@ def serving(index: Path, n: int, log: Path) -> Iterator[tuple[int, str]]:
         )
     try:
         assert server.stdout is not None
-        address = server.stdout.readline().split()[0]
+        address = server.stdout.readline().partition(" ")[0]  # empty if it has failed
         end = time.monotonic() + 120
-        while log.read_text(encoding="utf-8").count('"event":"ready"') < n:
+        while not address or log.read_text(encoding="utf-8").count('"event":"ready"') < n:
             if server.poll() is not None or time.monotonic() > end:
                 raise SystemExit(f"the service did not start:\n{log.read_text(encoding='utf-8')}")
             time.sleep(0.1)

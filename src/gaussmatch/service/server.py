@@ -15,6 +15,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from gaussmatch.index import Index
+from gaussmatch.index.opening import in_milvus, open_index
 from gaussmatch.service import logs
 from gaussmatch.service.app import create_app
 from gaussmatch.service.metrics import FOLDER
@@ -59,6 +60,11 @@ def serve(
     """
     if workers < 1:
         raise ValueError(f"workers is {workers}, it must be at least 1")
+    if workers > 1 and in_milvus(index.place) and "://" not in index.place:
+        raise ValueError(
+            f"{index.place} can be open in one process only; leave --workers out, or serve from a "
+            "Milvus server (milvus:http://host:19530)"
+        )
     shown = f"[{host}]" if ":" in host else host
     told = "http://%s:%d/  (Ctrl+C stops it)"
     if workers == 1:
@@ -75,12 +81,12 @@ def serve(
         os.environ[FOLDER] = folder  # for the workers
         threads = max(1, (os.cpu_count() or 1) // workers)
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-        work = partial(_work, index.path, settings, sock, grace, log_level, lock)
+        work = partial(_work, index.place, settings, sock, grace, log_level, lock)
         supervise(work, workers, grace + 10)
 
 
 def _work(
-    path: Path,
+    place: str,
     settings: Settings,
     sock: socket.socket,
     grace: int,
@@ -90,7 +96,7 @@ def _work(
 ) -> None:
     """One of several workers."""
     logs.configure(log_level, lock)
-    app = create_app(Index.open(path), settings)
+    app = create_app(open_index(place), settings)
     _Server(_config(app, grace), ready).run(sockets=[sock])
 
 
