@@ -21,6 +21,7 @@ import argparse
 import asyncio
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -83,9 +84,11 @@ def compare(options: argparse.Namespace) -> None:
     print(f"{options.queries} queries, {options.concurrency} at a time; library {library:.0f}/s")
     for n, told in through.items():
         best = max(told, key=lambda t: t["rate"])
+        shares = [t["rate"] / a["rate"] for t, a in zip(told, alone, strict=True)]
         print(
             f"{workers(n)}: service {best['rate']:.0f}/s = {100 * best['rate'] / library:.0f} % of "
-            f"the library's one thread; by processor time "
+            f"the library's one thread (median of the rounds "
+            f"{100 * statistics.median(shares):.0f} %); by processor time "
             f"{100 * cpu / min(t['cpu'] for t in told):.0f} %; "
             f"{sum(t['errors'] for t in told):.0f} errors; latency p50 {best['p50']:.1f} ms, "
             f"p99 {best['p99']:.1f} ms; {together[n]:.1f} queries in a batch"
