@@ -1,7 +1,7 @@
 """Questions to the index, many at a time, and their answers as JSON.
 
-Everything that touches the index or the model happens here, in the batcher's one thread: queries
-of a batch are encoded together and searched together; other work is done one by one.
+Everything that touches the index or the model happens here, called by the batcher, never twice at a
+time: queries of a batch are encoded together and searched together; other work is done one by one.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ MAP_MEANS = 5000
 
 Job = Question | Callable[[], Any]
 """A search, or anything else that needs the index."""
+
+
+def light(job: Job) -> bool:
+    """Whether it is a search that encodes no picture: brief, if the model is small."""
+    return isinstance(job, Question) and job.kind != "image"
 
 
 class Answers:

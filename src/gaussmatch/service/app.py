@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gaussmatch import __version__
 from gaussmatch.index import GALLERIES, Index
 from gaussmatch.service import facts, probes, routes
-from gaussmatch.service.answers import Answers, Job
+from gaussmatch.service.answers import Answers, Job, light
 from gaussmatch.service.batcher import Batcher
 from gaussmatch.service.errors import RefusalError
 from gaussmatch.service.gate import Gate, failure
@@ -63,6 +63,7 @@ class Service:
             size=s.max_batch,
             wait=s.batch_wait,
             most=s.max_waiting,
+            light=light,
             seen=self.metrics.batch.observe,
         )
         self.decoders = ThreadPoolExecutor(s.decoders, thread_name_prefix="gaussmatch-decode")

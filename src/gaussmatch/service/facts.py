@@ -1,4 +1,4 @@
-"""What is told besides search results; worked out in the batcher's thread."""
+"""What is told besides search results; worked out by the batcher."""
 
 from __future__ import annotations
 
