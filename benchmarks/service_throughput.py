@@ -1,13 +1,16 @@
 """What does HTTP cost? Queries a second through the service, as a share of the library's own.
 
     python benchmarks/service_throughput.py INDEX [--queries 3000] [--concurrency 32] [--rounds 3]
+                                                  [--workers 2]
 
 The library: ``index.search_text`` on batches of 32 texts, k = 10, one after the other, in a process
 that does nothing else. The service: ``gaussmatch serve`` with its usual settings (logs into a
 file), asked for the same texts one at a time by 32 clients at once, each of which asks again when
 it is answered; the clients are a third process. Rounds alternate between the two and the best of
-each counts, so that a busy machine does not decide. Both use one torch thread. Every answer is
-compared with the library's: an error is any status but 200 or any other ids.
+each counts, so that a busy machine does not decide. Both use one torch thread, and the service one
+worker: like with like. ``--workers`` measures a service with more processes too, still against the
+library in one. Every answer is compared with the library's after the clock has stopped: an error is
+any status but 200 or any other ids.
 
 Texts are the captions of the index, all different; nothing is cached on either side.
 """
@@ -18,12 +21,16 @@ import argparse
 import asyncio
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -36,6 +43,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=3000)
     parser.add_argument("--concurrency", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=1, help="measure so many too")
     parser.add_argument("--seconds", type=float, default=120, help="most for one round")
     parser.add_argument("--role", choices=("library", "clients"), help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
@@ -44,58 +52,81 @@ def main() -> None:
     if options.role == "library":
         library(options)
     elif options.role == "clients":
-        asyncio.run(clients(options))
+        asyncio.Runner(loop_factory=event_loop()).run(clients(options))
     else:
         compare(options)
 
 
 def compare(options: argparse.Namespace) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        texts = Path(folder) / "texts.json"
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        texts = folder / "texts.json"
         common = [str(options.index), "--queries", str(options.queries), "--texts", str(texts)]
         common += ["--concurrency", str(options.concurrency), "--seconds", str(options.seconds)]
-        with open(Path(folder) / "serve.log", "w", encoding="utf-8") as log:
-            server = subprocess.Popen(
-                [sys.executable, "-m", "gaussmatch", "serve", str(options.index), "--port", "0"],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=ENVIRONMENT,
-            )
-            try:
-                assert server.stdout is not None
-                address = server.stdout.readline().split()[0]
-                best_library, best_service = 0.0, {"rate": 0.0}
-                errors = 0
-                cpu_library: list[float] = []
-                cpu_service: list[float] = []
-                for _ in range(options.rounds):
-                    alone = ask("library", common)
-                    before = processor(server.pid)
-                    told = ask("clients", [*common, "--address", address])
-                    used = (processor(server.pid) - before) / told["queries"]
-                    cpu_library.append(alone["cpu"])
-                    cpu_service.append(used)
-                    errors += int(told["errors"])
-                    print(
-                        f"  library {alone['rate']:6.0f}/s, {1e6 * alone['cpu']:5.0f} µs of "
-                        f"processor a query; service {told['rate']:6.0f}/s, {1e6 * used:5.0f} µs",
-                        flush=True,
-                    )
-                    best_library = max(best_library, alone["rate"])
-                    best_service = max(best_service, told, key=lambda t: t["rate"])
-                together = mean_batch(address)
-            finally:
-                server.terminate()
-                server.wait(60)
-    rate, p50, p99 = (best_service[name] for name in ("rate", "p50", "p99"))
-    print(
-        f"{options.queries} queries, {options.concurrency} at a time: service {rate:.0f}/s = "
-        f"{100 * rate / best_library:.0f} % of library {best_library:.0f}/s; "
-        f"{errors} errors; latency p50 {p50:.1f} ms, p99 {p99:.1f} ms; "
-        f"{together:.1f} queries in a batch\n"
-        f"by processor time: {100 * min(cpu_library) / min(cpu_service):.0f} %"
-    )
+        services = {
+            n: stack.enter_context(serving(options.index, n, folder / f"{n}.log"))
+            for n in dict.fromkeys((1, options.workers))
+        }
+        alone: list[dict[str, float]] = []
+        through: dict[int, list[dict[str, float]]] = {n: [] for n in services}
+        for _ in range(options.rounds):
+            alone.append(ask("library", common))
+            print(f"  library{shown(alone[-1])}", flush=True)
+            for n, (pid, address) in services.items():
+                before = processor(pid)
+                told = ask("clients", [*common, "--address", address])
+                told["cpu"] = (processor(pid) - before) / told["queries"]
+                through[n].append(told)
+                print(f"  service, {workers(n)}{shown(told)}", flush=True)
+        together = {n: mean_batch(address) for n, (_, address) in services.items()}
+    library = max(alone, key=lambda t: t["rate"])["rate"]
+    cpu = min(t["cpu"] for t in alone)
+    print(f"{options.queries} queries, {options.concurrency} at a time; library {library:.0f}/s")
+    for n, told in through.items():
+        best = max(told, key=lambda t: t["rate"])
+        shares = [t["rate"] / a["rate"] for t, a in zip(told, alone, strict=True)]
+        print(
+            f"{workers(n)}: service {best['rate']:.0f}/s = {100 * best['rate'] / library:.0f} % of "
+            f"the library's one thread (median of the rounds "
+            f"{100 * statistics.median(shares):.0f} %); by processor time "
+            f"{100 * cpu / min(t['cpu'] for t in told):.0f} %; "
+            f"{sum(t['errors'] for t in told):.0f} errors; latency p50 {best['p50']:.1f} ms, "
+            f"p99 {best['p99']:.1f} ms; {together[n]:.1f} queries in a batch"
+        )
+
+
+def workers(n: int) -> str:
+    return "one worker" if n == 1 else f"{n} workers"
+
+
+def shown(told: dict[str, float]) -> str:
+    return f" {told['rate']:6.0f}/s, {1e6 * told['cpu']:5.0f} µs of processor a query"
+
+
+@contextmanager
+def serving(index: Path, n: int, log: Path) -> Iterator[tuple[int, str]]:
+    """Process and address of a service whose workers have all answered."""
+    command = [sys.executable, "-m", "gaussmatch", "serve", str(index), "--port", "0"]
+    with log.open("w", encoding="utf-8") as errors:
+        server = subprocess.Popen(
+            [*command, "--workers", str(n)],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=ENVIRONMENT,
+        )
+    try:
+        assert server.stdout is not None
+        address = server.stdout.readline().partition(" ")[0]  # empty if it has failed
+        end = time.monotonic() + 120
+        while not address or log.read_text(encoding="utf-8").count('"event":"ready"') < n:
+            if server.poll() is not None or time.monotonic() > end:
+                raise SystemExit(f"the service did not start:\n{log.read_text(encoding='utf-8')}")
+            time.sleep(0.1)
+        yield server.pid, address
+    finally:
+        server.terminate()
+        server.wait(60)
 
 
 def mean_batch(address: str) -> float:
@@ -111,12 +142,23 @@ def mean_batch(address: str) -> float:
 
 
 def processor(pid: int) -> float:
-    """Seconds of processor that a process has used (Linux; NaN elsewhere)."""
-    stat = Path(f"/proc/{pid}/stat")
-    if not stat.exists():
-        return float("nan")
-    fields = stat.read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Seconds of processor that a process and its children have used (Linux; NaN elsewhere)."""
+    used = 0.0
+    for each in [pid, *children(pid)]:
+        stat = Path(f"/proc/{each}/stat")
+        if not stat.exists():
+            return float("nan")
+        fields = stat.read_text().rpartition(")")[2].split()
+        used += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return used
+
+
+def children(pid: int) -> list[int]:
+    return [
+        int(child)
+        for file in Path(f"/proc/{pid}/task").glob("*/children")
+        for child in file.read_text().split()
+    ]
 
 
 def ask(role: str, words: list[str]) -> dict[str, float]:
@@ -148,38 +190,88 @@ def library(options: argparse.Namespace) -> None:
     print(json.dumps({"rate": len(texts) / seconds, "cpu": used / len(texts)}))
 
 
+def event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop's if it is there, so that the clients do not hold the service up."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return loop
+
+
 async def clients(options: argparse.Namespace) -> None:
     """So many connections at once, each kept alive and asking again when answered."""
     url = urlsplit(options.address)
-    todo = iter(json.loads(options.texts.read_text(encoding="utf-8")))
-    times: list[float] = []
-    errors = 0
-
-    async def client() -> None:
-        nonlocal errors
-        reader, writer = await asyncio.open_connection(url.hostname, url.port)
-        for text, ids in todo:
-            asked = time.perf_counter()
-            line = (
-                f"GET /api/search?k={K}&text={quote(text)} HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n"
-            )
-            writer.write(line.encode())
-            head = (await reader.readuntil(b"\r\n\r\n")).lower()
-            length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            body = await reader.readexactly(length)
-            times.append(time.perf_counter() - asked)
-            good = head.startswith(b"http/1.1 200")
-            errors += not (good and [hit["id"] for hit in json.loads(body)["hits"]] == ids)
-        writer.close()
-
+    head = f" HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n"
+    pairs = json.loads(options.texts.read_text(encoding="utf-8"))
+    todo = iter(
+        [(f"GET /api/search?k={K}&text={quote(t)}{head}".encode(), ids) for t, ids in pairs]
+    )
+    loop, answers = asyncio.get_running_loop(), list[Answer]()
     async with asyncio.timeout(options.seconds):
+        made = [
+            await loop.create_connection(lambda: Client(todo, answers), url.hostname, url.port)
+            for _ in range(options.concurrency)
+        ]
         started = time.perf_counter()
-        await asyncio.gather(*(client() for _ in range(options.concurrency)))
+        for _, client in made:
+            client.ask()
+        await asyncio.gather(*(client.done for _, client in made))
         seconds = time.perf_counter() - started
-    times.sort()
+    errors = sum(not right(answer) for answer in answers)
+    times = sorted(answer.seconds for answer in answers)
     p50, p99 = (1000 * times[int(share * (len(times) - 1))] for share in (0.5, 0.99))
     told = {"rate": len(times) / seconds, "queries": len(times), "errors": errors}
     print(json.dumps({**told, "p50": p50, "p99": p99}))
+
+
+class Answer(NamedTuple):
+    told: bytes
+    ids: list[str]
+    seconds: float
+
+
+class Client(asyncio.Protocol):
+    """One connection. As little work as may be, so that it does not hold the service up."""
+
+    def __init__(self, todo: Iterator[tuple[bytes, list[str]]], answers: list[Answer]) -> None:
+        self._todo, self._answers = todo, answers
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: asyncio.Transport = transport  # type: ignore[assignment]
+
+    def ask(self) -> None:
+        line, self._ids = next(self._todo, (None, []))
+        if line is None:
+            self.done.set_result(None)
+            self._transport.close()
+            return
+        self._told, self._length = b"", 0
+        self._asked = time.perf_counter()
+        self._transport.write(line)
+
+    def data_received(self, data: bytes) -> None:
+        self._told += data
+        if not self._length and (end := self._told.find(b"\r\n\r\n")) >= 0:
+            length = self._told.partition(b"content-length: ")[2].partition(b"\r\n")[0]
+            self._length = end + 4 + int(length)
+        if self._length and len(self._told) >= self._length:
+            seconds = time.perf_counter() - self._asked
+            self._answers.append(Answer(self._told, self._ids, seconds))
+            self.ask()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(error or ConnectionError("the service hung up"))
+
+
+def right(answer: Answer) -> bool:
+    """Whether the service found what the library found."""
+    head, _, body = answer.told.partition(b"\r\n\r\n")
+    good = head.startswith(b"HTTP/1.1 200")
+    return good and [hit["id"] for hit in json.loads(body)["hits"]] == answer.ids
 
 
 if __name__ == "__main__":

@@ -48,6 +48,14 @@ def test_batch_size_does_not_matter(folder: Path) -> None:
     torch.testing.assert_close(a.log_var, b.log_var)
 
 
+def test_captions_that_were_read_already_are_encoded_and_refused_alike(folder: Path) -> None:
+    model, texts = gm.load(folder), ["red cat", "a blue xyzzy"]
+    read = model.vocabulary.read(texts)
+    torch.testing.assert_close(model.encode_texts(read).mean, model.encode_texts(texts).mean)
+    with pytest.raises(ValueError, match="caption 1 'xyzzy' has no word that this model knows"):
+        model.encode_texts(model.vocabulary.read(["red cat", "xyzzy"]))
+
+
 def test_bad_input_is_named(folder: Path) -> None:
     model = gm.load(folder)
     with pytest.raises(ValueError, match="caption 1 'xyzzy' has no word that this model knows"):

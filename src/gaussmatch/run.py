@@ -27,7 +27,8 @@ from gaussmatch.data import featuriser
 from gaussmatch.data.batches import image_batches
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.data.pictures import open_picture
-from gaussmatch.data.vocabulary import Vocabulary
+from gaussmatch.data.vocabulary import Reading, Vocabulary, has_words
+from gaussmatch.encoders.text import pad
 from gaussmatch.files import atomic
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.model import Matcher, build
@@ -89,24 +90,34 @@ class Model:
 
     @torch.inference_mode()
     def encode_texts(
-        self, texts: Sequence[str], batch_size: int = 512, *, allow_unknown: bool = False
+        self,
+        texts: Sequence[str] | Sequence[Reading],
+        batch_size: int = 512,
+        *,
+        allow_unknown: bool = False,
     ) -> Gaussian:
-        """Captions as Gaussians. A caption without any known word is refused unless allowed."""
-        if isinstance(texts, str):
-            texts = [texts]
-        for i, text in enumerate(texts):
-            if not text.strip():
+        """Captions as Gaussians. A caption without any known word is refused unless allowed.
+
+        Who wants to know the unknown words too gives ``model.vocabulary.read(texts)``.
+        """
+        texts = [texts] if isinstance(texts, str) else texts
+        captions = [t.caption if isinstance(t, Reading) else t for t in texts]
+        for i, caption in enumerate(captions):
+            if not caption.strip():
                 raise ValueError(f"caption {i} is empty")
-            if not allow_unknown and not self.vocabulary.known(text):
-                raise ValueError(f"caption {i} {text!r} has no word that this model knows")
-        parts = [
-            self.matcher.encode_texts(
-                self.vocabulary.encode(texts[start : start + batch_size]).to(self.device)
-            ).to("cpu")
-            for start in range(0, len(texts), batch_size)
-        ]
-        if not parts:
+        read = [t.numbers for t in texts if isinstance(t, Reading)]
+        rows = read or self.vocabulary.rows(captions)
+        if not rows:
             raise ValueError("no captions to encode")
+        for i, row in enumerate(rows):
+            if not allow_unknown and not has_words(row):
+                raise ValueError(f"caption {i} {captions[i]!r} has no word that this model knows")
+        parts = [
+            self.matcher.encode_texts(pad(rows[start : start + batch_size]).to(self.device)).to(
+                "cpu"
+            )
+            for start in range(0, len(rows), batch_size)
+        ]
         return Gaussian.cat(parts)
 
     @torch.inference_mode()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gaussmatch.data.vocabulary import SPECIALS, Vocabulary
+from gaussmatch.data.vocabulary import SPECIALS, Vocabulary, Words, has_words
 
 CAPTIONS = ["a red dog", "a red cat", "A RED dog!", "a café"]
 
@@ -72,3 +72,16 @@ def test_words_as_nltk_cuts_them(caption: str, words: str, tmp_path: Path) -> No
 def test_plain_words_stay_plain() -> None:
     vocabulary = Vocabulary.build(["a t-shirt"], min_count=1)
     assert sorted(vocabulary.words[4:]) == ["-", "a", "shirt", "t"]
+
+
+@pytest.mark.parametrize("words", ["plain", "nltk"])
+def test_reading_agrees_with_rows_and_unknown_words(words: Words) -> None:
+    vocabulary = Vocabulary.build(CAPTIONS, min_count=1, words=words)
+    captions = ["a red dog", "A Blue CAT, a blue cat?", "xyzzy 😀", "ﬁne dog's café", ""]
+    read = vocabulary.read(captions)
+    assert [r.caption for r in read] == captions
+    assert [r.numbers for r in read] == vocabulary.rows(captions)
+    assert [r.unknown for r in read] == [vocabulary.unknown(caption) for caption in captions]
+    assert [has_words(r.numbers) for r in read] == [vocabulary.known(c) for c in captions]
+    assert read[1].unknown == ["Blue", "blue"]
+    assert vocabulary.read([]) == []

@@ -12,6 +12,7 @@ import pytest
 from service.served import jpeg, make_index
 from starlette.testclient import TestClient
 
+from gaussmatch.data.vocabulary import Reading
 from gaussmatch.index import Index
 from gaussmatch.service import Settings, create_app
 
@@ -188,18 +189,41 @@ class TestLimits:
             go.set()
 
 
-def test_concurrent_queries_are_encoded_together_and_one_bad_one_spoils_none(index: Index) -> None:
+@pytest.mark.parametrize("path", ["/api/search?text=a+star", "/api/about", "/api/item?id=x"])
+def test_a_failure_of_the_service_is_json_and_tells_nothing_but_its_id(
+    index: Index, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the gate answers at once or FastAPI and its layers do."""
+    app = create_app(index)
+
+    async def broken(job: object) -> object:
+        raise RuntimeError("a secret of the server")
+
+    with TestClient(app) as client:
+        working = app.state.service.batcher
+        app.state.service.batcher = broken
+        answer = client.get(path, headers={"X-Request-ID": "abc"})
+        app.state.service.batcher = working
+    refused(answer, 500, "failure")
+    assert "(abc)" in answer.json()["error"]["message"]
+    assert "secret" not in answer.text
+    assert answer.headers["x-frame-options"] == "DENY"
+
+
+def test_concurrent_queries_are_encoded_together_and_one_bad_one_spoils_none(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app = create_app(index)
     answers = app.state.service.answers
     calls: list[int] = []
-    encode = answers.encode_texts
+    encode = answers.model.encode_texts
     go = threading.Event()
 
-    def counted(texts: list[str]) -> object:
+    def counted(texts: list[Reading]) -> object:
         calls.append(len(texts))
         return encode(texts)
 
-    answers.encode_texts = counted
+    monkeypatch.setattr(answers.model, "encode_texts", counted)
     with TestClient(app) as client, ThreadPoolExecutor(16) as pool:
         first = pool.submit(client.portal.call, app.state.service.batcher, lambda: go.wait(30))
         texts = ["a red star", "zebra"] + ["a blue circle"] * 10
@@ -212,7 +236,7 @@ def test_concurrent_queries_are_encoded_together_and_one_bad_one_spoils_none(ind
         status = [future.result().status_code for future in sent]
         first.result()
         assert status == [200, 422] + [200] * 10
-        assert calls[0] == 12  # all at once; then, because one was refused, each alone
+        assert calls == [11]  # all at once, without the one that is refused
         assert "gaussmatch_batch_size_bucket" in client.get("/metrics").text
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gaussmatch.service.batcher import Batcher
+from gaussmatch.service.batcher import BRIEF, Batcher
 from gaussmatch.service.errors import RefusalError
 
 
@@ -163,3 +164,37 @@ def test_too_many_are_refused_and_those_accepted_are_answered_before_it_closes()
             await batcher(4)
 
     run(test)
+
+
+def test_light_work_is_done_in_the_event_loop_as_long_as_it_is_brief() -> None:
+    here = threading.get_ident()
+    places: list[bool] = []
+
+    def noted(jobs: list[int]) -> list[int | Exception]:
+        places.append(threading.get_ident() == here)
+        if jobs == [3]:
+            time.sleep(2 * BRIEF)
+        if jobs == [13]:
+            raise RuntimeError("broken")
+        return double(jobs)
+
+    async def test() -> None:
+        batcher = Batcher(noted, wait=0, light=lambda job: job < 100)
+        for job in (1, 2, 100, 3, 4, 5):
+            assert await batcher(job) == 2 * job
+        with pytest.raises(RuntimeError, match="broken"):
+            await batcher(13)
+        assert await asyncio.gather(batcher(1), batcher(100)) == [2, 200]
+        await batcher.close()
+
+    run(test)
+    assert places == [
+        False,  # 1: nothing is known of its kind yet
+        True,  # 2: the one before was brief
+        False,  # 100: not light
+        True,  # 3: takes longer than was to be expected
+        False,  # 4: so the next is not trusted
+        True,  # 5
+        True,  # 13: fails here, and only itself
+        False,  # 1 together with 100
+    ]

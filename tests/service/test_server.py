@@ -74,6 +74,7 @@ def test_a_request_in_flight_is_answered_after_sigterm(index: Path) -> None:
         (["serve", "nowhere"], "nowhere"),
         (["serve", "INDEX", "--api-key-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE is empty"),
         (["serve", "INDEX", "--max-batch", "0"], "max_batch is 0"),
+        (["serve", "INDEX", "--workers", "0"], "workers is 0"),
         (["serve", "INDEX", "--cors", "*"], "is no origin"),
         (["serve", "INDEX", "--port", "PORT"], "choose another --port"),
     ],

@@ -43,6 +43,7 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--allow-host", nargs="+", default=[], metavar="NAME", help="names it is reached by"
     )
+    parser.add_argument("--workers", type=int, default=1, help="processes that answer")
     parser.add_argument("--grace", type=int, default=20, help="seconds to finish when stopped")
     parser.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error")
@@ -74,4 +75,5 @@ def run(argv: Sequence[str]) -> None:
         port=options.port,
         grace=options.grace,
         log_level=options.log_level,
+        workers=options.workers,
     )

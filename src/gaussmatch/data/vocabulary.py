@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Encoding,
+    Regex,
+    Tokenizer,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from gaussmatch.encoders.text import Tokens, pad
 from gaussmatch.files import write_text
@@ -14,6 +23,7 @@ from gaussmatch.files import write_text
 PAD, START, END, UNKNOWN = "<pad>", "<start>", "<end>", "<unk>"
 SPECIALS = (PAD, START, END, UNKNOWN)
 """Numbers 0–3, as in the official codes."""
+UNKNOWN_NUMBER = SPECIALS.index(UNKNOWN)
 
 Words = Literal["plain", "nltk"]
 
@@ -35,6 +45,15 @@ _QUOTES = [
     normalizers.Replace('"', "''"),
 ]
 """nltk tells opening quotes from closing ones."""
+
+
+class Reading(NamedTuple):
+    """A caption as a vocabulary reads it: its word numbers with start and end, and the words that
+    are not in the vocabulary, as they were written."""
+
+    caption: str
+    numbers: list[int]
+    unknown: list[str]
 
 
 class Vocabulary:
@@ -88,7 +107,22 @@ class Vocabulary:
 
     def rows(self, captions: Sequence[str]) -> list[list[int]]:
         """Word numbers of each caption, with start and end."""
-        return [e.ids for e in self._tokenizer.encode_batch(list(captions))]
+        return [e.ids for e in self._tokenizer.encode_batch_fast(list(captions))]
+
+    def read(self, captions: Iterable[str]) -> list[Reading]:
+        """Word numbers and unknown words of each caption; for questions rather than data sets: one
+        by one, where ``rows`` sets several threads to work.
+
+        >>> Vocabulary.build(["a red dog", "a dog"], min_count=1).read(["A Cat, a dog"])
+        [Reading(caption='A Cat, a dog', numbers=[1, 4, 3, 3, 4, 5, 2], unknown=['Cat'])]
+        """
+        read = []
+        for caption in captions:
+            encoding = self._tokenizer.encode(caption)
+            numbers = encoding.ids
+            unknown = _unknown(caption, encoding) if UNKNOWN_NUMBER in numbers else []
+            read.append(Reading(caption, numbers, unknown))
+        return read
 
     def encode(self, captions: Sequence[str]) -> Tokens:
         """A padded batch for the text encoder."""
@@ -98,7 +132,7 @@ class Vocabulary:
 
     def known(self, caption: str) -> bool:
         """Whether the caption has at least one word that is in the vocabulary."""
-        return any(i >= len(SPECIALS) for i in self.rows([caption])[0])
+        return has_words(self.read([caption])[0].numbers)
 
     def unknown(self, caption: str) -> list[str]:
         """The words of a caption that are not in the vocabulary, as they were written.
@@ -106,13 +140,7 @@ class Vocabulary:
         >>> Vocabulary.build(["a red dog", "a dog"], min_count=1).unknown("A blue dog, a Cat!")
         ['blue', 'Cat']
         """
-        encoding = self._tokenizer.encode(caption)
-        words = [
-            caption[start:stop]
-            for number, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
-            if number == SPECIALS.index(UNKNOWN)
-        ]
-        return [word for word in dict.fromkeys(words) if any(c.isalnum() for c in word)]
+        return self.read([caption])[0].unknown
 
     def save(self, path: str | os.PathLike[str]) -> None:
         write_text(path, self._tokenizer.to_str(pretty=True))
@@ -123,6 +151,25 @@ class Vocabulary:
             return Vocabulary(Tokenizer.from_file(os.fspath(path)))
         except Exception as error:  # tokenizers raises bare Exception
             raise ValueError(f"{path}: not a vocabulary of gaussmatch ({error})") from error
+
+
+def has_words(row: Iterable[int]) -> bool:
+    """Whether word numbers hold any word of the vocabulary.
+
+    >>> has_words([1, 4, 2]), has_words([1, 3, 2])
+    (True, False)
+    """
+    return max(row, default=0) >= len(SPECIALS)
+
+
+def _unknown(caption: str, encoding: Encoding) -> list[str]:
+    """Words that were not found, as they were written; marks are none."""
+    words = [
+        caption[start:stop]
+        for number, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
+        if number == UNKNOWN_NUMBER
+    ]
+    return [word for word in dict.fromkeys(words) if any(c.isalnum() for c in word)]
 
 
 def _tokenizer(model: models.WordLevel, words: Words, *first: normalizers.Normalizer) -> Tokenizer:

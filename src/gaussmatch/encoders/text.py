@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -70,8 +71,7 @@ def pad(rows: list[list[int]], padding: int = 0) -> Tokens:
     Tokens(ids=tensor([[5, 6],
             [7, 0]]), lengths=tensor([2, 1]))
     """
-    lengths = torch.tensor([len(row) for row in rows])
-    ids = torch.full((len(rows), int(lengths.max())), padding)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.tensor(row)
-    return Tokens(ids, lengths)
+    lengths = [len(row) for row in rows]
+    longest = max(lengths)
+    full = np.array([row + [padding] * (longest - len(row)) for row in rows], dtype=np.int64)
+    return Tokens(torch.from_numpy(full), torch.tensor(lengths))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -14,14 +15,15 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gaussmatch import __version__
 from gaussmatch.index import GALLERIES, Index
 from gaussmatch.service import facts, probes, routes
-from gaussmatch.service.answers import Answers, Job
+from gaussmatch.service.answers import Answers, Job, light
 from gaussmatch.service.batcher import Batcher
 from gaussmatch.service.errors import RefusalError
-from gaussmatch.service.gate import Gate
+from gaussmatch.service.gate import Gate, failure
 from gaussmatch.service.logs import LOGGER
 from gaussmatch.service.metrics import Metrics
 from gaussmatch.service.settings import Settings
@@ -49,9 +51,10 @@ class Service:
         self.ready = False
         self.batcher: Batcher[Job, Any]
         self.decoders: ThreadPoolExecutor
+        self._ticking: asyncio.Task[None] | None = None
         for gallery in GALLERIES:
-            self.metrics.items.labels(gallery).set_function(partial(index.size, gallery))
-        self.metrics.waiting.set_function(lambda: self.batcher.waiting if self.ready else 0)
+            self.metrics.watch(self.metrics.items.labels(gallery), partial(index.size, gallery))
+        self.metrics.watch(self.metrics.waiting, lambda: self.batcher.waiting if self.ready else 0)
 
     async def start(self) -> None:
         s = self.settings
@@ -60,17 +63,51 @@ class Service:
             size=s.max_batch,
             wait=s.batch_wait,
             most=s.max_waiting,
+            light=light,
             seen=self.metrics.batch.observe,
         )
         self.decoders = ThreadPoolExecutor(s.decoders, thread_name_prefix="gaussmatch-decode")
+        if self.metrics.folder is not None:
+            self.metrics.forget_the_dead()
+            self._ticking = asyncio.create_task(self._tick())
         self.ready = True
-        LOGGER.info("ready")
+        LOGGER.info("ready", extra={"pid": os.getpid()})
 
     async def stop(self) -> None:
         self.ready = False
         await self.batcher.close()
         await asyncio.to_thread(self.decoders.shutdown)
-        LOGGER.info("stopped")
+        if self._ticking is not None:
+            self._ticking.cancel()
+        LOGGER.info("stopped", extra={"pid": os.getpid()})
+
+    async def _tick(self) -> None:
+        """Gauges of this worker for the others."""
+        while True:
+            self.metrics.refresh()
+            await asyncio.sleep(1)
+
+
+class GatedApp(FastAPI):
+    """An app behind its gate: FastAPI's own layers come after it."""
+
+    gate: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (self.gate or super().__call__)(scope, receive, send)
+
+    def shut(self, service: Service) -> None:
+        """Put the gate up."""
+        settings, fast = service.settings, {"/api/search": partial(routes.searched, service)}
+        self.gate = Gate(super().__call__, settings, service.metrics, fast)
+        if settings.cors:  # around the gate, so that refusals can be read too
+            self.gate = CORSMiddleware(
+                self.gate,
+                allow_origins=list(settings.cors),
+                allow_methods=["GET", "POST"],
+                allow_headers=["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"],
+                expose_headers=["X-Request-ID"],
+            )
 
 
 def create_app(index: Index, settings: Settings | None = None) -> FastAPI:
@@ -84,7 +121,7 @@ def create_app(index: Index, settings: Settings | None = None) -> FastAPI:
         yield
         await service.stop()
 
-    app = FastAPI(
+    app = GatedApp(
         title="gaussmatch",
         version=__version__,
         summary="Image–text retrieval that knows how sure it is.",
@@ -106,22 +143,18 @@ def create_app(index: Index, settings: Settings | None = None) -> FastAPI:
     app.add_exception_handler(RefusalError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
-    fast = {"/api/search": routes.search}
-    app.add_middleware(Gate, settings=settings, metrics=service.metrics, fast=fast)
-    if settings.cors:  # around the gate, so that refusals can be read too
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=list(settings.cors),
-            allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"],
-            expose_headers=["X-Request-ID"],
-        )
+    app.add_exception_handler(Exception, _failed)
+    app.shut(service)
     return app
 
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, RefusalError)
     return error.response()
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return failure(request.scope["request_id"]).response()
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

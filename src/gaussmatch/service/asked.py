@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl
+from urllib.parse import unquote_to_bytes
 
 import orjson
 from fastapi import Request
@@ -53,15 +53,33 @@ class Captions(BaseModel):
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def read(model: type[Model], request: Request) -> Model:
+def read(model: type[Model], query: bytes) -> Model:
     """The parameters of a request. FastAPI's own way takes as long as a whole search."""
-    given = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
     try:
-        return model.model_validate(dict(given))
+        return model.model_validate(parameters(query))
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         raise RefusalError(422, "invalid", f"{name}: {first['msg']}") from error
+
+
+def parameters(query: bytes) -> dict[str, str]:
+    """The query of an address; of a name that comes twice, the last. In half the time of
+    ``urllib.parse.parse_qsl``.
+
+    >>> parameters(b"text=two+dogs%21&k=3&places")
+    {'text': 'two dogs!', 'k': '3', 'places': ''}
+    """
+    found = {}
+    for part in query.replace(b"+", b" ").split(b"&"):
+        if part:
+            name, _, value = part.partition(b"=")
+            found[_text(name)] = _text(value)
+    return found
+
+
+def _text(quoted: bytes) -> str:
+    return (unquote_to_bytes(quoted) if b"%" in quoted else quoted).decode("utf-8", "replace")
 
 
 def taken(model: type[BaseModel], **more: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is told besides search results; worked out in the batcher's thread."""
+"""What is told besides search results; worked out by the batcher."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 import orjson
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.service.answers import Answers, Known, Question, vagueness
+from gaussmatch.service.answers import Answers
+from gaussmatch.service.encoding import Question
 from gaussmatch.service.schema import Gallery
 from gaussmatch.service.sharpen import examples
+from gaussmatch.service.telling import Known, vagueness
 
 
 def warm_up(answers: Answers) -> None:
@@ -44,7 +46,7 @@ def item(answers: Answers, id: str, gallery: Gallery) -> dict[str, Any]:
     record = answers.record(id, gallery)
     unsure, share = answers.about(gallery, answers.index.gaussian(id, gallery))
     known = Known(record.meta, unsure[0], share[0])
-    return answers.told(id, known, gallery) | {"gallery": gallery}
+    return answers.told(id, known, gallery)
 
 
 def sample(answers: Answers, most: int) -> dict[str, Any]:
@@ -58,8 +60,7 @@ def _some(answers: Answers, most: int) -> tuple[list[dict[str, Any]], Gaussian |
         return [], None
     unsure, share = answers.about("images", g)
     known = zip(records, unsure, share, strict=True)
-    items = [answers.told(r.id, Known(r.meta, u, p), "images") for r, u, p in known]
-    return [item | {"gallery": "images"} for item in items], g
+    return [answers.told(r.id, Known(r.meta, u, p), "images") for r, u, p in known], g
 
 
 def embedding_map(answers: Answers, most: int) -> bytes:
@@ -73,13 +74,6 @@ def embedding_map(answers: Answers, most: int) -> bytes:
 
     found: bytes = answers.kept("map", make)
     return found
-
-
-def encoded(answers: Answers, texts: list[str]) -> Gaussian:
-    for text in texts:
-        if not answers.model.vocabulary.known(text):
-            answers.encode_texts([text])  # refuses it by name
-    return answers.encode_texts(texts)
 
 
 def embedded(g: Gaussian) -> dict[str, Any]:

@@ -10,11 +10,10 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gaussmatch.service import logs
+from gaussmatch.service.deadlines import Deadlines
 from gaussmatch.service.errors import RefusalError
 from gaussmatch.service.metrics import Metrics
 from gaussmatch.service.settings import Settings
@@ -33,6 +32,8 @@ HEADERS: dict[bytes, bytes] = {
 }
 """On every answer. The page may load nothing from anywhere else, and nobody may frame it."""
 
+JSON = ((b"content-type", b"application/json"),)
+
 GUARDED = ("/api", "/metrics")
 """Paths below these need the key, if there is one. The page itself holds no data and asks for it;
 probes must work without."""
@@ -40,15 +41,16 @@ probes must work without."""
 SANE_ID = re.compile(rb"[A-Za-z0-9_.:-]{1,64}")
 
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+Fast = Callable[[bytes], Awaitable[bytes]]
+"""The query of an address → JSON, or a refusal."""
 
 
 class Gate:
     """An ASGI middleware; one instead of six, because it stands in the way of every query.
 
     Args:
-        fast: path → endpoint for GET requests that go to it at once, not through the app: where
-            the work is short, finding the way to it takes longer.
+        fast: path → what answers GET requests to it at once, not through the app: where the work
+            is short, finding the way to it takes longer.
     """
 
     def __init__(
@@ -56,11 +58,12 @@ class Gate:
         app: ASGIApp,
         settings: Settings,
         metrics: Metrics,
-        fast: Mapping[str, Endpoint] | None = None,
+        fast: Mapping[str, Fast] | None = None,
     ) -> None:
         self.app, self.settings, self.metrics, self.fast = app, settings, metrics, fast or {}
         self._hosts = frozenset(host.lower() for host in settings.hosts)
         self._key = None if settings.api_key is None else settings.api_key.encode()
+        self._deadlines = Deadlines(settings.timeout)
         self._ids = itertools.count()
         self._run = secrets.token_hex(4)
         self._headers = list(HEADERS.items())
@@ -77,22 +80,24 @@ class Gate:
         request_id = (
             given.decode() if SANE_ID.fullmatch(given) else f"{self._run}-{next(self._ids)}"
         )
+        scope["request_id"] = request_id
         exchange = _Exchange(receive, send, self.settings.max_body, request_id, self._headers)
-        endpoint = self.fast.get(scope["path"]) if scope["method"] == "GET" else None
-        self.metrics.in_flight.inc()
+        fast = self.fast.get(scope["path"]) if scope["method"] == "GET" else None
+        deadline = self._deadlines.start()
+        self.metrics.in_flight += 1
         try:
             self._admit(scope, headers)
-            async with asyncio.timeout(self.settings.timeout):
-                if endpoint is None:
-                    await self.app(scope, exchange.receive, exchange.send)
-                else:
-                    response = await endpoint(Request(scope))
-                    await response(scope, exchange.receive, exchange.send)
+            if fast is None:
+                await self.app(scope, exchange.receive, exchange.send)
+            else:
+                await exchange.answer(200, await fast(scope["query_string"]))
             if exchange.refusal is not None and not exchange.status:
                 await exchange.refuse(exchange.refusal)
         except RefusalError as refusal:
             await exchange.refuse(refusal)
-        except TimeoutError:
+        except asyncio.CancelledError:
+            if not deadline.reached():
+                raise
             await exchange.refuse(
                 RefusalError(
                     504,
@@ -102,16 +107,13 @@ class Gate:
             )
         except Exception:
             logs.LOGGER.exception("failure", extra={"id": request_id, "path": scope["path"]})
-            await exchange.refuse(
-                RefusalError(
-                    500, "failure", f"the service failed; its log tells more ({request_id})"
-                )
-            )
+            await exchange.refuse(failure(request_id))
         finally:
-            self.metrics.in_flight.dec()
+            deadline.met()
+            self.metrics.in_flight -= 1
             seconds = time.perf_counter() - started
             route = scope["path"]
-            if endpoint is None:
+            if fast is None:
                 route = getattr(scope.get("route"), "path", "unmatched")
             self.metrics.answered(route, exchange.status, seconds)
             client = scope.get("client")
@@ -186,22 +188,26 @@ class _Exchange:
             message["headers"] = [*message.get("headers", ()), *self._headers]
         await self._send(message)
 
+    async def answer(
+        self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()
+    ) -> None:
+        """Send JSON."""
+        self.status = status
+        length = b"%d" % len(body)
+        told = [*JSON, (b"content-length", length), *headers, *self._headers]
+        await self._send({"type": "http.response.start", "status": status, "headers": told})
+        await self._send({"type": "http.response.body", "body": body})
+
     async def refuse(self, refusal: RefusalError) -> None:
         """Send a refusal, unless an answer is on its way already."""
-        if self.status:
-            return
-        self.status = refusal.status
-        body = refusal.body()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            *((k.lower().encode(), v.encode()) for k, v in refusal.headers.items()),
-            *self._headers,
-        ]
-        await self._send(
-            {"type": "http.response.start", "status": refusal.status, "headers": headers}
-        )
-        await self._send({"type": "http.response.body", "body": body})
+        if not self.status:
+            headers = ((k.lower().encode(), v.encode()) for k, v in refusal.headers.items())
+            await self.answer(refusal.status, refusal.body(), headers)
+
+
+def failure(request_id: str) -> RefusalError:
+    """What is told of an error of the service: where to look it up."""
+    return RefusalError(500, "failure", f"the service failed; its log tells more ({request_id})")
 
 
 def too_large(most: int) -> RefusalError:

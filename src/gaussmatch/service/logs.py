@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import logging
 import sys
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TextIO
 
 import orjson
 
 LOGGER = logging.getLogger("gaussmatch.service")
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+TOGETHER = 0.1
+"""Seconds that the line of a request waits for others, to be written with them."""
 
 
 class JsonLines(logging.Formatter):
@@ -23,32 +33,93 @@ class JsonLines(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        line = {
-            "time": f"{seconds}.{int(record.created % 1 * 1000):03}Z",
-            "level": record.levelname.lower(),
-            "event": record.getMessage(),
-            **{k: v for k, v in vars(record).items() if k not in STANDARD},
-        }
-        line.pop("color_message", None)  # uvicorn's
+        told = {k: v for k, v in vars(record).items() if k not in STANDARD}
+        told.pop("color_message", None)  # uvicorn's
         if record.exc_info and record.exc_info[0] is not None:
-            line["traceback"] = "".join(traceback.format_exception(*record.exc_info))
-        return orjson.dumps(line, default=str).decode()
+            told["traceback"] = "".join(traceback.format_exception(*record.exc_info))
+        return line(record.created, record.levelname.lower(), record.getMessage(), told)
+
+
+def line(moment: float, level: str, event: str, told: dict[str, Any]) -> str:
+    """Without its end."""
+    when = f"{_second(int(moment))}.{int(moment % 1 * 1000):03}Z"
+    fields = {"time": when, "level": level, "event": event, **told}
+    return orjson.dumps(fields, default=str).decode()
+
+
+@lru_cache(2)
+def _second(moment: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment))
+
+
+class Writer(logging.StreamHandler[TextIO]):
+    """Writes records at once, and lines of requests together with those of the next moment.
+
+    Nothing is lost or changes its place: a record, and ``flush`` (which logging calls when the
+    process ends), write the lines that wait first.
+
+    Args:
+        lock: a file by which several processes that write to one stream take turns, so that
+            lines stay whole.
+    """
+
+    def __init__(self, stream: TextIO, lock: Path | None = None) -> None:
+        self._lines: list[str] = []
+        self._turns = None if lock is None else lock.open("w")
+        super().__init__(stream)
+        self.setFormatter(JsonLines())
+
+    def keep(self, line: str) -> None:
+        """Write a line soon. Called in the event loop."""
+        self.acquire()
+        if not self._lines:
+            asyncio.get_running_loop().call_later(TOGETHER, self.flush)
+        self._lines.append(line)
+        self.release()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._lines.append(self.format(record))
+            self.flush()
+        except Exception:
+            self.handleError(record)
+
+    def flush(self) -> None:
+        self.acquire()
+        try:
+            lines, self._lines = self._lines, []
+            if lines:
+                with self._turn():
+                    self.stream.write("\n".join(lines) + "\n")
+                    self.stream.flush()
+        finally:
+            self.release()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        if self._turns is not None:
+            fcntl.flock(self._turns, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            if self._turns is not None:
+                fcntl.flock(self._turns, fcntl.LOCK_UN)
 
 
 def request(**told: object) -> None:
-    """The line of one request; without looking for the place in the code that every other log
-    record has."""
-    if LOGGER.isEnabledFor(logging.INFO):
-        record = logging.LogRecord(LOGGER.name, logging.INFO, __file__, 0, "request", None, None)
-        vars(record).update(told)
-        LOGGER.handle(record)
+    """The line of one request. Where ``configure`` has not set up logging, it is a record."""
+    if not LOGGER.isEnabledFor(logging.INFO):
+        return
+    for handler in LOGGER.handlers:
+        if isinstance(handler, Writer):
+            handler.keep(line(time.time(), "info", "request", told))
+            return
+    LOGGER.info("request", extra=told)
 
 
-def configure(level: str = "INFO") -> None:
+def configure(level: str = "INFO", lock: Path | None = None) -> None:
     """Log lines of the service and of uvicorn go to standard error, as JSON."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler = Writer(sys.stderr, lock)
     for name in ("gaussmatch.service", "uvicorn", "uvicorn.error"):
         logger = logging.getLogger(name)
         logger.handlers = [handler] if name != "uvicorn.error" else []

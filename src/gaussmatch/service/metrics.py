@@ -1,13 +1,23 @@
-"""What Prometheus is told. Each app has a registry of its own, so several live in one process."""
+"""What Prometheus is told. Each app has a registry of its own, so several live in one process.
+
+Several workers add theirs up in the folder that the variable PROMETHEUS_MULTIPROC_DIR names, in the
+way of prometheus_client; whichever is asked tells the sum. Counts of a worker that died stay in it.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-__all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
+__all__ = ["CONTENT_TYPE_LATEST", "FOLDER", "Metrics"]
+
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable that prometheus_client reads, once, when it is imported."""
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -15,10 +25,17 @@ PERCENTILES = (5, 10, 25, 50, 75, 90, 95, 99)
 
 
 class Metrics:
-    """Counters of one app."""
+    """Counters of one app.
+
+    ``in_flight`` is a plain number, for it changes with every request; gauges are set from what
+    they are told to ``watch`` when somebody asks, and those of workers once a second.
+    """
 
     def __init__(self) -> None:
+        self.folder = os.environ.get(FOLDER)
         self.registry = CollectorRegistry()
+        self.in_flight = 0
+        self._watched: list[tuple[Gauge, Callable[[], float]]] = []
         self.requests = Counter(
             "gaussmatch_requests",
             "Requests by route and status.",
@@ -32,17 +49,11 @@ class Metrics:
             buckets=SECONDS,
             registry=self.registry,
         )
-        self.in_flight = Gauge(
-            "gaussmatch_requests_in_flight", "Requests being answered.", registry=self.registry
-        )
         self.batch = Histogram(
             "gaussmatch_batch_size",
             "Queries that were encoded together.",
             buckets=SIZES,
             registry=self.registry,
-        )
-        self.waiting = Gauge(
-            "gaussmatch_queries_waiting", "Queries in the queue.", registry=self.registry
         )
         self.percentile = Histogram(
             "gaussmatch_query_uncertainty_percentile",
@@ -52,9 +63,26 @@ class Metrics:
             buckets=PERCENTILES,
             registry=self.registry,
         )
-        self.items = Gauge(
-            "gaussmatch_index_items", "Items in the index.", ("gallery",), registry=self.registry
+        self._in_flight = Gauge(
+            "gaussmatch_requests_in_flight",
+            "Requests being answered.",
+            registry=self.registry,
+            multiprocess_mode="livesum",
         )
+        self.waiting = Gauge(
+            "gaussmatch_queries_waiting",
+            "Queries in the queue.",
+            registry=self.registry,
+            multiprocess_mode="livesum",
+        )
+        self.items = Gauge(
+            "gaussmatch_index_items",
+            "Items in the index.",
+            ("gallery",),
+            registry=self.registry,
+            multiprocess_mode="livemostrecent",
+        )
+        self.watch(self._in_flight, lambda: self.in_flight)
         self._percentile: dict[str, Callable[[float], None]] = {}
         self._seconds: dict[str, Callable[[float], None]] = {}
         self._requests: dict[tuple[str, int], Callable[[], None]] = {}
@@ -75,5 +103,37 @@ class Metrics:
             self._percentile[kind] = self.percentile.labels(kind).observe
         self._percentile[kind](percentile)
 
+    def watch(self, gauge: Gauge, read: Callable[[], float]) -> None:
+        """Set a gauge from now on to what ``read`` returns."""
+        self._watched.append((gauge, read))
+
+    def refresh(self) -> None:
+        """Set all gauges."""
+        for gauge, read in self._watched:
+            gauge.set(read())
+
     def text(self) -> bytes:
-        return generate_latest(self.registry)
+        """All of it in Prometheus' format; the sum over the workers if there are several."""
+        self.refresh()
+        if self.folder is None:
+            return generate_latest(self.registry)
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, path=self.folder)
+        return generate_latest(registry)
+
+    def forget_the_dead(self) -> None:
+        """Leave workers that are gone out of the gauges."""
+        for file in Path(self.folder).glob("gauge_live*_*.db") if self.folder else ():
+            pid = int(file.stem.rpartition("_")[2])
+            if not _alive(pid):
+                mark_process_dead(pid, self.folder)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from gaussmatch import __version__
 from gaussmatch.service import facts, schema
-from gaussmatch.service.answers import Answers, Question
+from gaussmatch.service.answers import Answers
 from gaussmatch.service.asked import (
     Captions,
     ItemSearch,
@@ -24,6 +24,7 @@ from gaussmatch.service.asked import (
     read,
     taken,
 )
+from gaussmatch.service.encoding import Question
 from gaussmatch.service.errors import Json, RefusalError, json
 from gaussmatch.service.schema import Gallery
 from gaussmatch.service.sharpen import sharpen
@@ -67,10 +68,16 @@ def told(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
 )
 async def search(request: Request) -> Response:
     """Search in words."""
-    asked, service = read(TextSearch, request), request.app.state.service
+    return Json(await searched(request.app.state.service, request.scope["query_string"]))
+
+
+async def searched(service: Any, query: bytes) -> bytes:
+    """The answer to a search in words, from the query of its address."""
+    asked = read(TextSearch, query)
     text = checked_text(asked.text, service.settings.max_text)
     question = Question("text", text, *checked_options(asked, service), asked.gallery)
-    return Json(await service.batcher(question))
+    answer: bytes = await service.batcher(question)
+    return answer
 
 
 @router.post(
@@ -81,7 +88,7 @@ async def search(request: Request) -> Response:
 )
 async def search_image(request: Request) -> Response:
     """Search with a picture."""
-    asked, service = read(Search, request), request.app.state.service
+    asked, service = read(Search, request.scope["query_string"]), request.app.state.service
     k, where, places = checked_options(asked, service)
     given = await picture(request)
     return Json(await service.batcher(Question("image", given, k, where, places, asked.gallery)))
@@ -92,7 +99,7 @@ async def search_image(request: Request) -> Response:
 )
 async def similar(request: Request) -> Response:
     """More like a picture of the index."""
-    asked, service = read(ItemSearch, request), request.app.state.service
+    asked, service = read(ItemSearch, request.scope["query_string"]), request.app.state.service
     return Json(await service.batcher(Question("item", asked.id, *checked_options(asked, service))))
 
 
@@ -101,7 +108,7 @@ async def similar(request: Request) -> Response:
 )
 async def captions(request: Request) -> Response:
     """The captions nearest to a picture of the index."""
-    asked, service = read(Captions, request), request.app.state.service
+    asked, service = read(Captions, request.scope["query_string"]), request.app.state.service
     k = checked_count(asked.k, service)
     question = Question("item", asked.id, k, gallery="captions")
     return Json(await service.batcher(question))
@@ -182,7 +189,7 @@ async def embed_text(request: Request, asked: schema.Texts) -> Response:
             422, "too_many", f"at most {most} texts are taken at once; send them in parts"
         )
     texts = [checked_text(text, service.settings.max_text) for text in asked.texts]
-    work = lambda: facts.embedded(facts.encoded(service.answers, texts))  # noqa: E731
+    work = lambda: facts.embedded(service.answers.encode_texts(texts))  # noqa: E731
     return json(await service.batcher(work))
 
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import socket
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from gaussmatch.index import Index
+from gaussmatch.index.opening import in_milvus, open_index
 from gaussmatch.service import logs
 from gaussmatch.service.app import create_app
+from gaussmatch.service.metrics import FOLDER
 from gaussmatch.service.settings import Settings
+from gaussmatch.service.workers import supervise
 
 MOST_HEAD = 64 * 1024
 """Bytes of the address and the headers of a request."""
@@ -39,17 +49,79 @@ def serve(
     port: int = 8000,
     grace: int = 20,
     log_level: str = "info",
+    workers: int = 1,
 ) -> None:
     """Blocks until SIGINT or SIGTERM.
 
     Args:
         port: 0 takes any free one.
         grace: seconds that requests in flight are given after the signal.
+        workers: processes that answer. Each has the model; the pages of the index are shared.
     """
-    logs.configure(log_level)
-    app = create_app(index, settings)
-    sock = listening(host, port)
-    config = uvicorn.Config(
+    if workers < 1:
+        raise ValueError(f"workers is {workers}, it must be at least 1")
+    if workers > 1 and in_milvus(index.place) and "://" not in index.place:
+        raise ValueError(
+            f"{index.place} can be open in one process only; leave --workers out, or serve from a "
+            "Milvus server (milvus:http://host:19530)"
+        )
+    shown = f"[{host}]" if ":" in host else host
+    told = "http://%s:%d/  (Ctrl+C stops it)"
+    if workers == 1:
+        logs.configure(log_level)
+        app = create_app(index, settings)
+        sock = listening(host, port)
+        print(told % (shown, sock.getsockname()[1]), flush=True)
+        _Server(_config(app, grace)).run(sockets=[sock])
+        return
+    with TemporaryDirectory(prefix="gaussmatch-") as folder, listening(host, port) as sock:
+        lock = Path(folder) / "log.lock"
+        logs.configure(log_level, lock)
+        print(told % (shown, sock.getsockname()[1]), flush=True)
+        os.environ[FOLDER] = folder  # for the workers
+        threads = max(1, (os.cpu_count() or 1) // workers)
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+        work = partial(_work, index.place, settings, sock, grace, log_level, lock)
+        supervise(work, workers, grace + 10)
+
+
+def _work(
+    place: str,
+    settings: Settings,
+    sock: socket.socket,
+    grace: int,
+    log_level: str,
+    lock: Path,
+    ready: Callable[[], None],
+) -> None:
+    """One of several workers."""
+    logs.configure(log_level, lock)
+    app = create_app(open_index(place), settings)
+    _Server(_config(app, grace), ready).run(sockets=[sock])
+
+
+class _Server(uvicorn.Server):
+    """uvicorn in a process of its own: tells when it is ready, and minds the garbage collector.
+
+    A search makes no cycles, but the collector does not know: it would look through the whole
+    model again and again, a tenth of a second each time. What is there at the start stays.
+    """
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], object] = lambda: None) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(10_000, 20, 20)
+            self._ready()
+
+
+def _config(app: ASGIApp, grace: int) -> uvicorn.Config:
+    return uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
@@ -60,9 +132,6 @@ def serve(
         http=_protocol(),
         h11_max_incomplete_event_size=MOST_HEAD,
     )
-    shown = f"[{host}]" if ":" in host else host
-    print(f"http://{shown}:{sock.getsockname()[1]}/  (Ctrl+C stops it)", flush=True)
-    uvicorn.Server(config).run(sockets=[sock])
 
 
 def listening(host: str, port: int) -> socket.socket:

@@ -1,0 +1,66 @@
+"""Time limits of many tasks by one timer; an ``asyncio.timeout`` each costs as much as all other
+work of the gate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+
+class Deadline:
+    """The limit of one task."""
+
+    __slots__ = ("_over", "at", "task")
+
+    def __init__(self, task: asyncio.Task[object], at: float) -> None:
+        self.task: asyncio.Task[object] | None = task
+        self.at, self._over = at, False
+
+    def met(self) -> None:
+        """The task needs its limit no more."""
+        self.task = None
+
+    def reach(self) -> None:
+        """Cancel the task, unless it has ended."""
+        if self.task is not None:
+            self._over = True
+            self.task.cancel()
+
+    def reached(self) -> bool:
+        """Whether this is why the task was cancelled, and nothing else is; then it may go on."""
+        return self._over and self.task is not None and self.task.uncancel() == 0
+
+
+class Deadlines:
+    """Cancels tasks that take longer than so many seconds.
+
+    All have the same time, so they come due in the order in which they began.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._due: deque[Deadline] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> Deadline:
+        """The limit of the task that asks, from now on."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        if self._loop is not loop:
+            self._loop, self._timer = loop, None
+            self._due.clear()
+        deadline = Deadline(task, loop.time() + self.seconds)
+        while self._due and self._due[0].task is None:
+            self._due.popleft()
+        self._due.append(deadline)
+        if self._timer is None:
+            self._timer = loop.call_at(deadline.at, self._look, loop)
+        return deadline
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Cancel those whose time is over; come back for the next."""
+        now = loop.time()
+        while self._due and (self._due[0].task is None or self._due[0].at <= now):
+            self._due.popleft().reach()
+        self._timer = loop.call_at(self._due[0].at, self._look, loop) if self._due else None
