@@ -151,7 +151,7 @@ def overflow(tab: Any) -> int:
 
 def test_search_shows_cards_and_can_be_linked(tab: Any, address: str) -> None:
     open_page(tab, address)
-    assert tab.locator("#wall .tile").first.is_visible()
+    tab.locator("#wall .tile").first.wait_for(state="visible")
     assert "100 pictures" in tab.text_content("#about")
     ask(tab, "a red star")
     assert tab.locator(".card").count() == 24

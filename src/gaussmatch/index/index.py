@@ -69,10 +69,9 @@ class Index(Store):
 
     def search_text(self, texts: Sequence[str], k: int = 10, **options: Any) -> list[Hits]:
         """Captions as queries, see ``search``. A caption without any known word is refused."""
-        texts = [texts] if isinstance(texts, str) else list(texts)
-        found = self.search(self.model.encode_texts(texts), k, kind="captions", **options)
-        unknown = [self.model.vocabulary.unknown(text) for text in texts]
-        return [replace(hits, unknown=words) for hits, words in zip(found, unknown, strict=True)]
+        read = self.model.vocabulary.read([texts] if isinstance(texts, str) else texts)
+        found = self.search(self.model.encode_texts(read), k, kind="captions", **options)
+        return [replace(hits, unknown=r.unknown) for hits, r in zip(found, read, strict=True)]
 
     def search_image(self, pictures: Pictures, k: int = 10, **options: Any) -> list[Hits]:
         """Pictures (paths, PIL images, or ready features) as queries, see ``search``."""
