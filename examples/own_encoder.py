@@ -37,7 +37,8 @@ def draw(n: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return images.flatten(1), (values * named[..., None]).flatten(1), named.sum(-1)
 
 
-def main(steps: int = 1500) -> float:
+def train(steps: int = 1500) -> tuple[nn.Module, nn.Module]:
+    """Encoders of images and captions."""
     torch.manual_seed(0)
     images = gm.Probabilistic(Tower(), part="head")  # the output stays the mean;
     captions = gm.Probabilistic(Tower(), part="head")  # a copy of "head" gives the variance
@@ -52,6 +53,11 @@ def main(steps: int = 1500) -> float:
         loss(scores, negatives(torch.arange(len(x))))["triplet"].backward()
         nn.utils.clip_grad_norm_(parameters, 2.0)
         optimiser.step()
+    return images, captions
+
+
+def main(steps: int = 1500) -> float:
+    _, captions = train(steps)
     _, c, named = draw(1000)
     with torch.no_grad():
         rho = spearman(captions(c).uncertainty(), -named.float())

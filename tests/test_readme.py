@@ -36,3 +36,14 @@ def test_links_lead_somewhere() -> None:
 def test_own_encoder_example_learns_what_captions_leave_open() -> None:
     example = runpy.run_path(str(ROOT / "examples" / "own_encoder.py"))
     assert example["main"](steps=300) > 0.5
+
+
+def test_own_search_example_tells_the_vague_from_the_precise(tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    vague, precise = runpy.run_path(str(ROOT / "examples" / "own_search.py"))["main"](
+        tmp_path / "index", steps=300
+    )
+    assert vague.percentile > 75 > precise.percentile
+    for hits in (vague, precise):
+        assert all(int(id_.split()[1]) % 2 == 0 for id_ in hits.ids)
+        assert all(0 <= hit.probability <= 1 for hit in hits.hits)

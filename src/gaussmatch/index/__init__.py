@@ -29,7 +29,7 @@ similarity itself; the index has no formula of its own. Similarities without a l
 
 from __future__ import annotations
 
-from gaussmatch.index.calibrate import Calibration, calibrate, calibrate_run
+from gaussmatch.index.calibrate import Calibration, calibrate, calibrate_gaussians, calibrate_run
 from gaussmatch.index.fill import Changes, index_pairs, thumbnail, update
 from gaussmatch.index.hits import Hit, Hits, phrase
 from gaussmatch.index.index import Index
@@ -52,6 +52,7 @@ __all__ = [
     "Settings",
     "Where",
     "calibrate",
+    "calibrate_gaussians",
     "calibrate_run",
     "index_pairs",
     "merge",

@@ -19,6 +19,7 @@ from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.layout import GALLERIES, Gallery
 from gaussmatch.metrics import Relevance, ResultProbability
 from gaussmatch.run import Model
+from gaussmatch.similarities import Similarity
 
 QUANTILES = 1001
 MOST = 20_000
@@ -115,27 +116,61 @@ def calibrate_run(model: Model) -> Calibration:
 def calibrate(model: Model, data: DataSet) -> Calibration:
     """Percentiles from the training split, match probabilities from validation."""
     images, captions = model.encode_pairs(data.dev)
-    quantiles: dict[str, tuple[float, ...]] = {}
-    about: dict[str, Any] = {"probability_from": data.dev.name, "results_of_each_query": TOP}
-    if not images.is_point:
-        train = _sample(data.train, model)
-        quantiles = {kind: _quantiles(train[kind]) for kind in GALLERIES}
-        about |= {
-            "percentiles_from": data.train.name,
-            "items": {k: len(g) for k, g in train.items()},
-        }
     truth = data.dev.relevance
-    about["matches_are"] = "true pairs" if truth is not None else "annotated pairs"
-    truth = data.dev.pairs() if truth is None else truth
-    probability = _probabilities(model, images, captions, truth)
-    return Calibration(quantiles, probability, about)
+    about: dict[str, Any] = {
+        "probability_from": data.dev.name,
+        "matches_are": "annotated pairs" if truth is None else "true pairs",
+    }
+    seen: dict[str, Gaussian] = {}
+    if not images.is_point:
+        seen = _sample(data.train, model)
+        about |= {"percentiles_from": data.train.name}
+    return calibrate_gaussians(
+        model.matcher.similarity,
+        images,
+        captions,
+        data.dev.pairs() if truth is None else truth,
+        seen=seen,
+        about=about,
+    )
+
+
+def calibrate_gaussians(
+    similarity: Similarity,
+    images: Gaussian,
+    captions: Gaussian,
+    truth: Relevance,
+    *,
+    seen: Mapping[str, Gaussian] | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Calibration:
+    """From Gaussians alone: for an encoder of your own (examples/own_search.py).
+
+    Args:
+        images, captions: held out from training.
+        truth: which images match each caption.
+        seen: ``"images"`` and ``"captions"`` as the model has seen them, for percentiles; those
+            held out if not given.
+        about: what it was learned from, for people.
+    """
+    if (truth.queries, truth.gallery) != (len(captions), len(images)):
+        raise ValueError(
+            f"truth relates {truth.queries} captions to {truth.gallery} images, but there are "
+            f"{len(captions)} and {len(images)}"
+        )
+    quantiles: dict[str, tuple[float, ...]] = {}
+    told = {**(about or {}), "results_of_each_query": TOP}
+    if not images.is_point:
+        seen = seen or {"images": images, "captions": captions}
+        quantiles = {kind: _quantiles(seen[kind]) for kind in GALLERIES}
+        told["items"] = {kind: len(g) for kind, g in seen.items()}
+    return Calibration(quantiles, _probabilities(similarity, images, captions, truth), told)
 
 
 @torch.no_grad()
 def _probabilities(
-    model: Model, images: Gaussian, captions: Gaussian, truth: Relevance
+    s: Similarity, images: Gaussian, captions: Gaussian, truth: Relevance
 ) -> dict[str, ResultProbability]:
-    s = model.matcher.similarity
     found = {}
     for gallery, queries, relevance in (
         ("images", captions, truth),
