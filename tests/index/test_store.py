@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import shutil
 import tempfile
@@ -289,9 +290,27 @@ def test_sql_and_python_agree_on_conditions(metas, spec):
         ({"x": {"gt": None}}, "gt needs text or a number"),
         ({"x": [[1]]}, "neither text nor a number"),
         ({'a"b': 1}, "no name of a field"),
+        ({"a\\b": 1}, "no name of a field"),
+        ({"a\nb": 1}, "no name of a field"),
         ({"x": 2**70}, "64 bits"),
+        ({"x": {"lt": math.inf}}, "neither text nor a number"),
     ],
 )
 def test_conditions_that_mean_nothing_are_refused(spec, message):
     with pytest.raises(ValueError, match=message):
         Where.of(spec)
+
+
+def test_conditions_on_other_types_differ():
+    assert Where.of({"x": 1}) != Where.of({"x": True})
+    assert Where.of({"x": [1, "a"]}) == Where.of({"x": [1, "a"]})
+
+
+def test_a_condition_takes_any_number_of_values(tmp_path):
+    index = made(tmp_path / "i")
+    ids = [r.id for r in index.records()][:3]
+    index.add(clustered(1), [Record("new", {"tag": "t7"})])
+    many = [*(f"t{n}" for n in range(50_000)), *range(50_000), True, None]
+    assert index.search(clustered(1), 50, where={"tag": many[:-1]})[0].ids == ["new"]
+    assert len(index.search(clustered(1), 50, where={"tag": {"not": many}})[0]) == 0
+    assert ids[0] in index.search(clustered(1), 50, where={"tag": {"not": many[:-1]}})[0].ids

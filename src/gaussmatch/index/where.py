@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +22,18 @@ OPERATORS = ("in", "not", *_ORDER)
 
 @dataclass(frozen=True)
 class Condition:
-    """One field compared with one value, or with several (``in``, ``not``)."""
+    """One field compared with one value, or with several (``in``, ``not``).
+
+    ``kinds`` of the values follow from them, and keep apart what Python holds equal: 1 and True.
+    """
 
     field: str
     operator: str
     values: tuple[Scalar, ...]
+    kinds: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kinds", tuple(map(_kind, self.values)))
 
 
 @dataclass(frozen=True)
@@ -47,15 +56,15 @@ class Where:
         if isinstance(spec, Where):
             return spec
         found = []
-        for field, wanted in (spec or {}).items():
-            if not isinstance(field, str) or not field or '"' in field:
-                raise ValueError(f"filter: {field!r} is no name of a field")
-            for name, value in _asked(field, wanted).items():
+        for key, wanted in (spec or {}).items():
+            if not isinstance(key, str) or not key or any(c in '"\\' or c < " " for c in key):
+                raise ValueError(f"filter: {key!r} is no name of a field")
+            for name, value in _asked(key, wanted).items():
                 several = name in ("in", "not") and isinstance(value, Sequence | set)
                 values = tuple(value) if several and not isinstance(value, str) else (value,)
                 for v in values:
-                    _check(field, name, v)
-                found.append(Condition(field, name, values))
+                    _check(key, name, v)
+                found.append(Condition(key, name, values))
         return Where(tuple(found))
 
     def holds(self, meta: Mapping[str, Any]) -> bool:
@@ -84,7 +93,8 @@ def _asked(field: str, wanted: Any) -> Mapping[str, Any]:
 
 
 def _check(field: str, name: str, value: Any) -> None:
-    if not (value is None or isinstance(value, str | int | float | bool)) or value != value:
+    strange = isinstance(value, float) and not math.isfinite(value)
+    if strange or not (value is None or isinstance(value, str | int | float | bool)):
         raise ValueError(f"filter on {field!r}: {value!r} is neither text nor a number")
     if isinstance(value, int) and abs(value) >= 2**63:
         raise ValueError(f"filter on {field!r}: {value} does not fit 64 bits")
@@ -123,19 +133,19 @@ def _sql(c: Condition, column: str) -> tuple[str, list[Scalar]]:
         ), [path, path, c.values[0]]
     parts: list[str] = []
     values: list[Scalar] = []
-    for v in c.values:
-        kind = _kind(v)
-        if kind == "null":
-            parts.append(f"coalesce(json_type({column}, ?), 'null') = 'null'")
-            values += [path]
-        elif kind == "truth":
-            parts.append(f"coalesce(json_type({column}, ?), '') = ?")
-            values += [path, "true" if v else "false"]
-        else:
+    if None in c.values:
+        parts.append(f"coalesce(json_type({column}, ?), 'null') = 'null'")
+        values += [path]
+    if truths := sorted({str(v).lower() for v in c.values if isinstance(v, bool)}):
+        parts.append(f"coalesce(json_type({column}, ?), '') IN ({', '.join('?' * len(truths))})")
+        values += [path, *truths]
+    for kind, types in _TYPES.items():
+        # any number of values is one parameter
+        if same := [v for v in c.values if _kind(v) == kind]:
             parts.append(
-                f"(coalesce(json_type({column}, ?), '') IN {_TYPES[kind]} "
-                f"AND json_extract({column}, ?) = ?)"
+                f"(coalesce(json_type({column}, ?), '') IN {types} "
+                f"AND json_extract({column}, ?) IN (SELECT value FROM json_each(?)))"
             )
-            values += [path, path, v]
+            values += [path, path, json.dumps(same)]
     text = f"({' OR '.join(parts) or '0'})"
     return (f"NOT {text}" if c.operator == "not" else text), values
