@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -156,6 +157,21 @@ def test_a_broken_photo_is_named_or_left_out(runs, photos, tmp_path):
         told = update(index, photos, skip_unreadable=True, progress=False)
     assert list(told.skipped) == ["e.jpg"]
     assert index.size() == 3
+
+
+def test_names_that_are_no_text_and_what_is_no_file(runs, photos, tmp_path):
+    (photos / "folder.jpg").mkdir()
+    (photos / "gone.jpg").symlink_to(tmp_path / "nowhere")
+    index = Index.create(tmp_path / "i", runs / "vsepp-kl")
+    assert update(index, photos, progress=False).added == 3
+    try:
+        shutil.copy(photos / "a.jpg", os.fsencode(photos) + b"/\xe9.jpg")
+    except OSError:  # this file system holds text only
+        return
+    with pytest.raises(ValueError, match=r"the name of '\\udce9\.jpg' is not UTF-8; rename"):
+        update(index, photos, progress=False)
+    with pytest.warns(UserWarning, match="left out"):
+        assert update(index, photos, skip_unreadable=True, progress=False).added == 0
 
 
 def test_the_verbs_as_a_user_types_them(runs, photos, tmp_path, capsys):

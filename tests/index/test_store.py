@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import mmap
@@ -103,6 +104,7 @@ def test_a_record_comes_back_with_its_gaussian(tmp_path):
         (clustered(1, 5), [Record("a")], "holds Gaussians of"),
         (clustered(1, shape="point"), [Record("a")], "holds Gaussians of"),
         (clustered(1), [Record("a", {"x": float("nan")})], "metadata of 'a' is not JSON"),
+        (clustered(1), [Record("a", {"x": "\udcff"})], "metadata of 'a' is no text"),
         (Gaussian(clustered(1).mean / 0), None, "'a' holds a NaN"),
     ],
 )
@@ -170,6 +172,59 @@ def test_a_writer_that_dies_leaves_the_old_index(tmp_path, monkeypatch, moment):
     assert not {f.name for f in folders[:2]} <= {
         f.name for f in (tmp_path / "i" / "segments").iterdir()
     }
+
+
+def test_a_full_disk_is_told_and_takes_nothing(tmp_path, monkeypatch):
+    index = made(tmp_path / "i")
+    before = sorted((tmp_path / "i").rglob("*"))
+
+    def full(*_args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.posix_fallocate", full)
+        with pytest.raises(OSError, match=r"npy: cannot be written .*No space left"):
+            index.add(clustered(5), records(30, 35))
+    assert sorted((tmp_path / "i").rglob("*")) == before
+    index.add(clustered(5), records(30, 35))
+    assert index.size() == 35
+
+
+def test_open_segments_follow_new_settings(tmp_path):
+    index, other = made(tmp_path / "i"), Index.open(tmp_path / "i")
+    index.set_settings(Settings(search=99))
+    other.reload()
+    for each in (index, other):
+        assert [s.settings.search for s in each.segments("images")] == [99]
+
+
+def test_a_reload_that_fails_changes_nothing(tmp_path):
+    index = made(tmp_path / "i")
+    manifest = tmp_path / "i" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["galleries"]["images"][0]["name"] = "elsewhere"
+    manifest.write_text(json.dumps(content))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="missing; the index is damaged"):
+            index.reload()
+    assert len(index.search(clustered(1), 50)[0]) == 30
+
+
+@pytest.mark.parametrize("similarity", ["kl", "reverse_kl", "min_kl", "wasserstein"])
+def test_extreme_variances_are_found_too(tmp_path, similarity):
+    index = Index.create(tmp_path / "i", similarity=similarity)
+    g = clustered(30)
+    g.log_var[3], g.log_var[4] = -100.0, 100.0
+    index.add(g, records(0, 30))
+    asked = clustered(2, seed=5)
+    scores = truth(similarity, g, asked, "images")
+    for q, hits in enumerate(index.search(asked, 30)):
+        assert hits.ids == [f"i{j}" for j in scores[q].argsort(descending=True).tolist()]
+
+
+def test_no_queries_get_no_answers(tmp_path):
+    index = made(tmp_path / "i")
+    assert index.search(clustered(3)[:0], 5) == []
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,9 @@ def best(
         s.part.items if a is None else int(a.sum()) for s, a in zip(segments, allowed, strict=True)
     ]
     k = min(k, sum(reach))
+    if not len(queries):
+        nothing = np.empty((0, k), dtype=np.int64)
+        return Best(nothing, nothing, np.empty((0, k)))
     parts = []
     for start in range(0, len(queries), QUERIES):
         some = queries[start : start + QUERIES]

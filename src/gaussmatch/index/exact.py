@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index.arrays import blocks, mapped
+from gaussmatch.index.arrays import blocks, created, mapped
 from gaussmatch.index.lift import SAMPLE, Asked, Lift, scores
 from gaussmatch.index.structure import Candidates, Content, Structure, merge
 
@@ -34,15 +34,9 @@ class Flat(Structure):
         for block in blocks(content.items):
             lifted = lift.items(content.read(block))
             if not arrays:
-                arrays = [
-                    np.lib.format.open_memmap(
-                        content.folder / f"lifted{i}.npy",
-                        "w+",
-                        np.float32,
-                        (content.items, a.shape[1]),
-                    )
-                    for i, a in enumerate(lifted)
-                ]
+                files = [content.folder / f"lifted{i}.npy" for i in range(len(lifted))]
+                shapes = [(content.items, a.shape[1]) for a in lifted]
+                arrays = list(map(created, files, shapes))
             for whole, a in zip(arrays, lifted, strict=True):
                 whole[block] = a
         for whole in arrays:

@@ -48,7 +48,11 @@ class Hnsw(Structure):
             for block in blocks(content.items, 65_536):
                 graph.add(_padded(lift.items(content.read(block))[i]).clip(-MOST, MOST))
             _walk_by_score(faiss, graph, lift)
-            faiss.write_index(graph, str(content.folder / f"graph{i}.faiss"))
+            file = content.folder / f"graph{i}.faiss"
+            try:
+                faiss.write_index(graph, str(file))
+            except RuntimeError as error:  # a full disk
+                raise OSError(f"{file}: cannot be written ({error})") from error
 
     @classmethod
     def _empty(cls, faiss: Any, sample: np.ndarray, settings: Settings) -> Any:

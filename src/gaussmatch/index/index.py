@@ -139,6 +139,7 @@ class Index(Store):
         kind: Gallery,
         gallery: Gallery,
     ) -> list[Hits]:
+        found = _there(found)
         unsure = None if queries.is_point else queries.uncertainty().double().numpy()
         told, items = _told(segments, found)
         of_items = None if items is None else items.reshape(found.score.shape)
@@ -181,6 +182,15 @@ def _allowed(segment: Segment, where: Where, exclude: list[str]) -> np.ndarray |
         allowed = np.ones(segment.part.items, dtype=bool) if allowed is None else allowed.copy()
         allowed[out] = False
     return allowed
+
+
+def _there(found: Best) -> Best:
+    """Without columns where a query was told nothing: items that another process has deleted
+    since they were counted."""
+    short = (found.row < 0).any(0)
+    if not short.any():
+        return found
+    return Best(found.segment[:, ~short], found.row[:, ~short], found.score[:, ~short])
 
 
 def _told(

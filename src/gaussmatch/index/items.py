@@ -47,12 +47,23 @@ class Record:
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id:
             raise ValueError(f"an id must be a text that is not empty, got {self.id!r}")
+        if not encodable(self.id):
+            raise ValueError(f"the id {self.id!r} is no text that UTF-8 can hold")
 
     def meta_json(self) -> str:
         try:
             return json.dumps(dict(self.meta), ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ValueError(f"the metadata of {self.id!r} is not JSON: {error}") from error
+
+
+def encodable(text: str) -> bool:
+    """Whether it is text; the name of a file need not be.
+
+    >>> encodable("é.jpg"), encodable(b"\\xe9.jpg".decode(errors="surrogateescape"))
+    (True, False)
+    """
+    return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def write_items(folder: Path, records: Iterable[Record]) -> int:
@@ -73,6 +84,8 @@ def write_items(folder: Path, records: Iterable[Record]) -> int:
                 db.execute("INSERT INTO items VALUES (?, ?, ?)", (row, r.id, meta))
             except sqlite3.IntegrityError:
                 raise ValueError(f"the id {r.id!r} is given twice") from None
+            except UnicodeEncodeError as error:
+                raise ValueError(f"the metadata of {r.id!r} is no text: {error}") from error
             if r.thumbnail is not None:
                 db.execute("INSERT INTO thumbnails VALUES (?, ?)", (row, r.thumbnail))
             line = f"[{json.dumps(r.id)}, {meta}, {json.dumps(r.source)}]\n".encode()

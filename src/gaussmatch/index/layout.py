@@ -163,8 +163,9 @@ def sweep(folder: Path, manifest: Manifest) -> None:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
-    for path in folder.glob(f".{MANIFEST}.*"):
-        path.unlink(missing_ok=True)
+    for name in (MANIFEST, CALIBRATION):
+        for path in folder.glob(f".{name}.*"):
+            path.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:

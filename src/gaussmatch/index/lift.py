@@ -29,6 +29,8 @@ from gaussmatch.similarities import Lifted, Similarity
 FILE = "lift.safetensors"
 SAMPLE = 10_000
 """Items that centre and scale are taken from: any are right, typical ones are best."""
+LARGEST = 1e16
+"""A standardised coordinate; those of variances that a model learns are far below."""
 
 
 @torch.no_grad()
@@ -174,4 +176,5 @@ def _nonzero(scale: Tensor) -> Tensor:
 
 
 def _float32(a: Tensor) -> np.ndarray:
-    return np.ascontiguousarray(a.numpy(), dtype=np.float32)
+    """Within bounds, so that no product overflows: of an infinity a search would make a NaN."""
+    return np.ascontiguousarray(a.clamp(-LARGEST, LARGEST).numpy(), dtype=np.float32)

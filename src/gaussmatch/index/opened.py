@@ -29,9 +29,8 @@ class Opened:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.manifest = Manifest.load(self.path)
         self._segments: Mapping[Gallery, list[Segment]] = {}
-        self._open_segments()
+        self._see(Manifest.load(self.path))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -56,9 +55,8 @@ class Opened:
         manifest = Manifest.load(self.path)
         if manifest == self.manifest:
             return False
-        self.manifest = manifest
+        self._see(manifest)
         self.__dict__.pop("calibration", None)
-        self._open_segments()
         return True
 
     @cached_property
@@ -165,24 +163,31 @@ class Opened:
             raise ValueError(f"no item {id!r} among the {gallery} of {self.path}")
         return found
 
-    def _open_segments(self) -> None:
+    def _see(self, manifest: Manifest) -> None:
         """Open what is new; keep what is open already. If a writer was faster, look again."""
         while True:
-            manifest = self.manifest
+            settings = Settings(**manifest.settings)
             held = {s.part: s for parts in self._segments.values() for s in parts}
+            held = {part: s for part, s in held.items() if s.settings == settings}
             try:
-                self._segments = {
-                    name: [held.get(p) or self._segment(name, p) for p in manifest.galleries[name]]
+                opened = {
+                    name: [
+                        held.get(part) or self._segment(name, part, settings)
+                        for part in manifest.galleries[name]
+                    ]
                     for name in GALLERIES
                 }
-                return
             except FileNotFoundError as error:
-                self.manifest = Manifest.load(self.path)
-                if self.manifest == manifest:
+                newer = Manifest.load(self.path)
+                if newer == manifest:
                     raise ValueError(
                         f"{error.filename}: missing; the index is damaged, restore it or make it "
                         "again"
                     ) from error
+                manifest = newer
+            else:
+                self.manifest, self._segments = manifest, opened
+                return
 
-    def _segment(self, gallery: Gallery, part: Part) -> Segment:
-        return Segment(self.path, part, gallery, lambda: self.similarity, self.settings)
+    def _segment(self, gallery: Gallery, part: Part, settings: Settings) -> Segment:
+        return Segment(self.path, part, gallery, lambda: self.similarity, settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import uuid
 from collections.abc import Callable, Iterable
 from functools import cached_property
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index.arrays import mapped
+from gaussmatch.index.arrays import created, mapped
 from gaussmatch.index.exact import Flat, Scan
 from gaussmatch.index.graph import Compressed, Hnsw
 from gaussmatch.index.items import Items, Record, write_items
@@ -128,16 +129,18 @@ def write_segment(
     name = f"{gallery}-{uuid.uuid4().hex[:12]}"
     path = folder / SEGMENTS / name
     path.mkdir(parents=True)
-    if write_items(path, records) != total:
+    try:
+        written = write_items(path, records)
+    except sqlite3.OperationalError as error:  # a full disk
+        raise OSError(f"{path}: cannot be written ({error})") from error
+    if written != total:
         raise ValueError(f"{total} Gaussians need as many ids")
     arrays: dict[str, np.ndarray] = {}
     start = 0
     for g in gaussians:
         for what, values in _columns(g).items():
             if what not in arrays:
-                arrays[what] = np.lib.format.open_memmap(
-                    path / f"{what}.npy", "w+", np.float32, (total, *values.shape[1:])
-                )
+                arrays[what] = created(path / f"{what}.npy", (total, *values.shape[1:]))
             arrays[what][start : start + len(g)] = values
         start += len(g)
     if start != total:

@@ -21,7 +21,7 @@ from gaussmatch.data import load_data
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index.items import Record
+from gaussmatch.index.items import Record, encodable
 from gaussmatch.index.layout import Gallery
 from gaussmatch.run import Model
 
@@ -110,6 +110,11 @@ class FolderSource:
         self.name, self.skip_unreadable = self.root.resolve().name, skip_unreadable
         self.skipped: list[str] = []
         self.files = dict(_photos(self.root))
+        for name in [name for name in self.files if not encodable(name)]:
+            if not skip_unreadable:
+                raise ValueError(f"{self.root}: the name of {name!r} is not UTF-8; rename the file")
+            warnings.warn(f"left out: {name!r}, as its name is not UTF-8", stacklevel=2)
+            del self.files[name]
         said = _captions(self.root)
         self.said = {name: said[name] for name in self.files if name in said}
         self.marks = {n: _mark(path, self.said.get(n, [])) for n, path in self.files.items()}
@@ -193,7 +198,8 @@ def _photos(folder: Path) -> Iterator[tuple[str, Path]]:
     """(id, path) of every photo below a folder, by name; hidden files and folders are left out."""
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        if path.suffix.lower() in PHOTOS and not any(part[0] == "." for part in name.parts):
+        hidden = any(part[0] == "." for part in name.parts)
+        if path.suffix.lower() in PHOTOS and not hidden and path.is_file():
             yield name.as_posix(), path
 
 

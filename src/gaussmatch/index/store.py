@@ -149,7 +149,7 @@ class Store(Opened):
         """Search it another way. Segments follow when they are next written (``compact``)."""
         check_kind(self.similarity, settings)
         with self._changing():
-            self.manifest = replace(self.manifest, settings=asdict(settings)).save(self.path)
+            self._see(replace(self.manifest, settings=asdict(settings)).save(self.path))
 
     def set_calibration(self, calibration: Calibration) -> None:
         """From now on scores and uncertainties are read so."""
@@ -170,15 +170,18 @@ class Store(Opened):
         with writing(self.path):
             self.reload()
             sweep(self.path, self.manifest)
-            yield
+            try:
+                yield
+            except Exception:  # what was written does not count: a full disk has room again
+                sweep(self.path, Manifest.load(self.path))
+                raise
 
     def _commit(
         self, gallery: Gallery, parts: Sequence[Part], form: Mapping[str, int] | None = None
     ) -> None:
         """From here on the new parts count."""
         manifest = self.manifest.with_parts(gallery, tuple(p for p in parts if p.live))
-        self.manifest = replace(manifest, form=form or manifest.form).save(self.path)
-        self._open_segments()
+        self._see(replace(manifest, form=form or manifest.form).save(self.path))
         sweep(self.path, self.manifest)
 
     def _join_small(self, gallery: Gallery) -> None:
