@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaussmatch.index.milvus.filter import expression, facts, ids, quoted
+from gaussmatch.index.milvus.filter import expression, facts, id_of, ids, key, quoted
 from gaussmatch.index.where import Where
 
 parser = pytest.importorskip("milvus_lite.search.filter.parser")
@@ -73,9 +73,24 @@ def test_a_field_that_could_break_out_is_refused(field: str) -> None:
         expression(Where.of({field: 1}))
 
 
+@given(TEXT)
+def test_a_key_needs_no_quoting_and_is_one_id(text: str) -> None:
+    assert quoted(key(text)) == f'"{key(text)}"'
+    assert "'" not in key(text)
+    assert id_of(key(text)) == text
+
+
+def test_whole_numbers_beyond_64_bits_can_be_compared() -> None:
+    assert facts({"a": 10**30, "b": -(2**63), "c": 10**400}) == {
+        "n:a": 1e30,
+        "n:b": -(2.0**63),
+        "o:c": True,
+    }
+
+
 def test_ids() -> None:
-    assert ids(["a", 'b"] or true or id in ["']) == 'id in ["a", "b\\"] or true or id in [\\""]'
-    assert re.match(r'id not in \["a"\]', ids(["a"], among=False))
+    assert ids(["a", 'b"] or true or id in ["']) == 'id in ["a", "b%22] or true or id in [%22"]'
+    assert re.match(r'id not in \["a"\]', ids(["a"], inside=False))
 
 
 @pytest.mark.parametrize("wanted", [1, "1", True, None, [], [1, None], ["1", True]])

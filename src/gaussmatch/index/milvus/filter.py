@@ -8,13 +8,16 @@ and no answer hangs on how a store compares 1 with "1" or true, or treats null a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from gaussmatch.index.where import Condition, Scalar, Where
 
 FACTS = "facts"
 _SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+_UNSAFE = re.compile(r"""[%"'\\\x00-\x1f]""")
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -27,6 +30,7 @@ def facts(meta: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in meta.items():
         if value is not None:
+            value = _within_64_bits(value)
             kind = _kind(value)
             found[f"{kind}:{name}"] = True if kind == "o" else value
     return found
@@ -41,9 +45,25 @@ def expression(where: Where) -> str:
     return " and ".join(_condition(c) for c in where.conditions)
 
 
-def ids(names: list[str], *, among: bool = True) -> str:
+def ids(names: Sequence[str], *, inside: bool = True) -> str:
     """Items with (or without) these ids."""
-    return f"id {'in' if among else 'not in'} [{', '.join(quoted(n) for n in names)}]"
+    keys = ", ".join(quoted(key(name)) for name in names)
+    return f"id {'in' if inside else 'not in'} [{keys}]"
+
+
+def key(id: str) -> str:
+    """An id as the primary key. pymilvus puts keys between quotes as they are, for one where it
+    goes through a collection, so they hold nothing that ends a text or is an escape.
+
+    >>> key("trip/Bob's.jpg"), id_of("trip/Bob%27s.jpg")
+    ('trip/Bob%27s.jpg', "trip/Bob's.jpg")
+    """
+    return _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", id)
+
+
+def id_of(key: str) -> str:
+    """The id that a primary key stands for."""
+    return unquote(key) if "%" in key else key
 
 
 def quoted(text: str) -> str:
@@ -84,6 +104,16 @@ def _different(field: str, value: Scalar) -> str:
 
 def _fact(field: str, kind: str) -> str:
     return f"{FACTS}[{quoted(f'{kind}:{field}')}]"
+
+
+def _within_64_bits(value: Any) -> Any:
+    """A larger whole number as a float, or as something else where it is none either."""
+    if not isinstance(value, int) or abs(value) < 2**63:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return ()
 
 
 def _kind(value: Any) -> str:

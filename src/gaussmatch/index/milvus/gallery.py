@@ -17,6 +17,7 @@ from gaussmatch.index.layout import Gallery, Part
 from gaussmatch.index.lift import Asked, Lift, scores
 from gaussmatch.index.milvus import rows as coding
 from gaussmatch.index.milvus.client import Client
+from gaussmatch.index.milvus.filter import ids as among
 from gaussmatch.index.settings import Settings
 from gaussmatch.index.structure import Candidates, merge
 from gaussmatch.similarities import Similarity
@@ -70,9 +71,12 @@ class Collection:
         """The rows with these ids that are there."""
         found: list[dict[str, Any]] = []
         for start in range(0, len(ids), BLOCK):
-            some = list(ids[start : start + BLOCK])
             found += self.client(
-                "get", self.name, ids=some, output_fields=list(fields), consistency_level="Strong"
+                "query",
+                self.name,
+                filter=among(ids[start : start + BLOCK]),
+                output_fields=list(fields),
+                consistency_level="Strong",
             )
         return found
 

@@ -17,7 +17,8 @@ from gaussmatch.index.items import Record
 from gaussmatch.index.layout import GALLERIES, Gallery
 from gaussmatch.index.lift import SAMPLE, Lift
 from gaussmatch.index.milvus import rows as coding
-from gaussmatch.index.milvus.filter import expression, ids
+from gaussmatch.index.milvus.filter import expression, id_of
+from gaussmatch.index.milvus.filter import ids as among
 from gaussmatch.index.milvus.gallery import BLOCK, Seen
 from gaussmatch.index.milvus.store import MilvusStore, write_calibration
 from gaussmatch.index.segment import Segment
@@ -112,7 +113,7 @@ class MilvusIndex(MilvusStore):
         kind = kind or ("captions" if gallery == "images" else "images")
         condition = expression(Where.of(where))
         if exclude:
-            condition = " and ".join(filter(None, [condition, ids([*exclude], among=False)]))
+            condition = " and ".join(filter(None, [condition, among([*exclude], inside=False)]))
 
         def ask() -> list[Hits]:
             held = self._held(gallery)
@@ -170,7 +171,7 @@ class MilvusIndex(MilvusStore):
         gone = [name for name in wanted if name in there]
         if held is not None:
             for start in range(0, len(gone), BLOCK):
-                self._client("delete", held.name, ids=gone[start : start + BLOCK])
+                self._client("delete", held.name, filter=among(gone[start : start + BLOCK]))
         return len(gone)
 
     def compact(self, gallery: Gallery | None = None) -> None:
@@ -210,7 +211,7 @@ class MilvusIndex(MilvusStore):
     # ---- inside ----
 
     def _there(self, names: Sequence[str], gallery: Gallery) -> list[str]:
-        return [row["id"] for row in self._rows(names, gallery, ["id"])]
+        return [id_of(row["id"]) for row in self._rows(names, gallery, ["id"])]
 
     def _row(self, id: str, gallery: Gallery, fields: Sequence[str]) -> dict[str, Any]:
         found = self._rows([id], gallery, fields)

@@ -1,6 +1,6 @@
 """A gallery as a Milvus collection: its schema, and an item as one of its rows.
 
-id            VARCHAR, primary key
+id            VARCHAR, primary key: the id, see ``filter.key``
 lift0, …      FLOAT_VECTOR: the item by the similarity's own lift, standardised; minimum KL has two
 gaussian      VARCHAR: base64 of the float32 mean and log-variance, for an exact rescore
 uncertainty   DOUBLE: log det Σ; not there for points
@@ -23,7 +23,7 @@ from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.items import Record
 from gaussmatch.index.lift import Lift
 from gaussmatch.index.milvus.client import pymilvus
-from gaussmatch.index.milvus.filter import FACTS, facts, quoted
+from gaussmatch.index.milvus.filter import FACTS, facts, id_of, key
 from gaussmatch.index.settings import Settings
 
 ID, TEXT = 2048, 65_535  # bytes
@@ -90,13 +90,12 @@ def rows(gaussians: Gaussian, records: Sequence[Record], lift: Lift) -> list[dic
     for n, record in enumerate(records):
         row: dict[str, Any] = {f"lift{i}": a[n] for i, a in enumerate(lifted)}
         row |= {
-            "id": _fits(record.id, ID, f"the id {record.id!r}"),
+            "id": _fits(key(record.id), ID, f"the id {record.id!r}"),
             "gaussian": _fits(_packed(gaussians[n]), TEXT, f"the Gaussian of {record.id!r}"),
             "record": _fits(_record_text(record), TEXT, f"the metadata of {record.id!r}"),
             FACTS: facts(record.meta),
             "thumbnail": _thumbnail(record.thumbnail),
         }
-        quoted(record.id)  # else it could never be asked for
         if unsure is not None:
             row["uncertainty"] = unsure[n]
         found.append(row)
@@ -131,7 +130,7 @@ def record(row: Mapping[str, Any]) -> Record:
     told = json.loads(row["record"])
     small = row.get("thumbnail")
     jpeg = base64.b64decode(small) if small else None
-    return Record(row["id"], told["meta"], jpeg, told.get("source"))
+    return Record(id_of(row["id"]), told["meta"], jpeg, told.get("source"))
 
 
 def _packed(g: Gaussian) -> str:
