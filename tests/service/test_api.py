@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import orjson
 import pytest
 from service.served import jpeg, make_index
 from starlette.testclient import TestClient
 
 from gaussmatch.data.vocabulary import Reading
-from gaussmatch.index import Index
+from gaussmatch.index import Index, Record, Where
 from gaussmatch.service import Settings, create_app
+from gaussmatch.service.encoding import Question
 
 ID = "scenes/test/3"
 
@@ -351,3 +354,91 @@ def test_items_added_meanwhile_are_seen(tmp_path: Path) -> None:
         index.delete([ID])
         refused(client.get("/api/item", params={"id": ID}), 404, "no_item")
         assert client.get("/api/about").json()["images"] == 99
+
+
+def test_the_first_pictures_of_an_empty_index_are_shown(tmp_path: Path, index: Index) -> None:
+    empty = Index.create(tmp_path / "index", index.run_folder)
+    app = create_app(Index.open(empty.path))
+    app.state.service.answers._reload_every = 0.0
+    with TestClient(app) as client:
+        assert client.get("/api/search?text=a+star").json()["hits"] == []
+        refused(client.get("/api/map"), 404, "empty")
+        assert client.get("/api/sample").json() == {"items": [], "total": 0}
+        empty.add(index.gaussian(ID), [index.get(ID)])
+        (hit,) = client.get("/api/search?text=a+star").json()["hits"]
+        assert client.get(f"/{hit['thumbnail']}").status_code == 200
+        assert client.get("/api/about").json()["images"] == 1
+        assert 'index_items{gallery="images"} 1.0' in client.get("/metrics").text
+
+
+def test_an_index_that_is_damaged_meanwhile_goes_on(tmp_path: Path, index: Index) -> None:
+    copy = shutil.copytree(index.path, tmp_path / "index")
+    app = create_app(Index.open(copy))
+    app.state.service.answers._reload_every = 0.0
+    with TestClient(app) as client:
+        (copy / "manifest.json").write_text("{")
+        assert len(client.get("/api/search?text=a+star&k=3").json()["hits"]) == 3
+
+
+ODD = ("ü/ñ", 'a"b<i>', "new\nline", "\x00", "../../etc/passwd", "x" * 3000)
+
+
+@pytest.fixture(scope="module")
+def odd(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    odd = Index.create(tmp_path_factory.mktemp("odd") / "index", index.run_folder)
+    deep: dict[str, object] = {}
+    for _ in range(300):
+        deep = {"deeper": deep}
+    records = [Record(id_, {"huge": 10**30, "flag": n == 1}) for n, id_ in enumerate(ODD)]
+    records += [Record("deep", {"meta": deep}), Record("one", {"flag": 1})]
+    odd.add(index.some(len(records))[1], records)  # type: ignore[arg-type]
+    with TestClient(create_app(odd)) as client:
+        yield client
+
+
+class TestOddItems:
+    """Whatever may be in an index can be told."""
+
+    def test_they_are_found_and_shown(self, odd: TestClient) -> None:
+        found = odd.get("/api/search?text=a+star&k=50&places=true").json()["hits"]
+        assert {hit["id"] for hit in found} == {*ODD, "deep", "one"}
+        assert len(odd.get("/api/map").json()["items"]) == len(found)
+        for id_ in ODD:
+            item = odd.get("/api/item", params={"id": id_}).json()
+            assert (item["id"], item["metadata"]["huge"]) == (id_, 10**30)
+            assert len(odd.get("/api/similar", params={"id": id_}).json()["hits"]) == 7
+
+    def test_conditions_in_one_batch_do_not_mix(self, odd: TestClient) -> None:
+        conditions = [Where.of({"flag": 1}), Where.of({"flag": True})]
+        asked = [Question("text", "a star", 5, where) for where in conditions]
+        told = odd.app.state.service.answers.work(asked)  # type: ignore[attr-defined]
+        found = [[hit["id"] for hit in orjson.loads(answer)["hits"]] for answer in told]
+        assert found == [["one"], ['a"b<i>']]
+
+    def test_many_values(self, odd: TestClient) -> None:
+        where = orjson.dumps({"flag": [1] * 1500}).decode()
+        told = odd.get("/api/search", params={"text": "a star", "where": where}).json()
+        assert [hit["id"] for hit in told["hits"]] == ["one"]
+
+    def test_half_characters(self, odd: TestClient) -> None:
+        json = {"Content-Type": "application/json"}
+        content = rb'{"texts": ["a star \ud800"]}'
+        refused(odd.post("/api/embed/text", content=content, headers=json), 422, "invalid")
+
+
+def test_pixels_in_memory_are_bounded(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = create_app(index, Settings(max_pixels=4096, decoders=2))
+    most: list[int] = []
+    encode = app.state.service.answers.model.encode_images
+
+    def counted(pictures: list[object]) -> object:
+        most.append(len(pictures))
+        return encode(pictures)
+
+    monkeypatch.setattr(app.state.service.answers.model, "encode_images", counted)
+    with TestClient(app) as client, ThreadPoolExecutor(8) as pool:
+        sent = [pool.submit(client.post, "/api/search/image", content=jpeg()) for _ in range(8)]
+        assert [future.result().status_code for future in sent] == [200] * 8
+        assert app.state.service.pixels.taken == 0
+    assert sum(most) == 8
+    assert max(most) <= 2

@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import orjson
 from PIL import Image
 
 from gaussmatch.data.vocabulary import has_words
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Gallery, Hits, Index, Record, Where
+from gaussmatch.index import GALLERIES, Gallery, Hits, Index, Record, Where
 from gaussmatch.service import telling
 from gaussmatch.service.encoding import Kind, Question, Row, encode, no_known_word, tried
-from gaussmatch.service.errors import RefusalError
+from gaussmatch.service.errors import RefusalError, dumps
+from gaussmatch.service.logs import LOGGER
 from gaussmatch.service.projection import Projection
 
 KINDS: dict[Kind, Gallery] = {"text": "captions", "image": "images", "item": "images"}
@@ -38,6 +38,9 @@ def light(job: Job) -> bool:
 class Answers:
     """An open index that answers.
 
+    ``sizes`` of the galleries are as of the last look; whoever wants them asks no index, which may
+    be elsewhere.
+
     Args:
         reload_every: seconds after which it looks whether somebody has changed the index.
     """
@@ -48,8 +51,7 @@ class Answers:
         self._looked = time.monotonic()
         self._kept: dict[str, Any] = {}
         self.seen: Callable[[Kind, float], object] = lambda kind, percentile: None
-        some = index.some(1)[0]
-        self._thumbnails = bool(some) and index.get(some[0].id).thumbnail is not None
+        self.sizes = self._count()
 
     def work(self, jobs: list[Job]) -> list[Any]:
         """An answer or an exception for each job: bytes of JSON for a question, else what it
@@ -69,14 +71,33 @@ class Answers:
     def _look(self) -> None:
         if time.monotonic() - self._looked > self._reload_every:
             self._looked = time.monotonic()
-            if self.index.reload():
+            try:
+                changed, sizes = self.index.reload(), self._count()
+            except Exception:  # go on with what is open
+                LOGGER.exception("the index cannot be read again")
+                return
+            if changed or sizes != self.sizes:
                 self._kept.clear()
+                self.sizes = sizes
+
+    def _count(self) -> dict[str, int]:
+        return {gallery: self.index.size(gallery) for gallery in GALLERIES}
 
     def kept(self, name: str, make: Callable[[], Any]) -> Any:
         """Something that holds as long as the index does not change."""
         if name not in self._kept:
             self._kept[name] = make()
         return self._kept[name]
+
+    def thumbnails(self) -> bool:
+        """Whether pictures have some, as the first has or has not."""
+
+        def make() -> bool:
+            some = self.index.some(1)[0]
+            return bool(some) and self.index.get(some[0].id).thumbnail is not None
+
+        found: bool = self.kept("thumbnails", make)
+        return found
 
     # ---- searches ----
 
@@ -111,7 +132,8 @@ class Answers:
         if found.percentile is not None:
             self.seen(q.kind, found.percentile)
         best = found.hits[: q.k]
-        hits = [telling.result(hit, q.gallery, self._thumbnails) for hit in best]
+        shown = self.thumbnails()
+        hits = [telling.result(hit, q.gallery, shown) for hit in best]
         query: dict[str, Any] = {
             "kind": q.kind,
             **telling.vagueness(found.uncertainty, found.percentile, found.kind),
@@ -121,11 +143,11 @@ class Answers:
         }
         if q.places and best:
             own = encoded.batch[encoded.row : encoded.row + 1]
-            shown = Gaussian.cat([own, *(self.index.gaussian(h.id, q.gallery) for h in best)])
-            query["place"], *places = self.plane()(shown).rows()
+            all_ = Gaussian.cat([own, *(self.index.gaussian(h.id, q.gallery) for h in best)])
+            query["place"], *places = self.plane()(all_).rows()
             for hit, place in zip(hits, places, strict=True):
                 hit["place"] = place
-        return orjson.dumps({"gallery": q.gallery, "query": query, "hits": hits})
+        return dumps({"gallery": q.gallery, "query": query, "hits": hits})
 
     # ---- what else is known ----
 
@@ -155,7 +177,7 @@ class Answers:
 
     def told(self, id: str, of: telling.Known, gallery: Gallery) -> dict[str, Any]:
         """An item as the API shows it."""
-        return telling.item(id, of, gallery, self._thumbnails) | {"gallery": gallery}
+        return telling.item(id, of, gallery, self.thumbnails()) | {"gallery": gallery}
 
     def plane(self) -> Projection:
         def make() -> Projection:

@@ -18,10 +18,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gaussmatch import __version__
-from gaussmatch.index import GALLERIES, Index
+from gaussmatch.index import GALLERIES, Gallery, Index
+from gaussmatch.index.opening import in_milvus
 from gaussmatch.service import facts, probes, routes
 from gaussmatch.service.answers import Answers, Job, light
 from gaussmatch.service.batcher import Batcher
+from gaussmatch.service.budget import Budget
 from gaussmatch.service.errors import RefusalError
 from gaussmatch.service.gate import Gate, failure
 from gaussmatch.service.logs import LOGGER
@@ -51,21 +53,27 @@ class Service:
         self.ready = False
         self.batcher: Batcher[Job, Any]
         self.decoders: ThreadPoolExecutor
+        self.pixels: Budget
         self._ticking: asyncio.Task[None] | None = None
         for gallery in GALLERIES:
-            self.metrics.watch(self.metrics.items.labels(gallery), partial(index.size, gallery))
+            self.metrics.watch(self.metrics.items.labels(gallery), partial(self._size, gallery))
         self.metrics.watch(self.metrics.waiting, lambda: self.batcher.waiting if self.ready else 0)
+
+    def _size(self, gallery: Gallery) -> int:
+        return self.answers.sizes[gallery]
 
     async def start(self) -> None:
         s = self.settings
+        brief = not in_milvus(self.answers.index.place)  # a server elsewhere may keep us waiting
         self.batcher = Batcher(
             self.answers.work,
             size=s.max_batch,
             wait=s.batch_wait,
             most=s.max_waiting,
-            light=light,
+            light=light if brief else lambda job: False,
             seen=self.metrics.batch.observe,
         )
+        self.pixels = Budget(s.max_pixels * s.decoders)
         self.decoders = ThreadPoolExecutor(s.decoders, thread_name_prefix="gaussmatch-decode")
         if self.metrics.folder is not None:
             self.metrics.forget_the_dead()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -12,9 +14,10 @@ from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gaussmatch.index import Where
+from gaussmatch.index.items import encodable
 from gaussmatch.service.errors import RefusalError
 from gaussmatch.service.schema import Gallery
-from gaussmatch.service.uploads import decode, uploaded
+from gaussmatch.service.uploads import decode, measure, uploaded
 
 
 class Options(BaseModel):
@@ -95,6 +98,8 @@ def taken(model: type[BaseModel], **more: Any) -> dict[str, Any]:
 
 
 def checked_text(text: str, most: int) -> str:
+    if not encodable(text):
+        raise RefusalError(422, "invalid", "the text is no Unicode: it holds half a character")
     if not text.strip():
         raise RefusalError(422, "empty", "the text is empty; say what you are looking for")
     if len(text) > most:
@@ -126,9 +131,12 @@ def checked_options(asked: Options, service: Any) -> tuple[int, Where, bool]:
     return checked_count(asked.k, service), where, asked.places
 
 
-async def picture(request: Request) -> Image.Image:
-    """Read and decode, not more than a few pictures at a time."""
-    service = request.app.state.service
-    data = await uploaded(request)
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(service.decoders, decode, data, service.settings.max_pixels)
+@asynccontextmanager
+async def picture(request: Request) -> AsyncIterator[Image.Image]:
+    """Read and decode. A small file may be a picture of 150 MB, so the pixels of all that are not
+    answered yet are bounded too."""
+    service, loop = request.app.state.service, asyncio.get_running_loop()
+    data, most = await uploaded(request), service.settings.max_pixels
+    pixels = await loop.run_in_executor(service.decoders, measure, data, most)
+    async with service.pixels.take(pixels):
+        yield await loop.run_in_executor(service.decoders, decode, data, most)

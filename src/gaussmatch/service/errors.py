@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,5 +37,18 @@ class Json(Response):
     media_type = "application/json"
 
 
-def json(value: Any) -> Json:
-    return Json(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
+def dumps(value: Any) -> bytes:
+    """JSON of anything that was JSON. orjson is fast, but refuses whole numbers beyond 64 bits and
+    deep nesting, both of which metadata may hold.
+
+    >>> dumps({"id": 10**20})
+    b'{"id": 100000000000000000000}'
+    """
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    except orjson.JSONEncodeError:
+        return json.dumps(value, allow_nan=False).encode()
+
+
+def answered(value: Any) -> Json:
+    return Json(dumps(value))

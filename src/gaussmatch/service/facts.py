@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.service.answers import Answers
 from gaussmatch.service.encoding import Question
+from gaussmatch.service.errors import dumps
 from gaussmatch.service.schema import Gallery
 from gaussmatch.service.sharpen import examples
 from gaussmatch.service.telling import Known, vagueness
@@ -17,7 +16,7 @@ from gaussmatch.service.telling import Known, vagueness
 def warm_up(answers: Answers) -> None:
     """Load what the first question would have to wait for."""
     words = [w for w in answers.model.vocabulary.words if w.isalpha()]
-    if words and answers.index.size():
+    if words and answers.sizes["images"]:
         (told,) = answers.work([Question("text", words[0], 1)])
         if isinstance(told, Exception):
             raise told
@@ -33,8 +32,7 @@ def described(answers: Answers) -> dict[str, Any]:
             "similarity": index.manifest.similarity,
             "dimension": recipe.model.dim,
             "probabilistic": recipe.model.probabilistic,
-            "images": index.size("images"),
-            "captions": index.size("captions"),
+            **answers.sizes,
             "examples": examples(index) if form else [],
         }
 
@@ -50,7 +48,7 @@ def item(answers: Answers, id: str, gallery: Gallery) -> dict[str, Any]:
 
 
 def sample(answers: Answers, most: int) -> dict[str, Any]:
-    return {"items": _some(answers, most)[0], "total": answers.index.size()}
+    return {"items": _some(answers, most)[0], "total": answers.sizes["images"]}
 
 
 def _some(answers: Answers, most: int) -> tuple[list[dict[str, Any]], Gaussian | None]:
@@ -69,8 +67,8 @@ def embedding_map(answers: Answers, most: int) -> bytes:
         items, g = _some(answers, most)
         assert g is not None
         placed = [item | place for item, place in zip(items, plane(g).rows(), strict=True)]
-        total = answers.index.size()
-        return orjson.dumps({"items": placed, "total": total, "explained": plane.explained})
+        total = answers.sizes["images"]
+        return dumps({"items": placed, "total": total, "explained": plane.explained})
 
     found: bytes = answers.kept("map", make)
     return found

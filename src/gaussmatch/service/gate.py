@@ -145,7 +145,7 @@ class Gate:
                     {"WWW-Authenticate": "Bearer"},
                 )
         length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > self.settings.max_body:
+        if not length.isdigit() or len(length) > 19 or int(length) > self.settings.max_body:
             raise too_large(self.settings.max_body)
 
     def _knows_key(self, headers: dict[bytes, bytes]) -> bool:

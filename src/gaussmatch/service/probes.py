@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from gaussmatch.service import page
-from gaussmatch.service.errors import Json, RefusalError, json
+from gaussmatch.service.errors import Json, RefusalError, answered
 from gaussmatch.service.metrics import CONTENT_TYPE_LATEST
 from gaussmatch.service.schema import Refused
 
@@ -21,7 +21,7 @@ class Status(BaseModel):
 @router.get("/healthz", responses={200: {"model": Status}}, response_class=Json)
 async def healthz() -> Response:
     """The process is alive."""
-    return json({"status": "alive"})
+    return answered({"status": "alive"})
 
 
 @router.get(
@@ -33,7 +33,7 @@ async def readyz(request: Request) -> Response:
     """The index is open, the model is loaded and has answered once."""
     if not request.app.state.service.ready:
         raise RefusalError(503, "not_ready", "the service is starting or stopping; try again")
-    return json({"status": "ready"})
+    return answered({"status": "ready"})
 
 
 @router.get("/metrics", response_class=Response)

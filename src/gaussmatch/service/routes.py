@@ -25,7 +25,7 @@ from gaussmatch.service.asked import (
     taken,
 )
 from gaussmatch.service.encoding import Question
-from gaussmatch.service.errors import Json, RefusalError, json
+from gaussmatch.service.errors import Json, RefusalError, answered
 from gaussmatch.service.schema import Gallery
 from gaussmatch.service.sharpen import sharpen
 
@@ -90,8 +90,9 @@ async def search_image(request: Request) -> Response:
     """Search with a picture."""
     asked, service = read(Search, request.scope["query_string"]), request.app.state.service
     k, where, places = checked_options(asked, service)
-    given = await picture(request)
-    return Json(await service.batcher(Question("image", given, k, where, places, asked.gallery)))
+    async with picture(request) as given:
+        question = Question("image", given, k, where, places, asked.gallery)
+        return Json(await service.batcher(question))
 
 
 @router.get(
@@ -127,7 +128,7 @@ async def suggest(
         found = sharpen(answers.index, text, answers.encode_texts([text]), k)
         return [vars(s) for s in found]
 
-    return json({"suggestions": await service.batcher(work)})
+    return answered({"suggestions": await service.batcher(work)})
 
 
 # ---- items ----
@@ -140,7 +141,7 @@ async def about(request: Request) -> Response:
     told: dict[str, Any] = await service.batcher(partial(facts.described, service.answers))
     names = schema.Limits.model_fields
     limits = {name: getattr(service.settings, name) for name in names}
-    return json(told | {"version": __version__, "limits": limits})
+    return answered(told | {"version": __version__, "limits": limits})
 
 
 @router.get("/item", tags=["items"], responses=told(schema.Item))
@@ -149,7 +150,7 @@ async def item(
 ) -> Response:
     """Everything known of an item."""
     service = request.app.state.service
-    return json(await service.batcher(partial(facts.item, service.answers, id, gallery)))
+    return answered(await service.batcher(partial(facts.item, service.answers, id, gallery)))
 
 
 @router.get("/sample", tags=["items"], responses=told(schema.Items))
@@ -157,7 +158,7 @@ async def sample(request: Request, k: Annotated[int, Query(ge=1)] = 20) -> Respo
     """Some pictures of the index, evenly spread."""
     service = request.app.state.service
     most = checked_count(k, service)
-    return json(await service.batcher(partial(facts.sample, service.answers, most)))
+    return answered(await service.batcher(partial(facts.sample, service.answers, most)))
 
 
 @router.get(
@@ -190,7 +191,7 @@ async def embed_text(request: Request, asked: schema.Texts) -> Response:
         )
     texts = [checked_text(text, service.settings.max_text) for text in asked.texts]
     work = lambda: facts.embedded(service.answers.encode_texts(texts))  # noqa: E731
-    return json(await service.batcher(work))
+    return answered(await service.batcher(work))
 
 
 @router.post(
@@ -198,9 +199,10 @@ async def embed_text(request: Request, asked: schema.Texts) -> Response:
 )
 async def embed_image(request: Request) -> Response:
     """A picture → its Gaussian."""
-    service, given = request.app.state.service, await picture(request)
-    work = lambda: facts.embedded(service.answers.encode_pictures([given]))  # noqa: E731
-    return json(await service.batcher(work))
+    service = request.app.state.service
+    async with picture(request) as given:
+        work = lambda: facts.embedded(service.answers.encode_pictures([given]))  # noqa: E731
+        return answered(await service.batcher(work))
 
 
 @router.get("/uncertainty", tags=["gaussians"], responses=told(schema.Uncertainty))
@@ -209,7 +211,7 @@ async def uncertainty(request: Request, text: Annotated[str, Query(min_length=1)
     service = request.app.state.service
     text = checked_text(text, service.settings.max_text)
     work = lambda: facts.vague(service.answers, service.answers.encode_texts([text]), "captions")  # noqa: E731
-    return json(await service.batcher(work))
+    return answered(await service.batcher(work))
 
 
 @router.post(
@@ -220,9 +222,11 @@ async def uncertainty(request: Request, text: Annotated[str, Query(min_length=1)
 )
 async def uncertainty_image(request: Request) -> Response:
     """How ambiguous a picture is."""
-    service, given = request.app.state.service, await picture(request)
-    work = lambda: facts.vague(service.answers, service.answers.encode_pictures([given]), "images")  # noqa: E731
-    return json(await service.batcher(work))
+    service = request.app.state.service
+    async with picture(request) as given:
+        encode = service.answers.encode_pictures
+        work = lambda: facts.vague(service.answers, encode([given]), "images")  # noqa: E731
+        return answered(await service.batcher(work))
 
 
 @router.get("/map", tags=["gaussians"], responses=told(schema.Map))

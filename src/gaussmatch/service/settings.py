@@ -30,7 +30,7 @@ class Settings:
     max_batch: int = 64  #: queries that are encoded together
     batch_wait: float = 0.005  #: seconds that queries wait for others that are expected
     max_waiting: int = 1024  #: queries in the queue before new ones are refused with 503
-    decoders: int = 2  #: pictures that are decoded at a time, which bounds their memory
+    decoders: int = 2  #: pictures decoded at a time; as many of the largest may be in memory
     map_items: int = 600  #: Gaussians on the map
 
     def __post_init__(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from PIL import Image, ImageOps
 from starlette.exceptions import HTTPException
@@ -36,8 +38,21 @@ async def uploaded(request: Request) -> bytes:
     return data
 
 
+def measure(data: bytes, max_pixels: int) -> int:
+    """The pixels of a picture, by its header."""
+    with _opened(data, max_pixels) as image:
+        return image.width * image.height
+
+
 def decode(data: bytes, max_pixels: int) -> Image.Image:
     """An upright RGB picture. The number of pixels is checked before any is decoded."""
+    with _opened(data, max_pixels) as image:
+        return ImageOps.exif_transpose(image).convert("RGB")
+
+
+@contextmanager
+def _opened(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
+    """A picture of which no pixel is decoded yet; whatever goes wrong with it is a refusal."""
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             if image.width * image.height > max_pixels:
@@ -47,7 +62,7 @@ def decode(data: bytes, max_pixels: int) -> Image.Image:
                     f"the picture has {image.width} × {image.height} pixels and at most "
                     f"{max_pixels:,} are taken; send a smaller one",
                 )
-            return ImageOps.exif_transpose(image).convert("RGB")
+            yield image
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise RefusalError(
             413, "too_many_pixels", f"at most {max_pixels:,} pixels are taken; send a smaller one"
