@@ -110,12 +110,12 @@ def _show(hits: Hits) -> None:
     if not len(hits):
         print("nothing found")
         return
-    width = max(len(hit.id) for hit in hits.hits)
+    width = max(len(_plain(hit.id)) for hit in hits.hits)
     ambiguity = "general" if hits.gallery == "captions" else "ambiguous"
     print(f"\n{'':3} {'score':>9} {'match':>6} {ambiguity:>10}  {'id':{width}}")
     for rank, hit in enumerate(hits.hits, start=1):
         numbers = f"{hit.score:9.3f} {_percent(hit.probability):>6} {_own(hit):>10}"
-        print(f"{rank:3} {numbers}  {hit.id:{width}}  {_about(hit)}".rstrip())
+        print(f"{rank:3} {numbers}  {_plain(hit.id):{width}}  {_about(hit)}".rstrip())
     if hits.hits[0].percentile is not None:
         print(f"\n{ambiguity}: the share of training {hits.gallery} that are less so")
 
@@ -129,5 +129,15 @@ def _own(hit: Hit) -> str:
 
 
 def _about(hit: Hit) -> str:
-    told = hit.meta.get("caption") or next(iter(hit.meta.get("captions", [])), "")
-    return str(told) if len(str(told)) <= MOST else f"{str(told)[: MOST - 1]}…"
+    told = hit.meta.get("caption") or next(iter(hit.meta.get("captions") or []), "")
+    text = _plain(str(told))
+    return text if len(text) <= MOST else f"{text[: MOST - 1]}…"
+
+
+def _plain(text: str) -> str:
+    """On one line, and nothing that a terminal would obey: file names may hold anything.
+
+    >>> _plain("two\\nlines\\x1b[2J")
+    'two�lines�[2J'
+    """
+    return "".join(c if c.isprintable() else "�" for c in text)

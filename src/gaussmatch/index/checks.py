@@ -35,7 +35,15 @@ def check_kind(similarity: Similarity, settings: Settings) -> None:
         )
 
 
-def check_finite(g: Gaussian, records: Sequence[Record]) -> None:
+def check_one_origin(run: object, similarity: object) -> None:
+    if (run is None) == (similarity is None):
+        raise ValueError("an index needs a run, or the name of a similarity, and not both")
+
+
+def check_items(g: Gaussian, records: Sequence[Record]) -> None:
+    """One finite Gaussian for each record."""
+    if len(g) != len(records):
+        raise ValueError(f"{len(g)} Gaussians, but {len(records)} records")
     for values in (g.mean, g.log_var):
         if values is not None and not values.isfinite().all():
             at = int((~values.isfinite()).any(-1).nonzero()[0])

@@ -103,7 +103,7 @@ class Hnsw(Structure):
 
 
 class Compressed(Hnsw):
-    """The same graph with one byte for each coordinate: about half the memory."""
+    """The same graph with one byte for each coordinate: half the bytes of the vectors."""
 
     kind: ClassVar[str] = "compressed"
     coding: ClassVar[str] = "QT_8bit"

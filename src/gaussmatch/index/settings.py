@@ -15,7 +15,7 @@ class Settings:
 
     Args:
         kind: ``flat`` looks at every item (exact); ``hnsw`` walks a graph; ``compressed`` walks a
-            graph whose vectors take a quarter of the memory.
+            graph whose vectors have one byte a coordinate, not two.
         links: neighbours of an item in the graph (HNSW's M).
         construction: candidates while the graph is built (efConstruction).
         search: candidates while it is walked (efSearch): more find more and take longer.

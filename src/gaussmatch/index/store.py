@@ -15,7 +15,7 @@ import numpy as np
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.arrays import blocks
 from gaussmatch.index.calibrate import Calibration
-from gaussmatch.index.checks import check_finite, check_free, check_kind
+from gaussmatch.index.checks import check_free, check_items, check_kind, check_one_origin
 from gaussmatch.index.items import Record
 from gaussmatch.index.layout import (
     CALIBRATION,
@@ -62,8 +62,7 @@ class Store(Opened):
             calibration: see ``calibrate``; without one there are no percentiles and probabilities.
         """
         folder, settings = Path(path), settings or Settings()
-        if (run is None) == (similarity is None):
-            raise ValueError("an index needs a run, or the name of a similarity, and not both")
+        check_one_origin(run, similarity)
         check_free(folder)
         model = None if run is None else load(run)
         used = model.matcher.similarity if model else similarity_called(str(similarity))
@@ -94,11 +93,9 @@ class Store(Opened):
             replace: an item whose id is there takes its place; otherwise it is refused.
             tidy: join small segments when there are many.
         """
-        if len(gaussians) != len(records):
-            raise ValueError(f"{len(gaussians)} Gaussians, but {len(records)} records")
+        check_items(gaussians, records)
         if not records:
             return
-        check_finite(gaussians, records)
         with self._changing():
             form = self._check_form(gaussians)
             parts = list(self.manifest.galleries[known(gallery)])

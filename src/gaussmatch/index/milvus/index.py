@@ -10,7 +10,7 @@ from typing import Any, cast
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.best import best
 from gaussmatch.index.calibrate import Calibration
-from gaussmatch.index.checks import check_finite
+from gaussmatch.index.checks import check_items
 from gaussmatch.index.hits import Hits
 from gaussmatch.index.index import Filter
 from gaussmatch.index.items import Record
@@ -136,11 +136,9 @@ class MilvusIndex(MilvusStore):
         tidy: bool = True,
     ) -> None:
         """Add items, in batches; what was sent before a kill counts."""
-        if len(gaussians) != len(records):
-            raise ValueError(f"{len(gaussians)} Gaussians, but {len(records)} records")
+        check_items(gaussians, records)
         if not records:
             return
-        check_finite(gaussians, records)
         names = [record.id for record in records]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)

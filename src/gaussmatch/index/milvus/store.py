@@ -14,6 +14,7 @@ from typing import Self, TypeVar
 
 from gaussmatch.files import write_json
 from gaussmatch.index.calibrate import Calibration
+from gaussmatch.index.checks import check_one_origin
 from gaussmatch.index.index import Index
 from gaussmatch.index.layout import (
     CALIBRATION,
@@ -72,8 +73,7 @@ class MilvusStore(Index):
     ) -> Self:
         """A new, empty index; see ``Index.create``."""
         address, settings = Address.of(os.fspath(path)), settings or Settings()
-        if (run is None) == (similarity is None):
-            raise ValueError("an index needs a run, or the name of a similarity, and not both")
+        check_one_origin(run, similarity)
         used = similarity_called(str(similarity)) if run is None else load(run).matcher.similarity
         _check_lift(used)
         client = connect(address, make=True)
