@@ -159,6 +159,16 @@ def test_a_broken_photo_is_named_or_left_out(runs, photos, tmp_path):
     assert index.size() == 3
 
 
+def test_a_folder_that_is_empty_now_deletes_nothing(runs, photos, tmp_path):
+    index = Index.create(tmp_path / "i", runs / "vsepp-kl")
+    update(index, photos, progress=False)
+    shutil.rmtree(photos)
+    photos.mkdir()
+    with pytest.raises(ValueError, match="no photos"):
+        update(index, photos, progress=False)
+    assert index.size() == 3
+
+
 def test_names_that_are_no_text_and_what_is_no_file(runs, photos, tmp_path):
     (photos / "folder.jpg").mkdir()
     (photos / "gone.jpg").symlink_to(tmp_path / "nowhere")

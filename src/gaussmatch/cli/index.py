@@ -15,6 +15,7 @@ from gaussmatch.data import load_data
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.embedding import index_embeddings, is_embedding
 from gaussmatch.embedding.into_index import whole_embedding
+from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import (
     GALLERIES,
     Index,
@@ -37,6 +38,7 @@ from gaussmatch.index.opening import (
     place,
 )
 from gaussmatch.index.settings import KINDS
+from gaussmatch.index.sources import FolderSource
 from gaussmatch.run import load
 
 
@@ -104,12 +106,15 @@ def _add(argv: Sequence[str]) -> None:
     parser.add_argument("--replace", action="store_true", help="take the place of equal ids")
     options = parser.parse_args(argv)
     index = open_index(options.index)
-    names = [path.as_posix() for path in options.photos]
-    pictures = [open_picture(path) for path in options.photos]
-    records = [
-        Record(name, {"file": name}, thumbnail(p)) for name, p in zip(names, pictures, strict=True)
-    ]
-    index.add(index.model.encode_images(pictures), records, replace=options.replace)
+    gaussians, records = [], []
+    for start in range(0, len(options.photos), FolderSource.batch):  # pictures fill memory
+        paths = options.photos[start : start + FolderSource.batch]
+        pictures = [open_picture(path) for path in paths]
+        gaussians.append(index.model.encode_images(pictures))
+        for path, picture in zip(paths, pictures, strict=True):
+            name = path.as_posix()
+            records.append(Record(name, {"file": name}, thumbnail(picture)))
+    index.add(Gaussian.cat(gaussians), records, replace=options.replace)
     print(_summary(index))
 
 

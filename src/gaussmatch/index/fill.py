@@ -64,7 +64,7 @@ def update(
     known = {r.id: r.source for r in index.records("images") if r.source is not None}
     gone = [name for name in known if name not in source.files]
     todo = [name for name, mark in source.marks.items() if known.get(name) != mark]
-    if not source.files and not known:
+    if not source.files:  # perhaps a disk that is not there: nothing is deleted for that
         raise ValueError(f"{source.root}: no photos ({', '.join(PHOTOS)})")
     _fill(index, "images", todo, partial(source.images, index.model), progress, source.batch)
     skipped = source.skipped

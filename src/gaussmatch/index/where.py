@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ _ORDER: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "lt": ("<", operator.lt),
     "lte": ("<=", operator.le),
 }
+_ODD = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
 OPERATORS = ("in", "not", *_ORDER)
 
 
@@ -96,6 +98,8 @@ def _check(field: str, name: str, value: Any) -> None:
     strange = isinstance(value, float) and not math.isfinite(value)
     if strange or not (value is None or isinstance(value, str | int | float | bool)):
         raise ValueError(f"filter on {field!r}: {value!r} is neither text nor a number")
+    if isinstance(value, str) and _ODD.search(value):
+        raise ValueError(f"filter on {field!r}: {value!r} holds a control character")
     if isinstance(value, int) and abs(value) >= 2**63:
         raise ValueError(f"filter on {field!r}: {value} does not fit 64 bits")
     if name in _ORDER and _kind(value) not in ("text", "number"):
