@@ -201,6 +201,24 @@ def test_any_text_can_be_an_id(make: Make, monkeypatch: pytest.MonkeyPatch) -> N
         index.delete(["' or id != '"])
 
 
+def test_drop_also_removes_what_a_killed_process_left(make: Make) -> None:
+    (index, _), (other, _) = make("kl"), make("kl")
+    for each in (index, other):
+        each.add(gaussians(3), records(3))
+    old = index.manifest
+    held = index._held("images")
+    assert held is not None
+    index._new_collection("images", held.form, held.lift, 3, held)
+    index._keep(old)  # as if it had been killed before
+    name = index.address.name
+    left = [c for c in index._client("list_collections") if c.startswith(f"{name}_")]
+    assert len(left) == 3
+    index.drop()
+    there = other._client("list_collections")
+    assert not [c for c in there if c.startswith(f"{name}_")]
+    assert other.size() == 3
+
+
 def test_an_item_deleted_meanwhile_leaves_no_gap(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import weakref
@@ -19,6 +20,7 @@ from gaussmatch.index.index import Index
 from gaussmatch.index.layout import (
     CALIBRATION,
     FORMAT,
+    GALLERIES,
     MANIFEST,
     RUN,
     Gallery,
@@ -107,12 +109,12 @@ class MilvusStore(Index):
         return True
 
     def drop(self) -> None:
-        """Remove the index from the server; it is closed. Its files go last: after a kill it can
-        be dropped again."""
-        parts = [part for parts in self.manifest.galleries.values() for part in parts]
-        for name in (*(part.name for part in parts), self._about.collection):
-            if self._client("has_collection", name):
-                self._client("drop_collection", name)
+        """Remove the index from the server, with what killed processes left of it; it is closed.
+        Its files go last: after a kill it can be dropped again."""
+        ours = re.compile(rf"{self.address.name}_({'|'.join(GALLERIES)})_\d+")
+        there = [name for name in self._client("list_collections") if ours.fullmatch(name)]
+        for name in (*there, self._about.collection):
+            self._client("drop_collection", name)
         self.close()
 
     def close(self) -> None:
