@@ -3,9 +3,9 @@
     python benchmarks/sizing.py [--items 200000 1000000] [--dim 128] [--similarity kl]
 
 For each kind of index: bytes an item on disk, split into what a search touches (the structure) and
-what only a rescore or an answer reads (Gaussians, records); recall@10 against the exact index; ms a
-query, one query at a time; seconds to build. Bytes an item are the slope between the two sizes.
-Clustered Gaussians as in search_speed.py.
+what only a rescore or an answer reads (Gaussians, records); recall@10 against the exact index and
+ms a query, one query at a time, for each ``--search`` (efSearch); seconds to build. Bytes an item
+are the slope between the two sizes. Clustered Gaussians as in search_speed.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from search_speed import clustered, threads
 
+from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import Index, Record, Settings
 
 KINDS = ("flat", "hnsw", "compressed")
@@ -30,20 +32,23 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=100)
     parser.add_argument("--similarity", default="kl")
     parser.add_argument("--build-threads", type=int, default=2)
-    parser.add_argument("--search", type=int, default=64, help="efSearch")
+    parser.add_argument("--search", type=int, nargs="+", default=[64, 256], help="efSearch")
     options = parser.parse_args()
     print(
-        f"{options.similarity}, D = {options.dim}, efSearch {options.search}; built by "
-        f"{options.build_threads} thread(s), searched by one"
+        f"{options.similarity}, D = {options.dim}; built by {options.build_threads} thread(s), "
+        "searched by one"
     )
-    print(f"{'kind':12}{'items':>9}{'touched':>9}{'rest':>7}{'recall':>8}{'ms':>8}{'build s':>9}")
+    print(
+        f"{'kind':12}{'items':>10}{'touched':>9}{'rest':>7}{'build s':>9}"
+        f"   recall@10 and ms a query at efSearch {', '.join(map(str, options.search))}"
+    )
     held: dict[str, list[tuple[int, int, int]]] = {kind: [] for kind in KINDS}
     for items in options.items:
         gallery, queries = clustered(items, options.queries, options.dim)
         truth: list[list[str]] = []
         for kind in KINDS:
-            settings = Settings(kind=kind, flat_below=1, search=options.search)
             with tempfile.TemporaryDirectory() as folder:
+                settings = Settings(kind=kind, flat_below=1)
                 threads(options.build_threads)
                 start = time.perf_counter()
                 index = Index.create(
@@ -53,21 +58,34 @@ def main() -> None:
                 built = time.perf_counter() - start
                 threads(1)
                 touched, rest = sizes(index)
-                found = [index.search(queries[i : i + 1])[0].ids for i in range(len(queries))]
-                start = time.perf_counter()
-                for i in range(len(queries)):
-                    index.search(queries[i : i + 1])
-                took = (time.perf_counter() - start) / len(queries)
-                truth = truth or found
-                right = sum(len({*a} & {*b}) for a, b in zip(found, truth, strict=True))
-                recall = right / sum(map(len, truth))
                 held[kind].append((items, touched, rest))
+                found = []
+                for width in options.search[:1] if kind == "flat" else options.search:
+                    index.set_settings(replace(settings, search=width))
+                    index = Index.open(index.path)
+                    told, took = asked(index, queries)
+                    truth = truth or told
+                    found.append(f"{recall(told, truth):.3f} {1000 * took:.2f}")
                 print(
-                    f"{kind:12}{items:9,}{touched / items:9.0f}{rest / items:7.0f}{recall:8.3f}"
-                    f"{1000 * took:8.2f}{built:9.1f}",
+                    f"{kind:12}{items:10,}{touched / items:9.0f}{rest / items:7.0f}{built:9.1f}   "
+                    + ", ".join(found),
                     flush=True,
                 )
     extrapolate(held)
+
+
+def asked(index: Index, queries: Gaussian) -> tuple[list[list[str]], float]:
+    """What is found, one query at a time, and seconds a query."""
+    found = [index.search(queries[i : i + 1])[0].ids for i in range(len(queries))]
+    start = time.perf_counter()
+    for i in range(len(queries)):
+        index.search(queries[i : i + 1])
+    return found, (time.perf_counter() - start) / len(queries)
+
+
+def recall(found: list[list[str]], truth: list[list[str]]) -> float:
+    right = sum(len({*a} & {*b}) for a, b in zip(found, truth, strict=True))
+    return right / sum(map(len, truth))
 
 
 def extrapolate(held: dict[str, list[tuple[int, int, int]]]) -> None:

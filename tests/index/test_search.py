@@ -198,7 +198,8 @@ def test_the_verbs_as_a_user_types_them(runs, photos, tmp_path, capsys):
     assert main(["index", "delete", path, "b.png"]) == 0
     assert main(["index", "update", path]) == 0
     assert "1 added" in capsys.readouterr().out  # b.png is still in the folder
-    assert main(["index", "compact", path, "--kind", "hnsw"]) == 0
+    assert main(["index", "compact", path, "--kind", "hnsw", "--search", "200"]) == 0
+    assert (Index.open(path).settings.kind, Index.open(path).settings.search) == ("hnsw", 200)
     assert main(["index", "merge", str(tmp_path / "j"), path]) == 0
     assert "4 images" in capsys.readouterr().out
     assert main(["index", "info", str(tmp_path / "j")]) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +41,8 @@ from gaussmatch.index.settings import KINDS
 from gaussmatch.index.sources import FolderSource
 from gaussmatch.run import load
 
+WIDTH = "candidates of a walk through a graph (64): more find more and take longer"
+
 
 def run(argv: Sequence[str]) -> None:
     if argv and argv[0] in VERBS:
@@ -65,6 +67,7 @@ def _make(argv: Sequence[str]) -> None:
     parser.add_argument("--out", type=place, required=True, help="a new folder, or milvus:…")
     parser.add_argument("--split", choices=("train", "dev", "test"), help="of the run's own data")
     parser.add_argument("--kind", choices=KINDS, help="flat is exact (default); hnsw is fast")
+    parser.add_argument("--search", type=int, help=WIDTH)
     parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
     options = parser.parse_args(argv)
     if options.folder is not None and options.split is not None:
@@ -83,8 +86,9 @@ def _make(argv: Sequence[str]) -> None:
                 f"{options.out} is of kind {index.settings.kind}; change that with "
                 f"'gaussmatch index compact {options.out} --kind {options.kind}'"
             )
+        _search_so(index, options)
     else:
-        settings = Settings(kind=options.kind or "flat")
+        settings = _chosen(Settings(), options)
         index = create_index(options.out, options.run, settings=settings)
     if options.folder is None:
         split = options.split or "test"
@@ -168,12 +172,24 @@ def _compact(argv: Sequence[str]) -> None:
     """INDEX [--kind KIND]     join segments, forget what was deleted, change the kind"""
     parser = _parser("compact", "Join the segments of an index and forget what was deleted.")
     parser.add_argument("--kind", choices=KINDS, help="search it another way from now on")
+    parser.add_argument("--search", type=int, help=WIDTH)
     options = parser.parse_args(argv)
     index = open_index(options.index)
-    if options.kind is not None:
-        index.set_settings(replace(index.settings, kind=options.kind))
+    _search_so(index, options)
     index.compact()
     print(_summary(index))
+
+
+def _search_so(index: Index, options: Namespace) -> None:
+    """Change how an index is searched, where that was asked for."""
+    settings = _chosen(index.settings, options)
+    if settings != index.settings:
+        index.set_settings(settings)
+
+
+def _chosen(settings: Settings, options: Namespace) -> Settings:
+    told = {"kind": options.kind, "search": options.search}
+    return replace(settings, **{name: value for name, value in told.items() if value is not None})
 
 
 def _drop(argv: Sequence[str]) -> None:
