@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from gaussmatch.cli.extract import _part
+from gaussmatch.cli.extract import part_of
 from gaussmatch.embedding import Embedding, Part, embed
 from gaussmatch.embedding.ray_engine import embed_with_ray
 from gaussmatch.embedding.work import Work
@@ -27,7 +27,7 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--shard", type=int, default=4096, help="items in what a kill can lose")
     parser.add_argument("--engine", choices=("torchrun", "ray"), default="torchrun")
     parser.add_argument("--workers", type=int, default=2, help="actors of --engine ray")
-    parser.add_argument("--part", type=_part, help="k/N: every N-th shard, k from 0, by hand")
+    parser.add_argument("--part", type=part_of, help="k/N: every N-th shard, k from 0, by hand")
     parser.add_argument("--device", default="auto", help="cpu, cuda, mps, or auto")
     parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
     options = parser.parse_args(argv)

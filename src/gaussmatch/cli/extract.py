@@ -34,7 +34,7 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--device", default="auto", help="cpu, cuda, mps, or auto")
     parser.add_argument("--shard", type=int, default=256, help="photos in what a kill can lose")
     parser.add_argument(
-        "--part", type=_part, default=(0, 1), help="k/N: every N-th shard, k from 0"
+        "--part", type=part_of, default=(0, 1), help="k/N: every N-th shard, k from 0"
     )
     parser.add_argument("--workers", type=int, default=2, help="threads that decode photos")
     options = parser.parse_args(argv)
@@ -63,7 +63,7 @@ def run(argv: Sequence[str]) -> None:
     print(f"next: gaussmatch train … --data.root {options.path} --data.extracted {options.out}")
 
 
-def _part(text: str) -> tuple[int, int]:
+def part_of(text: str) -> tuple[int, int]:
     k, slash, of = text.partition("/")
     if not slash or not k.isdigit() or not of.isdigit():
         raise ArgumentTypeError(f"{text!r} is not k/N, such as 0/4")
