@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -14,6 +15,8 @@ import torch
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import GALLERIES, Index, Record
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 WRITER = """
 import sys, torch
@@ -77,11 +80,20 @@ def one_kill(path: Path, log: Path, dice: random.Random, within: float) -> None:
         process.wait()
 
 
+def gaussmatch(words: list[str]) -> None:
+    """Run it to its end, in a process as those that are killed: the same bits."""
+    command = [sys.executable, "-m", "gaussmatch", *words]
+    subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=True)
+
+
 def kill_at(when: str, number: int, words: list[str]) -> None:
     """Run ``gaussmatch`` and kill it before or after its N-th manifest: no clock decides."""
     command = [sys.executable, "-c", STOPPING, when, str(number), *words]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=quiet, env=ENVIRONMENT
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"stopped\n"
         process.send_signal(signal.SIGKILL)

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from index.kills import check, contents, kill_at, one_kill
+from index.kills import check, contents, gaussmatch, kill_at, one_kill
 
 from gaussmatch.cli import main
 from gaussmatch.index import Index
@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_index_killed_in_the_fill_goes_on_to_the_same_index(run: Path, tmp_path: Path):
     """Its manifests: 1 empty, 2 all 100 images, 3 and 4 the captions in 256 and 244."""
     words = ["index", str(run), "--out"]
-    assert main([*words, str(tmp_path / "whole")]) == 0
+    gaussmatch([*words, str(tmp_path / "whole")])
     whole = contents(Index.open(tmp_path / "whole"))
     path = tmp_path / "killed"
     kill_at("before", 3, [*words, str(path)])  # its segment is written, but does not count
@@ -44,7 +44,7 @@ def test_index_killed_in_the_fill_goes_on_to_the_same_index(run: Path, tmp_path:
         assert set(index.search_text(["a star"], 200)[0].ids) == {i for g, i in some if g[0] == "i"}
         if held == 100:
             kill_at("after", 1, [*words, str(path)])  # the first that the second process writes
-    assert main([*words, str(path)]) == 0
+    gaussmatch([*words, str(path)])
     assert contents(Index.open(path)) == whole
     name = "calibration.json"
     assert (path / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
