@@ -43,3 +43,14 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no shared data at {folder}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of VSE++ KL, one epoch on tiny scenes; only to be read."""
+    from gaussmatch.cli import main
+
+    out = tmp_path_factory.mktemp("tiny-run") / "run"
+    quick = ["--data.size", "tiny", "--training.epochs", "1"]
+    assert main(["train", "scenes/vsepp-kl", "--out", str(out), *quick]) == 0
+    return out

@@ -30,18 +30,10 @@ SHARD = 256
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("run") / "run"
-    quick = ["--data.size", "tiny", "--training.epochs", "1"]
-    assert main(["train", "scenes/vsepp-kl", "--out", str(out), *quick]) == 0
-    return out
-
-
-@pytest.fixture(scope="module")
-def whole(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All shards of the test split, by one process."""
     out = tmp_path_factory.mktemp("whole") / "out"
-    assert embedded(run, "test", out)
+    assert embedded(tiny_run, "test", out)
     return out
 
 
@@ -66,13 +58,13 @@ def same_items(a: Index, b: Index, tolerance: float = 0) -> None:
 
 
 def test_an_index_from_shards_is_the_index_of_one_process(
-    run: Path, whole: Path, tmp_path: Path
+    tiny_run: Path, whole: Path, tmp_path: Path
 ) -> None:
-    direct = Index.create(tmp_path / "direct", run)
-    pairs = Work(run, "test")()[1]
+    direct = Index.create(tmp_path / "direct", tiny_run)
+    pairs = Work(tiny_run, "test")()[1]
     assert isinstance(pairs, SplitSource)
     index_pairs(direct, pairs.pairs, "test", progress=False)
-    index = Index.create(tmp_path / "shards", run)
+    index = Index.create(tmp_path / "shards", tiny_run)
     index_embeddings(index, whole, progress=False)
     same_items(index, direct)
     index_embeddings(index, whole, progress=False)  # nothing to do
@@ -80,10 +72,10 @@ def test_an_index_from_shards_is_the_index_of_one_process(
 
 
 def test_two_processes_of_torchrun_make_the_same_files(
-    run: Path, whole: Path, tmp_path: Path
+    tiny_run: Path, whole: Path, tmp_path: Path
 ) -> None:
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    given = ["gaussmatch", "embed", str(run), "test", "--out", str(tmp_path / "two")]
+    given = ["gaussmatch", "embed", str(tiny_run), "test", "--out", str(tmp_path / "two")]
     done = subprocess.run(
         [sys.executable, *words, *given, "--shard", str(SHARD), "--device", "cpu"],
         capture_output=True,
@@ -96,7 +88,7 @@ def test_two_processes_of_torchrun_make_the_same_files(
 
 
 def test_each_part_does_its_own_and_nothing_twice(
-    run: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
     save = Content.save
@@ -107,22 +99,22 @@ def test_each_part_does_its_own_and_nothing_twice(
 
     monkeypatch.setattr(Content, "save", noted)
     out = tmp_path / "out"
-    assert not embedded(run, "test", out, Part(1, 2))
+    assert not embedded(tiny_run, "test", out, Part(1, 2))
     assert made == ["captions-000000.safetensors"]
     with pytest.raises(ValueError, match="2 of 3 shards are missing"):
-        index_embeddings(Index.create(tmp_path / "index", run), out, progress=False)
-    assert embedded(run, "test", out, Part(0, 2))
+        index_embeddings(Index.create(tmp_path / "index", tiny_run), out, progress=False)
+    assert embedded(tiny_run, "test", out, Part(0, 2))
     assert len(made) == 3
-    assert embedded(run, "test", out)
+    assert embedded(tiny_run, "test", out)
     assert len(made) == 3
     assert files(out) == files(whole)
     (out / made[0]).unlink()
-    assert embedded(run, "test", out)
+    assert embedded(tiny_run, "test", out)
     assert made[3:] == made[:1]
 
 
 def test_a_killed_shard_leaves_nothing(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gaussmatch.embedding import shards
 
@@ -131,7 +123,7 @@ def test_a_killed_shard_leaves_nothing(
 
     monkeypatch.setattr(shards, "save_file", killed)
     with pytest.raises(KeyboardInterrupt):
-        embedded(run, "test", tmp_path / "out")
+        embedded(tiny_run, "test", tmp_path / "out")
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["embedding.json"]
 
 
@@ -140,15 +132,15 @@ def test_a_killed_shard_leaves_nothing(
     [("dev", SHARD, "items that are others now"), ("test", 512, "shards of 256 items")],
 )
 def test_a_folder_of_something_else_is_refused(
-    run: Path, whole: Path, source: str, shard: int, message: str
+    tiny_run: Path, whole: Path, source: str, shard: int, message: str
 ) -> None:
-    work = Work(run, source)
+    work = Work(tiny_run, source)
     with pytest.raises(ValueError, match=message):
         work.embedding(work()[1], shard).claim(whole)
 
 
-def test_bad_folders_shards_and_parts(run: Path, whole: Path, tmp_path: Path) -> None:
-    work = Work(run, "test")
+def test_bad_folders_shards_and_parts(tiny_run: Path, whole: Path, tmp_path: Path) -> None:
+    work = Work(tiny_run, "test")
     source = work()[1]
     with pytest.raises(ValueError, match="multiple of 256"):
         work.embedding(source, 100)
@@ -158,7 +150,7 @@ def test_bad_folders_shards_and_parts(run: Path, whole: Path, tmp_path: Path) ->
     with pytest.raises(ValueError, match="0 to 1"):
         Part(2, 2)
     with pytest.raises(FileNotFoundError, match="neither a folder of photos nor a split"):
-        Work(run, "nowhere")()
+        Work(tiny_run, "nowhere")()
     bare = Index.create(tmp_path / "bare", similarity="kl")
     with pytest.raises(ValueError, match="another model"):
         index_embeddings(bare, whole, progress=False)
@@ -189,20 +181,20 @@ def test_a_shard_comes_back_as_it_was(tmp_path: Path, points: bool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:left out")
-def test_photos_of_a_folder_with_a_broken_one(run: Path, tmp_path: Path) -> None:
+def test_photos_of_a_folder_with_a_broken_one(tiny_run: Path, tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
     for n in range(20):
         Image.new("RGB", (40, 40), (10 * n, 99, 0)).save(photos / f"{n:02}.png")
     (photos / "05.png").write_bytes(b"broken")
     (photos / "captions.csv").write_text("image,caption\n04.png,a red star\n05.png,a blue circle\n")
-    work = Work(run, str(photos), skip_unreadable=True)
+    work = Work(tiny_run, str(photos), skip_unreadable=True)
     model, source = work()
     out = tmp_path / "out"
     assert embed(model, source, work.embedding(source, SHARD), out, progress=False)
-    index = Index.create(tmp_path / "shards", run)
+    index = Index.create(tmp_path / "shards", tiny_run)
     index_embeddings(index, out, progress=False)
-    direct = Index.create(tmp_path / "direct", run)
+    direct = Index.create(tmp_path / "direct", tiny_run)
     update(direct, photos, skip_unreadable=True, progress=False)
     same_items(index, direct, 1e-6)  # captions of broken photos were in the batch
     assert (index.size(), index.size("captions")) == (19, 1)
@@ -244,11 +236,11 @@ class FakeData:
 
 
 def test_ray_makes_the_same_files(
-    run: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = FakeRay()
     monkeypatch.setattr("gaussmatch.embedding.ray_engine._ray", lambda: fake)
-    work = Work(run, "test")
+    work = Work(tiny_run, "test")
     embedding = Embedding.load(whole)
     assert embed_with_ray(work, embedding, tmp_path / "out", workers=2)
     assert files(tmp_path / "out") == files(whole)
@@ -259,8 +251,8 @@ def test_ray_makes_the_same_files(
 @pytest.mark.skipif(
     "GAUSSMATCH_TEST_RAY" not in os.environ, reason="starting Ray takes most of a minute"
 )
-def test_the_real_ray_makes_the_same_files(run: Path, whole: Path, tmp_path: Path) -> None:
-    words = ["embed", str(run), "test", "--out", str(tmp_path / "out"), "--shard", str(SHARD)]
+def test_the_real_ray_makes_the_same_files(tiny_run: Path, whole: Path, tmp_path: Path) -> None:
+    words = ["embed", str(tiny_run), "test", "--out", str(tmp_path / "out"), "--shard", str(SHARD)]
     done = subprocess.run(
         [sys.executable, "-m", "gaussmatch", *words, "--engine", "ray", "--workers", "1"],
         capture_output=True,
@@ -270,22 +262,22 @@ def test_the_real_ray_makes_the_same_files(run: Path, whole: Path, tmp_path: Pat
     assert files(tmp_path / "out") == files(whole)
 
 
-def test_ray_missing(monkeypatch: pytest.MonkeyPatch, run: Path, capsys: Any) -> None:
+def test_ray_missing(monkeypatch: pytest.MonkeyPatch, tiny_run: Path, capsys: Any) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert main(["embed", str(run), "test", "--out", "x", "--engine", "ray"]) == 2
+    assert main(["embed", str(tiny_run), "test", "--out", "x", "--engine", "ray"]) == 2
     assert "gaussmatch[ray]" in capsys.readouterr().err
 
 
-def test_the_verbs(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verbs(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """embed, index and search as they are typed; once into a folder, once into Milvus."""
     pytest.importorskip("milvus_lite")
     out, here, there = str(tmp_path / "out"), str(tmp_path / "index"), f"milvus:{tmp_path}/x.db"
     given = ["--shard", "256", "--device", "cpu"]
-    assert main(["embed", str(run), "test", "--out", out, *given]) == 0
-    assert main(["index", str(run), out, "--out", here]) == 0
+    assert main(["embed", str(tiny_run), "test", "--out", out, *given]) == 0
+    assert main(["index", str(tiny_run), out, "--out", here]) == 0
     assert "100 images, 500 captions" in capsys.readouterr().out
-    assert main(["index", str(run), out, "--out", there]) == 0
-    assert main(["index", str(run), out, "--out", there]) == 0  # there already
+    assert main(["index", str(tiny_run), out, "--out", there]) == 0
+    assert main(["index", str(tiny_run), out, "--out", there]) == 0  # there already
     capsys.readouterr()
     told = []
     for words in ([here], [there], [here, "--also", there]):
@@ -306,7 +298,7 @@ def test_the_verbs(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["index", "drop", there, "--yes"]) == 0
     assert main(["index", "info", there]) == 2
     none = f"milvus:{tmp_path}/none.db"
-    assert main(["index", str(run), str(tmp_path / "nowhere"), "--out", none]) == 2
+    assert main(["index", str(tiny_run), str(tmp_path / "nowhere"), "--out", none]) == 2
     assert not (tmp_path / "none.db").exists()
 
 

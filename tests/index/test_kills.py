@@ -5,10 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import pytest
 from index.kills import check, contents, gaussmatch, kill_at, one_kill
 
-from gaussmatch.cli import main
 from gaussmatch.index import Index
 
 
@@ -20,17 +18,9 @@ def test_a_kill_breaks_nothing_and_loses_nothing(tmp_path):
         assert held - promised in (0, 20)  # at most one addition was made and not yet promised
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("run") / "run"
-    quick = ["--data.size", "tiny", "--training.epochs", "1"]
-    assert main(["train", "scenes/vsepp-kl", "--out", str(out), *quick]) == 0
-    return out
-
-
-def test_index_killed_in_the_fill_goes_on_to_the_same_index(run: Path, tmp_path: Path):
+def test_index_killed_in_the_fill_goes_on_to_the_same_index(tiny_run: Path, tmp_path: Path):
     """Its manifests: 1 empty, 2 all 100 images, 3 and 4 the captions in 256 and 244."""
-    words = ["index", str(run), "--out"]
+    words = ["index", str(tiny_run), "--out"]
     gaussmatch([*words, str(tmp_path / "whole")])
     whole = contents(Index.open(tmp_path / "whole"))
     path = tmp_path / "killed"

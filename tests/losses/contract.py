@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import pytest
@@ -15,10 +16,10 @@ from gaussmatch.losses import negatives
 Loss = Callable[[Tensor, Tensor], dict[str, Tensor]]
 
 
-class LossContract:
+class LossContract(ABC):
+    @abstractmethod
     def make(self) -> Loss:
         """The loss under test: (scores, negatives) → named terms."""
-        raise NotImplementedError
 
     def total(self, scores: Tensor, negative: Tensor) -> Tensor:
         return sum(self.make()(scores, negative).values(), start=torch.zeros(()))

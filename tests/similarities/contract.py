@@ -4,6 +4,7 @@ without a lift; give a name and a formula, inherit the tests."""
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -61,14 +62,14 @@ class Largest(TorchDispatchMode):
         return result
 
 
-class SimilarityContract:
+class SimilarityContract(ABC):
     name: ClassVar[str]
     symmetric: ClassVar[bool]
 
     @staticmethod
+    @abstractmethod
     def formula(mi: np.ndarray, vi: np.ndarray, mc: np.ndarray, vc: np.ndarray) -> float:
         """The score of one image N(mi, diag vi) and one caption, each (D,), in float64."""
-        raise NotImplementedError
 
     # ---- tools ----
 
