@@ -194,16 +194,19 @@ def _area_figures(
                 continue
             dashed = [name for name in series if "magnified" in name]
             magnified = magnified or bool(dashed)
-            xs = sorted(next(iter(series.values())))
-            figures[f"{line.row.slug}-{word.lower()}"] = lines(
-                xs,
-                {name: [values[x] for x in xs] for name, values in series.items()},
-                f"{word}: {line.row.title}",
-                "area threshold, % of the picture",
-                "mean log det Σ",
-                dashed,
-            )
+            title = f"{word}: {line.row.title}"
+            slug = f"{line.row.slug}-{word.lower()}"
+            figures[slug] = _by_threshold(series, title, "mean log det Σ", dashed)
     return figures, [MAGNIFIED] if magnified else []
+
+
+def _by_threshold(
+    series: Mapping[str, Mapping[float, float]], title: str, what: str, dashed: Sequence[str]
+) -> Figure:
+    """Lines over the area that a crop keeps; all series have the same thresholds."""
+    xs = sorted(next(iter(series.values())))
+    drawn = {name: [values[x] for x in xs] for name, values in series.items()}
+    return lines(xs, drawn, title, "area threshold, % of the picture", what, dashed)
 
 
 MAGNIFIED = (
@@ -230,15 +233,10 @@ def _selection_figures(
             if not series:
                 continue
             magnified = magnified or bool(prefix)
-            xs = sorted(next(iter(series.values())))
-            figures[f"{prefix.replace('_', '-')}{word}"] = lines(
-                xs,
-                {name: [values[x] for x in xs] for name, values in series.items()},
-                f"Right choices, {word}{note}",
-                "area threshold, % of the picture",
-                "% right",
-                [name for name in series if name.endswith("A")],
-            )
+            title = f"Right choices, {word}{note}"
+            dashed = [name for name in series if name.endswith("A")]
+            slug = f"{prefix.replace('_', '-')}{word}"
+            figures[slug] = _by_threshold(series, title, "% right", dashed)
     return figures, [MAGNIFIED.replace(" Dashed: the", " Apart: the")] if magnified else []
 
 

@@ -94,15 +94,8 @@ def train(
     while progress.epoch < settings.epochs:
         epoch = progress.epoch + 1
         started, rate = time.perf_counter(), schedule.get_last_lr()[0]
-        bar = tqdm(
-            batches.epoch(epoch),
-            f"{recipe.title or out.name} {epoch}/{settings.epochs}",
-            total=len(batches),
-            unit="step",
-            disable=not progress_bar,
-            leave=False,
-        )
-        loss = steps.epoch(epoch, bar)
+        title = f"{recipe.title or out.name} {epoch}/{settings.epochs}"
+        loss = steps.epoch(epoch, _bar(batches, epoch, title, progress_bar))
         schedule.step()
         seconds = round(time.perf_counter() - started, 2)
 
@@ -117,6 +110,18 @@ def train(
     log.close()
     write_metrics(out, finished=True)
     return load(out)
+
+
+def _bar(batches: Batches, epoch: int, title: str, shown: bool) -> tqdm[Batch]:
+    """The batches of an epoch, with a bar that goes when it is over."""
+    return tqdm(
+        batches.epoch(epoch),
+        title,
+        total=len(batches),
+        unit="step",
+        disable=not shown,
+        leave=False,
+    )
 
 
 def _keep_best(
