@@ -20,6 +20,7 @@ ORDER = (
     "encoders",
     "recipe",
     "data",
+    "matcher",
     "model",
     "run",
     "evaluation",

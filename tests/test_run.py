@@ -15,7 +15,7 @@ from training.test_loop import RECIPE
 
 import gaussmatch as gm
 from gaussmatch.data import scenes
-from gaussmatch.model import build
+from gaussmatch.matcher import build
 from gaussmatch.recipe import ModelRecipe
 from gaussmatch.training.loop import train
 

@@ -12,8 +12,9 @@ torch.Size([2, 3])
 from gaussmatch.data import scenes
 from gaussmatch.encoders import Probabilistic
 from gaussmatch.gaussian import Gaussian
+from gaussmatch.model import Model, UncertaintyWarning
 from gaussmatch.recipe import Recipe, load_recipe
-from gaussmatch.run import Model, UncertaintyWarning, load
+from gaussmatch.run import load
 from gaussmatch.similarities import Similarity, similarity
 
 __version__ = "0.1.0"

@@ -1,165 +1,144 @@
-"""The model: an image encoder, a text encoder and the similarity between their Gaussians."""
+"""A trained model, ready to use: pictures and captions in, Gaussians out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import os
+import warnings
+from collections.abc import Callable, Sequence
 
-from torch import Tensor, nn
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
 
-from gaussmatch.encoders import (
-    PCMEImage,
-    PCMEText,
-    Probabilistic,
-    Projection,
-    PVSEImage,
-    PVSEText,
-    Tokens,
-    WordGRU,
-)
-from gaussmatch.encoders.backbone import Backbone
-from gaussmatch.encoders.generator import CaptionGenerator
-from gaussmatch.encoders.vsrn import RegionReasoning
+from gaussmatch.data import featuriser
+from gaussmatch.data.batches import image_batches
+from gaussmatch.data.pairs import Pairs
+from gaussmatch.data.pictures import open_picture
+from gaussmatch.data.vocabulary import Reading, Vocabulary, has_words
+from gaussmatch.encoders.text import pad
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.recipe import ModelRecipe
-from gaussmatch.similarities import Similarity, similarity
+from gaussmatch.matcher import Matcher
+from gaussmatch.recipe import Recipe
+
+Pictures = Sequence[str | os.PathLike[str] | Image.Image] | Tensor | np.ndarray
 
 
-class Matcher(nn.Module):
-    """Two encoders into one joint space. Point encoders give Gaussians without variance, and
-    those with several embeddings an item a batch (n, K). A similarity that learns is trained and
-    saved with them.
+class UncertaintyWarning(UserWarning):
+    """The uncertainty asked for was learned with a similarity under which it means little."""
 
-    ``heads`` are networks that only a loss term uses, such as a caption generator; they are
-    trained and saved with the rest.
+
+class Model:
+    """A trained model: pictures and captions in, Gaussians out.
+
+    .. code-block:: python
+
+        model = gm.load("runs/demo/probabilistic")
+        images = model.encode_images(["dog.jpg", "cat.jpg"])
+        captions = model.encode_texts(["a dog", "a black cat asleep"])
+        model.similarity(images, captions)      # 2 × 2, higher is better
+        model.uncertainty(captions)             # log det Σ: the vaguer, the higher
     """
 
-    def __init__(
+    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, matcher: Matcher) -> None:
+        self.recipe, self.vocabulary, self.matcher = recipe, vocabulary, matcher.eval()
+        self._featurise: Callable[[Sequence[Image.Image]], np.ndarray] | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.matcher.parameters()).device
+
+    @property
+    def _batch_size(self) -> int:
+        """Images at a time: few where whole photos go through a network."""
+        photos = self.recipe.model.backbone is not None and self.recipe.data.name != "scenes"
+        return 32 if photos else 256
+
+    @torch.inference_mode()
+    def encode_images(self, images: Pictures, batch_size: int | None = None) -> Gaussian:
+        """Pictures (paths or PIL images), or ready features (n, …), as Gaussians."""
+        batch_size = batch_size or self._batch_size
+        if isinstance(images, str | os.PathLike | Image.Image):
+            images = [images]
+        if len(images) == 0:
+            raise ValueError("no images to encode")
+        parts = []
+        for start in range(0, len(images), batch_size):
+            chunk = images[start : start + batch_size]
+            if not isinstance(chunk, Tensor):
+                chunk = torch.from_numpy(
+                    chunk if isinstance(chunk, np.ndarray) else self._features(chunk)
+                )
+            if not chunk.isfinite().all():
+                bad = int((~chunk.isfinite()).flatten(1).any(1).nonzero()[0])
+                raise ValueError(f"the features of image {start + bad} hold a NaN or infinity")
+            parts.append(self.matcher.encode_images(chunk.float().to(self.device)).to("cpu"))
+        return Gaussian.cat(parts)
+
+    @torch.inference_mode()
+    def encode_texts(
         self,
-        image: nn.Module,
-        text: nn.Module,
-        similarity: Similarity,
-        heads: dict[str, nn.Module] | None = None,
-    ) -> None:
-        super().__init__()
-        self.image, self.text, self.similarity = image, text, similarity
-        self.heads = nn.ModuleDict(heads or {})
+        texts: Sequence[str] | Sequence[Reading],
+        batch_size: int = 512,
+        *,
+        allow_unknown: bool = False,
+    ) -> Gaussian:
+        """Captions as Gaussians. A caption without any known word is refused unless allowed.
 
-    def encode_images(self, images: Tensor) -> Gaussian:
-        return _gaussian(self.image(images))
+        Who wants to know the unknown words too gives ``model.vocabulary.read(texts)``.
+        """
+        texts = [texts] if isinstance(texts, str) else texts
+        captions = [t.caption if isinstance(t, Reading) else t for t in texts]
+        for i, caption in enumerate(captions):
+            if not caption.strip():
+                raise ValueError(f"caption {i} is empty")
+        read = [t.numbers for t in texts if isinstance(t, Reading)]
+        rows = read or self.vocabulary.rows(captions)
+        if not rows:
+            raise ValueError("no captions to encode")
+        for i, row in enumerate(rows):
+            if not allow_unknown and not has_words(row):
+                raise ValueError(f"caption {i} {captions[i]!r} has no word that this model knows")
+        parts = [
+            self.matcher.encode_texts(pad(rows[start : start + batch_size]).to(self.device)).to(
+                "cpu"
+            )
+            for start in range(0, len(rows), batch_size)
+        ]
+        return Gaussian.cat(parts)
 
-    def encode_texts(self, tokens: Tokens) -> Gaussian:
-        return _gaussian(self.text(tokens))
+    @torch.inference_mode()
+    def encode_pairs(
+        self, pairs: Pairs, batch_size: int | None = None
+    ) -> tuple[Gaussian, Gaussian]:
+        """All images and all captions of a split."""
+        batches = image_batches(pairs, batch_size or self._batch_size, self.recipe.training.workers)
+        images = [self.matcher.encode_images(batch.to(self.device)).to("cpu") for batch in batches]
+        return Gaussian.cat(images), self.encode_texts(pairs.captions, allow_unknown=True)
 
-    def forward(self, images: Tensor, tokens: Tokens) -> tuple[Gaussian, Gaussian]:
-        return self.encode_images(images), self.encode_texts(tokens)
+    @torch.no_grad()
+    def similarity(self, images: Gaussian, captions: Gaussian) -> Tensor:
+        """Scores (n × m) of every image with every caption; higher is better."""
+        return self.matcher.similarity.matrix(images, captions)
 
-    def part(self, name: str) -> nn.Module:
-        """A part of an encoder, such as ``image.graph``, whether it was adapted or not."""
-        side, _, inner = name.partition(".")
-        encoder = self.get_submodule(side)
-        point = encoder.encoder if isinstance(encoder, Probabilistic) else encoder
-        return point.get_submodule(inner)
+    def uncertainty(self, items: Gaussian) -> Tensor:
+        """log det Σ of each item: comparable within this model and one modality.
 
+        Warns where the model's similarity gives it little meaning (docs/uncertainty.md).
+        """
+        note = self.matcher.similarity.uncertainty_note
+        if note is not None and not items.is_point:
+            warnings.warn(
+                f"uncertainty of a model trained with {self.matcher.similarity.name!r}: {note}; "
+                "train with kl or min_kl for an uncertainty that tells vague from specific",
+                UncertaintyWarning,
+                stacklevel=2,
+            )
+        return items.uncertainty()
 
-def build(recipe: ModelRecipe, vocabulary: int) -> Matcher:
-    """The model of a recipe, with random weights.
-
-    A probabilistic model is its point model with both encoders adapted; nothing else differs.
-    """
-    image, text, heads = SYSTEMS[recipe.system](recipe, vocabulary)
-    if recipe.probabilistic:
-        image, text = (
-            Probabilistic(encoder, str(encoder.part), shape=recipe.shape, bound=recipe.bound)
-            for encoder in (image, text)
+    def _features(self, pictures: Sequence[str | os.PathLike[str] | Image.Image]) -> np.ndarray:
+        if self._featurise is None:
+            self._featurise = featuriser(self.recipe.data)
+        return self._featurise(
+            [p if isinstance(p, Image.Image) else open_picture(p) for p in pictures]
         )
-    settings: dict[str, Any] = {}
-    if recipe.similarity == "match_prob":
-        pcme = recipe.pcme
-        settings = {"samples": pcme.samples, "scale": pcme.scale, "shift": pcme.shift}
-    return Matcher(image, text, similarity(recipe.similarity, **settings), heads)
-
-
-Parts = tuple[nn.Module, nn.Module, dict[str, nn.Module]]
-"""Image encoder, text encoder, and the heads of loss terms."""
-
-
-def _vsepp(recipe: ModelRecipe, vocabulary: int) -> Parts:
-    width, backbone = _features(recipe)
-    image = Projection(width, recipe.dim, backbone, recipe.normalise, recipe.normalise_features)
-    text = WordGRU(vocabulary, recipe.dim, recipe.word_dim, recipe.normalise)
-    return image, text, {}
-
-
-def _vsrn(recipe: ModelRecipe, vocabulary: int) -> Parts:
-    vsrn, generator = recipe.vsrn, recipe.vsrn.generator
-    image = RegionReasoning(
-        _features(recipe)[0],
-        recipe.dim,
-        vsrn.blocks,
-        vsrn.over,
-        vsrn.batch_norm,
-        recipe.normalise,
-        vsrn.duplicate,
-    )
-    text = WordGRU(vocabulary, recipe.dim, recipe.word_dim, recipe.normalise)
-    if not generator.used:
-        return image, text, {}
-    head = CaptionGenerator(
-        vocabulary,
-        recipe.dim,
-        generator.hidden,
-        generator.word_dim,
-        generator.dropout,
-        generator.longest,
-    )
-    return image, text, {"generator": head}
-
-
-def _pvse(recipe: ModelRecipe, vocabulary: int) -> Parts:
-    own, (width, backbone) = recipe.pvse, _features(recipe)
-    image = PVSEImage(
-        width, recipe.dim, own.embeddings, own.dropout, backbone, normalise=recipe.normalise
-    )
-    text = PVSEText(
-        vocabulary,
-        recipe.dim,
-        recipe.word_dim,
-        own.embeddings,
-        own.dropout,
-        own.state,
-        normalise=recipe.normalise,
-    )
-    return image, text, {}
-
-
-def _pcme(recipe: ModelRecipe, vocabulary: int) -> Parts:
-    own, (width, backbone) = recipe.pcme, _features(recipe)
-    image = PCMEImage(width, recipe.dim, backbone, recipe.normalise, own.log_sigma)
-    text = PCMEText(
-        vocabulary, recipe.dim, recipe.word_dim, own.state, recipe.normalise, own.log_sigma
-    )
-    return image, text, {}
-
-
-def _features(recipe: ModelRecipe) -> tuple[int, Backbone | None]:
-    """The width of the image features, and the backbone that makes them of pictures, if any."""
-    if recipe.backbone is not None:
-        backbone = Backbone(recipe.backbone, recipe.backbone_norm, recipe.checkpointing)
-        return backbone.width, backbone
-    if recipe.feature_dim is None:
-        raise ValueError("model.feature_dim is not set and no data was given to find it from")
-    return recipe.feature_dim, None
-
-
-def _gaussian(output: Tensor | Gaussian) -> Gaussian:
-    return output if isinstance(output, Gaussian) else Gaussian(output)
-
-
-SYSTEMS: dict[str, Callable[[ModelRecipe, int], Parts]] = {
-    "vse++": _vsepp,
-    "vsrn": _vsrn,
-    "pvse": _pvse,
-    "pcme": _pcme,
-}
-"""How to build each system of the paper; a new one is an entry here and its encoders."""

@@ -12,149 +12,17 @@ tensorboard/         the same curves for TensorBoard
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
-from gaussmatch.data import featuriser
-from gaussmatch.data.batches import image_batches
-from gaussmatch.data.pairs import Pairs
-from gaussmatch.data.pictures import open_picture
-from gaussmatch.data.vocabulary import Reading, Vocabulary, has_words
-from gaussmatch.encoders.text import pad
+from gaussmatch.data.vocabulary import Vocabulary
 from gaussmatch.files import atomic
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.model import Matcher, build
-from gaussmatch.recipe import Recipe, load_recipe
-
-Pictures = Sequence[str | os.PathLike[str] | Image.Image] | Tensor | np.ndarray
-
-
-class UncertaintyWarning(UserWarning):
-    """The uncertainty asked for was learned with a similarity under which it means little."""
-
-
-class Model:
-    """A trained model: pictures and captions in, Gaussians out.
-
-    .. code-block:: python
-
-        model = gm.load("runs/demo/probabilistic")
-        images = model.encode_images(["dog.jpg", "cat.jpg"])
-        captions = model.encode_texts(["a dog", "a black cat asleep"])
-        model.similarity(images, captions)      # 2 × 2, higher is better
-        model.uncertainty(captions)             # log det Σ: the vaguer, the higher
-    """
-
-    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, matcher: Matcher) -> None:
-        self.recipe, self.vocabulary, self.matcher = recipe, vocabulary, matcher.eval()
-        self._featurise: Callable[[Sequence[Image.Image]], np.ndarray] | None = None
-
-    @property
-    def device(self) -> torch.device:
-        return next(self.matcher.parameters()).device
-
-    @property
-    def _batch_size(self) -> int:
-        """Images at a time: few where whole photos go through a network."""
-        photos = self.recipe.model.backbone is not None and self.recipe.data.name != "scenes"
-        return 32 if photos else 256
-
-    @torch.inference_mode()
-    def encode_images(self, images: Pictures, batch_size: int | None = None) -> Gaussian:
-        """Pictures (paths or PIL images), or ready features (n, …), as Gaussians."""
-        batch_size = batch_size or self._batch_size
-        if isinstance(images, str | os.PathLike | Image.Image):
-            images = [images]
-        if len(images) == 0:
-            raise ValueError("no images to encode")
-        parts = []
-        for start in range(0, len(images), batch_size):
-            chunk = images[start : start + batch_size]
-            if not isinstance(chunk, Tensor):
-                chunk = torch.from_numpy(
-                    chunk if isinstance(chunk, np.ndarray) else self._features(chunk)
-                )
-            if not chunk.isfinite().all():
-                bad = int((~chunk.isfinite()).flatten(1).any(1).nonzero()[0])
-                raise ValueError(f"the features of image {start + bad} hold a NaN or infinity")
-            parts.append(self.matcher.encode_images(chunk.float().to(self.device)).to("cpu"))
-        return Gaussian.cat(parts)
-
-    @torch.inference_mode()
-    def encode_texts(
-        self,
-        texts: Sequence[str] | Sequence[Reading],
-        batch_size: int = 512,
-        *,
-        allow_unknown: bool = False,
-    ) -> Gaussian:
-        """Captions as Gaussians. A caption without any known word is refused unless allowed.
-
-        Who wants to know the unknown words too gives ``model.vocabulary.read(texts)``.
-        """
-        texts = [texts] if isinstance(texts, str) else texts
-        captions = [t.caption if isinstance(t, Reading) else t for t in texts]
-        for i, caption in enumerate(captions):
-            if not caption.strip():
-                raise ValueError(f"caption {i} is empty")
-        read = [t.numbers for t in texts if isinstance(t, Reading)]
-        rows = read or self.vocabulary.rows(captions)
-        if not rows:
-            raise ValueError("no captions to encode")
-        for i, row in enumerate(rows):
-            if not allow_unknown and not has_words(row):
-                raise ValueError(f"caption {i} {captions[i]!r} has no word that this model knows")
-        parts = [
-            self.matcher.encode_texts(pad(rows[start : start + batch_size]).to(self.device)).to(
-                "cpu"
-            )
-            for start in range(0, len(rows), batch_size)
-        ]
-        return Gaussian.cat(parts)
-
-    @torch.inference_mode()
-    def encode_pairs(
-        self, pairs: Pairs, batch_size: int | None = None
-    ) -> tuple[Gaussian, Gaussian]:
-        """All images and all captions of a split."""
-        batches = image_batches(pairs, batch_size or self._batch_size, self.recipe.training.workers)
-        images = [self.matcher.encode_images(batch.to(self.device)).to("cpu") for batch in batches]
-        return Gaussian.cat(images), self.encode_texts(pairs.captions, allow_unknown=True)
-
-    @torch.no_grad()
-    def similarity(self, images: Gaussian, captions: Gaussian) -> Tensor:
-        """Scores (n × m) of every image with every caption; higher is better."""
-        return self.matcher.similarity.matrix(images, captions)
-
-    def uncertainty(self, items: Gaussian) -> Tensor:
-        """log det Σ of each item: comparable within this model and one modality.
-
-        Warns where the model's similarity gives it little meaning (docs/uncertainty.md).
-        """
-        note = self.matcher.similarity.uncertainty_note
-        if note is not None and not items.is_point:
-            warnings.warn(
-                f"uncertainty of a model trained with {self.matcher.similarity.name!r}: {note}; "
-                "train with kl or min_kl for an uncertainty that tells vague from specific",
-                UncertaintyWarning,
-                stacklevel=2,
-            )
-        return items.uncertainty()
-
-    def _features(self, pictures: Sequence[str | os.PathLike[str] | Image.Image]) -> np.ndarray:
-        if self._featurise is None:
-            self._featurise = featuriser(self.recipe.data)
-        return self._featurise(
-            [p if isinstance(p, Image.Image) else open_picture(p) for p in pictures]
-        )
+from gaussmatch.matcher import Matcher, build
+from gaussmatch.model import Model
+from gaussmatch.recipe import load_recipe
 
 
 def load(run: str | os.PathLike[str], device: str | torch.device = "cpu") -> Model:

@@ -16,7 +16,7 @@ from gaussmatch.data.vocabulary import Vocabulary
 from gaussmatch.evaluation.evaluate import measure_run
 from gaussmatch.files import read_json
 from gaussmatch.losses import SoftContrastive, TripletLoss, bottleneck, diversity, mean_discrepancy
-from gaussmatch.model import Matcher, build
+from gaussmatch.matcher import Matcher, build
 from gaussmatch.recipe import (
     DataRecipe,
     LossRecipe,

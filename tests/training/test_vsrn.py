@@ -14,7 +14,7 @@ import gaussmatch as gm
 from gaussmatch.data.batches import Batch, Batches
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.data.vocabulary import Vocabulary
-from gaussmatch.model import build
+from gaussmatch.matcher import build
 from gaussmatch.recipe import (
     DataRecipe,
     GeneratorRecipe,

@@ -15,7 +15,7 @@ from gaussmatch.embedding.shards import Content, Shard
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.items import Record
 from gaussmatch.index.sources import Source
-from gaussmatch.run import Model
+from gaussmatch.model import Model
 
 
 @dataclass(frozen=True)

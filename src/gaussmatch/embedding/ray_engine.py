@@ -16,7 +16,7 @@ from tqdm import tqdm
 from gaussmatch.embedding.embed import encode
 from gaussmatch.embedding.manifest import Embedding
 from gaussmatch.index.sources import Source
-from gaussmatch.run import Model
+from gaussmatch.model import Model
 
 Worker = Callable[[], tuple[Model, Source]]
 """Loads model and source where it is called."""

@@ -10,7 +10,8 @@ import torch
 from gaussmatch.embedding.manifest import Embedding
 from gaussmatch.index.model_copy import hashes
 from gaussmatch.index.sources import Source, describe_source, find_source
-from gaussmatch.run import Model, load
+from gaussmatch.model import Model
+from gaussmatch.run import load
 
 
 @dataclass(frozen=True)

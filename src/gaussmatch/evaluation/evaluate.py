@@ -23,8 +23,9 @@ from gaussmatch.evaluation.triplets import selection
 from gaussmatch.files import write_json, write_text
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import bootstrap, paired_test
+from gaussmatch.model import Model
 from gaussmatch.recipe import load_recipe
-from gaussmatch.run import Model, load
+from gaussmatch.run import load
 from gaussmatch.similarities import Similarity, similarity
 
 

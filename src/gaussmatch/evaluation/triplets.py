@@ -20,7 +20,7 @@ from PIL import Image
 from gaussmatch.data.pairs import Pairs, Region
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import binary_selection
-from gaussmatch.run import Model
+from gaussmatch.model import Model
 from gaussmatch.similarities import Similarity
 
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)

@@ -14,8 +14,8 @@ from gaussmatch.data.photos import read_listing
 from gaussmatch.data.scenes.draw import draw
 from gaussmatch.data.sources import StoredFeatures
 from gaussmatch.evaluation.triplets import MOST, cut_at_scale, selection
+from gaussmatch.model import Model
 from gaussmatch.recipe import DataRecipe
-from gaussmatch.run import Model
 
 SCENES_THRESHOLDS = (0.04, 0.07, 0.1, 0.15, 0.2)
 """The paper's 10–50 % of a photo; a thing of a scene takes 2–17 %."""

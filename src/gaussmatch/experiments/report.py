@@ -13,7 +13,7 @@ from gaussmatch.data.pairs import Pairs
 from gaussmatch.experiments.figures import cloud, curves, svg
 from gaussmatch.experiments.gallery import caption, ends, image
 from gaussmatch.files import write_text
-from gaussmatch.run import Model
+from gaussmatch.model import Model
 from gaussmatch.training.log import read_log
 
 if TYPE_CHECKING:

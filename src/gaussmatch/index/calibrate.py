@@ -18,7 +18,7 @@ from gaussmatch.files import read_json, write_json
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.layout import GALLERIES, Gallery
 from gaussmatch.metrics import Relevance, ResultProbability
-from gaussmatch.run import Model
+from gaussmatch.model import Model
 from gaussmatch.similarities import Similarity
 
 QUANTILES = 1001

@@ -16,7 +16,7 @@ from gaussmatch.index.layout import GALLERIES, Gallery
 from gaussmatch.index.segment import Segment
 from gaussmatch.index.store import Store
 from gaussmatch.index.where import Where
-from gaussmatch.run import Pictures
+from gaussmatch.model import Pictures
 
 Filter = Mapping[str, Any] | Where | None
 

@@ -11,7 +11,7 @@ from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.hits import Hit, Hits
 from gaussmatch.index.index import Index
 from gaussmatch.index.layout import Gallery
-from gaussmatch.run import Model, Pictures
+from gaussmatch.model import Model, Pictures
 
 
 class JoinedIndex:

@@ -19,7 +19,8 @@ from gaussmatch.index.layout import CALIBRATION, GALLERIES, RUN, Gallery, Manife
 from gaussmatch.index.model_copy import check_unchanged
 from gaussmatch.index.segment import Segment
 from gaussmatch.index.settings import Settings
-from gaussmatch.run import Model, load
+from gaussmatch.model import Model
+from gaussmatch.run import load
 from gaussmatch.similarities import Similarity
 from gaussmatch.similarities import similarity as similarity_called
 

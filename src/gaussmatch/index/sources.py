@@ -23,7 +23,7 @@ from gaussmatch.data.pictures import open_picture
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.items import Record, encodable
 from gaussmatch.index.layout import Gallery
-from gaussmatch.run import Model
+from gaussmatch.model import Model
 
 PHOTOS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 SPLITS = ("train", "dev", "test")

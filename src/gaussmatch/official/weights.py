@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gaussmatch.model import build
+from gaussmatch.matcher import build
 from gaussmatch.recipe import ModelRecipe
 
 Change = Callable[[Tensor], Tensor]

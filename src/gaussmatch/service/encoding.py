@@ -11,7 +11,7 @@ from PIL import Image
 from gaussmatch.data.vocabulary import has_words
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import Gallery, Where
-from gaussmatch.run import Model
+from gaussmatch.model import Model
 from gaussmatch.service.errors import RefusalError
 
 Kind = Literal["text", "image", "item"]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from gaussmatch.files import atomic
-from gaussmatch.model import Matcher
+from gaussmatch.matcher import Matcher
 
 
 @dataclass

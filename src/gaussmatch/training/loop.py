@@ -13,9 +13,10 @@ from tqdm import tqdm
 from gaussmatch.data import DataSet, load_data
 from gaussmatch.data.batches import Batch, Batches, Waiting
 from gaussmatch.evaluation.retrieval import recalls
-from gaussmatch.model import Matcher
+from gaussmatch.matcher import Matcher
+from gaussmatch.model import Model
 from gaussmatch.recipe import Recipe
-from gaussmatch.run import Model, load, save_weights
+from gaussmatch.run import load, save_weights
 from gaussmatch.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from gaussmatch.training.collapse import CollapseWarning, CollapseWatch
 from gaussmatch.training.folder import check_folder, is_finished, write_metrics

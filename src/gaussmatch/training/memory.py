@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from gaussmatch.data.batches import read_image
 from gaussmatch.data.pairs import Pairs
-from gaussmatch.model import Matcher
+from gaussmatch.matcher import Matcher
 from gaussmatch.training.log import RunLog
 from gaussmatch.training.precision import Precision
 

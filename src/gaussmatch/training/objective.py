@@ -25,7 +25,7 @@ from gaussmatch.losses import (
     mean_discrepancy,
     negatives,
 )
-from gaussmatch.model import Matcher
+from gaussmatch.matcher import Matcher
 from gaussmatch.recipe import LossRecipe
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from gaussmatch.data.pairs import Pairs
-from gaussmatch.model import Matcher
+from gaussmatch.matcher import Matcher
 from gaussmatch.recipe import Recipe, TrainingRecipe
 
 

@@ -22,9 +22,9 @@ from gaussmatch.data.vocabulary import Vocabulary
 from gaussmatch.encoders.backbone import Backbone
 from gaussmatch.encoders.timm_backbone import pretrained
 from gaussmatch.files import read_json
-from gaussmatch.model import build
+from gaussmatch.matcher import build
+from gaussmatch.model import Model
 from gaussmatch.recipe import Recipe, load_recipe
-from gaussmatch.run import Model
 from gaussmatch.training.transfer import normalises_features, point_of, same_words, transfer
 
 LOST = 0.9

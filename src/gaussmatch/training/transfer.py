@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.data.vocabulary import SPECIALS, UNKNOWN, Vocabulary
 from gaussmatch.encoders import Probabilistic
-from gaussmatch.model import Matcher
+from gaussmatch.matcher import Matcher
+from gaussmatch.model import Model
 from gaussmatch.recipe import Recipe
-from gaussmatch.run import Model
 
 KNOWN = 0.5
 """A vocabulary that knows a smaller share of the training words is of other data."""

@@ -37,7 +37,8 @@ from gaussmatch.index.milvus.client import NO_COLLECTION, Client, MilvusError, c
 from gaussmatch.index.milvus.gallery import Collection
 from gaussmatch.index.model_copy import hashes
 from gaussmatch.index.settings import Settings
-from gaussmatch.run import Model, load
+from gaussmatch.model import Model
+from gaussmatch.run import load
 from gaussmatch.similarities import Similarity
 from gaussmatch.similarities import similarity as similarity_called
 

@@ -1,0 +1,165 @@
+"""The model: an image encoder, a text encoder and the similarity between their Gaussians."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from gaussmatch.encoders import (
+    PCMEImage,
+    PCMEText,
+    Probabilistic,
+    Projection,
+    PVSEImage,
+    PVSEText,
+    Tokens,
+    WordGRU,
+)
+from gaussmatch.encoders.backbone import Backbone
+from gaussmatch.encoders.generator import CaptionGenerator
+from gaussmatch.encoders.vsrn import RegionReasoning
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.recipe import ModelRecipe
+from gaussmatch.similarities import Similarity, similarity
+
+
+class Matcher(nn.Module):
+    """Two encoders into one joint space. Point encoders give Gaussians without variance, and
+    those with several embeddings an item a batch (n, K). A similarity that learns is trained and
+    saved with them.
+
+    ``heads`` are networks that only a loss term uses, such as a caption generator; they are
+    trained and saved with the rest.
+    """
+
+    def __init__(
+        self,
+        image: nn.Module,
+        text: nn.Module,
+        similarity: Similarity,
+        heads: dict[str, nn.Module] | None = None,
+    ) -> None:
+        super().__init__()
+        self.image, self.text, self.similarity = image, text, similarity
+        self.heads = nn.ModuleDict(heads or {})
+
+    def encode_images(self, images: Tensor) -> Gaussian:
+        return _gaussian(self.image(images))
+
+    def encode_texts(self, tokens: Tokens) -> Gaussian:
+        return _gaussian(self.text(tokens))
+
+    def forward(self, images: Tensor, tokens: Tokens) -> tuple[Gaussian, Gaussian]:
+        return self.encode_images(images), self.encode_texts(tokens)
+
+    def part(self, name: str) -> nn.Module:
+        """A part of an encoder, such as ``image.graph``, whether it was adapted or not."""
+        side, _, inner = name.partition(".")
+        encoder = self.get_submodule(side)
+        point = encoder.encoder if isinstance(encoder, Probabilistic) else encoder
+        return point.get_submodule(inner)
+
+
+def build(recipe: ModelRecipe, vocabulary: int) -> Matcher:
+    """The model of a recipe, with random weights.
+
+    A probabilistic model is its point model with both encoders adapted; nothing else differs.
+    """
+    image, text, heads = SYSTEMS[recipe.system](recipe, vocabulary)
+    if recipe.probabilistic:
+        image, text = (
+            Probabilistic(encoder, str(encoder.part), shape=recipe.shape, bound=recipe.bound)
+            for encoder in (image, text)
+        )
+    settings: dict[str, Any] = {}
+    if recipe.similarity == "match_prob":
+        pcme = recipe.pcme
+        settings = {"samples": pcme.samples, "scale": pcme.scale, "shift": pcme.shift}
+    return Matcher(image, text, similarity(recipe.similarity, **settings), heads)
+
+
+Parts = tuple[nn.Module, nn.Module, dict[str, nn.Module]]
+"""Image encoder, text encoder, and the heads of loss terms."""
+
+
+def _vsepp(recipe: ModelRecipe, vocabulary: int) -> Parts:
+    width, backbone = _features(recipe)
+    image = Projection(width, recipe.dim, backbone, recipe.normalise, recipe.normalise_features)
+    text = WordGRU(vocabulary, recipe.dim, recipe.word_dim, recipe.normalise)
+    return image, text, {}
+
+
+def _vsrn(recipe: ModelRecipe, vocabulary: int) -> Parts:
+    vsrn, generator = recipe.vsrn, recipe.vsrn.generator
+    image = RegionReasoning(
+        _features(recipe)[0],
+        recipe.dim,
+        vsrn.blocks,
+        vsrn.over,
+        vsrn.batch_norm,
+        recipe.normalise,
+        vsrn.duplicate,
+    )
+    text = WordGRU(vocabulary, recipe.dim, recipe.word_dim, recipe.normalise)
+    if not generator.used:
+        return image, text, {}
+    head = CaptionGenerator(
+        vocabulary,
+        recipe.dim,
+        generator.hidden,
+        generator.word_dim,
+        generator.dropout,
+        generator.longest,
+    )
+    return image, text, {"generator": head}
+
+
+def _pvse(recipe: ModelRecipe, vocabulary: int) -> Parts:
+    own, (width, backbone) = recipe.pvse, _features(recipe)
+    image = PVSEImage(
+        width, recipe.dim, own.embeddings, own.dropout, backbone, normalise=recipe.normalise
+    )
+    text = PVSEText(
+        vocabulary,
+        recipe.dim,
+        recipe.word_dim,
+        own.embeddings,
+        own.dropout,
+        own.state,
+        normalise=recipe.normalise,
+    )
+    return image, text, {}
+
+
+def _pcme(recipe: ModelRecipe, vocabulary: int) -> Parts:
+    own, (width, backbone) = recipe.pcme, _features(recipe)
+    image = PCMEImage(width, recipe.dim, backbone, recipe.normalise, own.log_sigma)
+    text = PCMEText(
+        vocabulary, recipe.dim, recipe.word_dim, own.state, recipe.normalise, own.log_sigma
+    )
+    return image, text, {}
+
+
+def _features(recipe: ModelRecipe) -> tuple[int, Backbone | None]:
+    """The width of the image features, and the backbone that makes them of pictures, if any."""
+    if recipe.backbone is not None:
+        backbone = Backbone(recipe.backbone, recipe.backbone_norm, recipe.checkpointing)
+        return backbone.width, backbone
+    if recipe.feature_dim is None:
+        raise ValueError("model.feature_dim is not set and no data was given to find it from")
+    return recipe.feature_dim, None
+
+
+def _gaussian(output: Tensor | Gaussian) -> Gaussian:
+    return output if isinstance(output, Gaussian) else Gaussian(output)
+
+
+SYSTEMS: dict[str, Callable[[ModelRecipe, int], Parts]] = {
+    "vse++": _vsepp,
+    "vsrn": _vsrn,
+    "pvse": _pvse,
+    "pcme": _pcme,
+}
+"""How to build each system of the paper; a new one is an entry here and its encoders."""
