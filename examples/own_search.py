@@ -16,8 +16,9 @@ import torch
 from own_encoder import draw, train
 
 import gaussmatch as gm
-from gaussmatch.index import Calibration, Hits, Index, Record, Settings, calibrate_gaussians
+from gaussmatch.index import Hits, Index, Record, Settings
 from gaussmatch.metrics import Relevance
+from gaussmatch.trust import Calibration, calibrate_gaussians
 
 
 def fits(images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:

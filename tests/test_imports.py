@@ -24,6 +24,7 @@ ORDER = (
     "model",
     "run",
     "evaluation",
+    "trust",
     "training",
     "official",
     "index",

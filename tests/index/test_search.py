@@ -14,9 +14,10 @@ from PIL import Image
 from gaussmatch.cli import main
 from gaussmatch.cli.search import conditions
 from gaussmatch.data import load_data
-from gaussmatch.index import Calibration, Index, calibrate, update
+from gaussmatch.index import Index, update
 from gaussmatch.metrics import calibration_error
 from gaussmatch.run import load
+from gaussmatch.trust import Calibration, calibrate
 
 QUICK = ["--data.size", "tiny", "--training.epochs", "1"]
 
@@ -246,7 +247,7 @@ def test_without_its_data_a_model_can_still_be_indexed(runs, photos, tmp_path, c
     (run / "recipe.yaml").write_text(
         text.replace("name: scenes", "name: precomputed").replace("root: null", "root: nowhere")
     )
-    from gaussmatch.index import calibrate_run
+    from gaussmatch.trust import calibrate_run
 
     with pytest.warns(UserWarning, match="no percentiles"):
         assert calibrate_run(load(run)) == Calibration()

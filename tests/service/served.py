@@ -8,10 +8,11 @@ from pathlib import Path
 from PIL import Image
 
 from gaussmatch.data import scenes
-from gaussmatch.index import Index, calibrate
+from gaussmatch.index import Index
 from gaussmatch.index.fill import index_pairs
 from gaussmatch.recipe import load_recipe
 from gaussmatch.training.loop import train
+from gaussmatch.trust import calibrate
 
 
 def make_index(folder: Path, recipe: str = "scenes/vsepp-kl") -> Index:

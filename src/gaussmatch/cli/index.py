@@ -21,7 +21,6 @@ from gaussmatch.index import (
     Index,
     Record,
     Settings,
-    calibrate_run,
     index_pairs,
     thumbnail,
     update,
@@ -40,6 +39,7 @@ from gaussmatch.index.opening import (
 from gaussmatch.index.settings import KINDS
 from gaussmatch.index.sources import FolderSource
 from gaussmatch.run import load
+from gaussmatch.trust import calibrate_run
 
 WIDTH = "candidates of a walk through a graph (64): more find more and take longer"
 

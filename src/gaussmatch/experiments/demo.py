@@ -9,10 +9,11 @@ from pathlib import Path
 from gaussmatch.data import DataSet, load_data
 from gaussmatch.evaluation.evaluate import evaluate_run
 from gaussmatch.experiments.report import Entrant, write_report
-from gaussmatch.index import Index, calibrate, index_pairs
+from gaussmatch.index import Index, index_pairs
 from gaussmatch.recipe import load_recipe
 from gaussmatch.run import load
 from gaussmatch.training.loop import train
+from gaussmatch.trust import calibrate
 
 TWINS = {"point": "scenes/vsepp", "probabilistic": "scenes/vsepp-kl"}
 """Run name → recipe. KL, because its uncertainty means something (docs/uncertainty.md)."""

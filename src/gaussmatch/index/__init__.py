@@ -29,7 +29,6 @@ similarity itself; the index has no formula of its own. Similarities without a l
 
 from __future__ import annotations
 
-from gaussmatch.index.calibrate import Calibration, calibrate, calibrate_gaussians, calibrate_run
 from gaussmatch.index.fill import Changes, index_pairs, thumbnail, update
 from gaussmatch.index.hits import Hit, Hits, phrase
 from gaussmatch.index.index import Index
@@ -41,7 +40,6 @@ from gaussmatch.index.where import Where
 
 __all__ = [
     "GALLERIES",
-    "Calibration",
     "Changes",
     "Gallery",
     "Hit",
@@ -51,9 +49,6 @@ __all__ = [
     "Record",
     "Settings",
     "Where",
-    "calibrate",
-    "calibrate_gaussians",
-    "calibrate_run",
     "index_pairs",
     "merge",
     "phrase",

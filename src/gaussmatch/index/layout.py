@@ -21,12 +21,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from gaussmatch.files import read_json, write_json
+from gaussmatch.trust.calibration import GALLERIES as GALLERIES
+from gaussmatch.trust.calibration import Gallery as Gallery
 
-Gallery = Literal["images", "captions"]
-GALLERIES: tuple[Gallery, ...] = get_args(Gallery)
 MANIFEST, CALIBRATION, RUN, SEGMENTS, LOCK = (
     "manifest.json",
     "calibration.json",

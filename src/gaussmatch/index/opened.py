@@ -13,7 +13,6 @@ from typing import Self
 import numpy as np
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index.calibrate import Calibration
 from gaussmatch.index.items import Record
 from gaussmatch.index.layout import CALIBRATION, GALLERIES, RUN, Gallery, Manifest, Part, known
 from gaussmatch.index.model_copy import check_unchanged
@@ -23,6 +22,7 @@ from gaussmatch.model import Model
 from gaussmatch.run import load
 from gaussmatch.similarities import Similarity
 from gaussmatch.similarities import similarity as similarity_called
+from gaussmatch.trust import Calibration
 
 
 class Opened:

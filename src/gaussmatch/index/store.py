@@ -14,7 +14,6 @@ import numpy as np
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.arrays import blocks
-from gaussmatch.index.calibrate import Calibration
 from gaussmatch.index.checks import check_free, check_items, check_kind, check_one_origin
 from gaussmatch.index.items import Record
 from gaussmatch.index.layout import (
@@ -36,6 +35,7 @@ from gaussmatch.index.segment import Segment, wanted_structure, write_segment
 from gaussmatch.index.settings import Settings
 from gaussmatch.run import load
 from gaussmatch.similarities import similarity as similarity_called
+from gaussmatch.trust import Calibration
 
 MOST_SEGMENTS = 16
 """More small segments than this in a gallery are joined when items are added."""

@@ -13,13 +13,14 @@ import torch
 from index.contract import LIFTED
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import GALLERIES, Calibration, Hits, Index, Record, Settings, merge
+from gaussmatch.index import GALLERIES, Hits, Index, Record, Settings, merge
 from gaussmatch.index.lift import Lift
 from gaussmatch.index.milvus import MilvusIndex
 from gaussmatch.index.milvus import gallery as gallery_module
 from gaussmatch.index.milvus import rows as coding
 from gaussmatch.index.opening import create_index, open_index
 from gaussmatch.similarities import SIMILARITIES, similarity
+from gaussmatch.trust import Calibration
 
 pytest.importorskip("pymilvus")
 pytest.importorskip("milvus_lite")

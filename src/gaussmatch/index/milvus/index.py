@@ -9,7 +9,6 @@ from typing import Any, cast
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.best import best
-from gaussmatch.index.calibrate import Calibration
 from gaussmatch.index.checks import check_items
 from gaussmatch.index.hits import Hits
 from gaussmatch.index.index import Filter
@@ -24,6 +23,7 @@ from gaussmatch.index.milvus.store import MilvusStore, write_calibration
 from gaussmatch.index.segment import Segment
 from gaussmatch.index.settings import Settings
 from gaussmatch.index.where import Where
+from gaussmatch.trust import Calibration
 
 
 class MilvusIndex(MilvusStore):

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from gaussmatch.files import write_json
-from gaussmatch.index.calibrate import Calibration
 from gaussmatch.index.checks import check_one_origin
 from gaussmatch.index.index import Index
 from gaussmatch.index.layout import (
@@ -41,6 +40,7 @@ from gaussmatch.model import Model
 from gaussmatch.run import load
 from gaussmatch.similarities import Similarity
 from gaussmatch.similarities import similarity as similarity_called
+from gaussmatch.trust import Calibration
 
 T = TypeVar("T")
 

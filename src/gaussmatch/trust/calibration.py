@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -16,11 +16,12 @@ from gaussmatch.data import load_data
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.files import read_json, write_json
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index.layout import GALLERIES, Gallery
 from gaussmatch.metrics import Relevance, ResultProbability
 from gaussmatch.model import Model
 from gaussmatch.similarities import Similarity
 
+Gallery = Literal["images", "captions"]
+GALLERIES: tuple[Gallery, ...] = get_args(Gallery)
 QUANTILES = 1001
 MOST = 20_000
 """Training items of each kind that percentiles are taken from."""
