@@ -16,6 +16,7 @@ from training.test_loop import RECIPE
 import gaussmatch as gm
 from gaussmatch.data import scenes
 from gaussmatch.matcher import build
+from gaussmatch.model import UnknownWordsError
 from gaussmatch.recipe import ModelRecipe
 from gaussmatch.training.loop import train
 
@@ -58,8 +59,9 @@ def test_captions_that_were_read_already_are_encoded_and_refused_alike(folder: P
 
 def test_bad_input_is_named(folder: Path) -> None:
     model = gm.load(folder)
-    with pytest.raises(ValueError, match="caption 1 'xyzzy' has no word that this model knows"):
-        model.encode_texts(["red cat", "xyzzy"])
+    with pytest.raises(UnknownWordsError, match="caption 1 'xyzzy' has no word that this") as found:
+        model.encode_texts(["red cat", "xyzzy", "red", "qwerty"])
+    assert found.value.rows == [1, 3]
     with pytest.raises(ValueError, match="caption 0 is empty"):
         model.encode_texts(["  "])
     with pytest.raises(ValueError, match="no captions"):

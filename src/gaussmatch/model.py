@@ -28,6 +28,16 @@ class UncertaintyWarning(UserWarning):
     """The uncertainty asked for was learned with a similarity under which it means little."""
 
 
+class UnknownWordsError(ValueError):
+    """Captions without any word that the model knows; ``rows`` are their positions in the batch."""
+
+    def __init__(self, captions: Sequence[str], rows: Sequence[int]) -> None:
+        self.rows = rows
+        super().__init__(
+            f"caption {rows[0]} {captions[rows[0]]!r} has no word that this model knows"
+        )
+
+
 class Model:
     """A trained model: pictures and captions in, Gaussians out.
 
@@ -96,9 +106,9 @@ class Model:
         rows = read or self.vocabulary.rows(captions)
         if not rows:
             raise ValueError("no captions to encode")
-        for i, row in enumerate(rows):
-            if not allow_unknown and not has_words(row):
-                raise ValueError(f"caption {i} {captions[i]!r} has no word that this model knows")
+        strange = [] if allow_unknown else [i for i, row in enumerate(rows) if not has_words(row)]
+        if strange:
+            raise UnknownWordsError(captions, strange)
         parts = [
             self.matcher.encode_texts(pad(rows[start : start + batch_size]).to(self.device)).to(
                 "cpu"
