@@ -51,6 +51,7 @@ def test_any_field_from_the_command_line() -> None:
         ("training: {batch_size: 1}", "batch_size must be at least 2"),
         ("loss: {mining: easiest}", "loss.mining"),
         ("model: {probabilistic: true}", "a point model takes cosine"),
+        ("model: {similarity: wassertein}", "did you mean .wasserstein.\\?"),
         ("model: {similarity: kl}", "a point model takes cosine"),
         ("model: {similarity: mil}", "mil compares the embeddings of pvse"),
         ("model: {system: pvse}", "has 2 embeddings an item: it takes mil"),

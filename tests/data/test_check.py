@@ -11,9 +11,8 @@ from data.files import flickr8k, photo
 from PIL import Image
 
 from gaussmatch.cli import main
-from gaussmatch.data import pictures
-from gaussmatch.data.check import guess_format
-from gaussmatch.data.where import WHERE
+from gaussmatch.data import SOURCES, load_data, pictures, recognise, source
+from gaussmatch.recipe import DataRecipe
 
 
 def check(root: Path, *words: str) -> int:
@@ -85,17 +84,34 @@ def test_real_coco_is_checked(
 
 def test_the_format_is_guessed_or_asked_for(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--format"):
-        guess_format(tmp_path)
+        recognise(tmp_path)
     with pytest.raises(FileNotFoundError, match="no such folder"):
-        guess_format(tmp_path / "none")
+        recognise(tmp_path / "none")
     for file, form in (("captions.csv", "folder"), ("captions_val2017.json", "coco")):
         (tmp_path / file).touch()
-        assert guess_format(tmp_path) == form
+        assert recognise(tmp_path).name == form
 
 
 def test_where(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "where"]) == 0
     told = capsys.readouterr().out
-    assert all(text in told for text in WHERE.values())
+    assert all(one.where in told for one in SOURCES.values())
     assert main(["data", "where", "coco"]) == 0
-    assert capsys.readouterr().out.strip() == WHERE["coco"]
+    assert capsys.readouterr().out.strip() == SOURCES["coco"].where
+
+
+def test_every_source_of_files_says_where_to_get_them_and_how_to_recognise_them() -> None:
+    for name, one in SOURCES.items():
+        assert one.name == name
+        assert bool(one.where) == bool(one.signs) == (name != "scenes")
+        assert set(one.fields) <= set(DataRecipe.__dataclass_fields__)
+        assert one.read is None or one.load is None
+
+
+def test_an_unknown_source_and_a_field_of_another_are_refused() -> None:
+    with pytest.raises(ValueError, match="did you mean 'flickr30k'"):
+        load_data(DataRecipe(name="flickr-30k"))
+    with pytest.raises(ValueError, match=r"data\.cxc is for coco, not for flickr8k"):
+        load_data(DataRecipe(name="flickr8k", root=".", cxc="cxc"))
+    with pytest.raises(ValueError, match="cxc has no photos"):
+        source("cxc").listing(DataRecipe(name="cxc"), Path("."))

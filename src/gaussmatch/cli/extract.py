@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
+from gaussmatch.data import SOURCES, recognise
 from gaussmatch.data.boxes import Boxes
-from gaussmatch.data.check import guess_format
 from gaussmatch.data.extract import Plan, extract
 from gaussmatch.data.features import Kind, describe
-from gaussmatch.data.photos import READERS, read_listing
 from gaussmatch.data.shards import UNREADABLE
 from gaussmatch.encoders.timm_backbone import TimmBackbone
-from gaussmatch.recipe import DataName, DataRecipe
+from gaussmatch.recipe import DataRecipe
 from gaussmatch.training.setup import choose_device
 
 
@@ -24,7 +23,9 @@ def run(argv: Sequence[str]) -> None:
     )
     parser.add_argument("path", type=Path, help="the folder of the data set")
     parser.add_argument("--out", type=Path, required=True, help="the folder of the features")
-    parser.add_argument("--format", choices=tuple(READERS), help="guessed if not given")
+    parser.add_argument(
+        "--format", choices=[n for n, s in SOURCES.items() if s.read], help="guessed if not given"
+    )
     parser.add_argument("--backbone", default="resnet50", help="any name that timm knows")
     parser.add_argument("--weights", type=Path, help="a local file; else timm downloads its own")
     parser.add_argument("--features", default="pooled", choices=("pooled", "regions"))
@@ -41,10 +42,10 @@ def run(argv: Sequence[str]) -> None:
     if options.boxes is not None and options.features == "pooled":
         parser.error("--boxes makes region features: add --features regions")
 
-    form = options.format or guess_format(options.path)
-    if form not in READERS:
-        parser.error(f"{options.path} is {form}, which has no photos to extract from")
-    listing = read_listing(DataRecipe(name=cast(DataName, form)), options.path)
+    source = SOURCES[options.format] if options.format else recognise(options.path)
+    if source.read is None:
+        parser.error(f"{options.path} is {source.name}, which has no photos to extract from")
+    listing = source.listing(DataRecipe(name=source.name), options.path)
     boxes = None if options.boxes is None else Boxes(options.boxes)
     kind = cast(Kind, options.features if boxes is None else "boxes")
     device = choose_device(options.device)

@@ -1,4 +1,4 @@
-"""Data sets, each as three splits of ``Pairs``."""
+"""Data sets, each as three splits of ``Pairs``. A new one is one file, named in ``SOURCES``."""
 
 from __future__ import annotations
 
@@ -9,21 +9,78 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from gaussmatch.data import precomputed, scenes
+from gaussmatch.data import coco, cxc, flickr, folder, precomputed, scenes, visual_genome
 from gaussmatch.data.pairs import DataSet, ImageSource, Pairs, Region
 from gaussmatch.data.photos import load_photos, photo_featuriser, pixel_featuriser
+from gaussmatch.data.source import Source, data_root
 from gaussmatch.recipe import DataRecipe
+from gaussmatch.recipe.checks import known
 
-__all__ = ["DataSet", "ImageSource", "Pairs", "Region", "featuriser", "load_data"]
+__all__ = [
+    "SOURCES",
+    "DataSet",
+    "ImageSource",
+    "Pairs",
+    "Region",
+    "Source",
+    "featuriser",
+    "load_data",
+    "recognise",
+    "source",
+]
+
+SOURCES: dict[str, Source] = {
+    s.name: s
+    for s in (
+        Source(
+            "scenes",
+            fields=("size", "seed"),
+            load=lambda recipe: scenes.load(recipe.size, recipe.seed, recipe.features),
+        ),
+        cxc.SOURCE,
+        flickr.FLICKR8K,
+        flickr.FLICKR30K,
+        coco.SOURCE,
+        visual_genome.SOURCE,
+        precomputed.SOURCE,
+        folder.SOURCE,
+    )
+}
+"""Every data source by name; the first whose signs are in a folder is the one it is taken for."""
+
+
+def source(name: str) -> Source:
+    """A data source by name.
+
+    >>> source("cocoo")
+    Traceback (most recent call last):
+    ValueError: data.name 'cocoo' is not known; did you mean 'coco'?
+    """
+    known("data.name", name, SOURCES)
+    return SOURCES[name]
+
+
+def recognise(root: Path) -> Source:
+    """The source of a folder, by the files in it."""
+    if not root.is_dir():
+        raise FileNotFoundError(f"{root}: no such folder")
+    for one in SOURCES.values():
+        if any(any(root.glob(pattern)) for pattern in one.signs):
+            return one
+    raise ValueError(
+        f"{root}: holds none of the files that its format is known by; name it with --format "
+        f"{'|'.join(n for n, s in SOURCES.items() if s.signs)}, and see 'gaussmatch data where'"
+    )
 
 
 def load_data(recipe: DataRecipe) -> DataSet:
     """The data set of a recipe."""
-    if recipe.name == "scenes":
-        return scenes.load(recipe.size, recipe.seed, recipe.features)
-    if recipe.name == "precomputed":
-        return precomputed.load(data_root(recipe), recipe.dev_images)
-    return load_photos(recipe, data_root(recipe))
+    one = source(recipe.name)
+    _check_fields(recipe, one)
+    if one.load is not None:
+        return one.load(recipe)
+    root = data_root(recipe)
+    return load_photos(recipe, root, one.listing(recipe, root))
 
 
 def featuriser(recipe: DataRecipe) -> Callable[[Sequence[Image.Image]], np.ndarray]:
@@ -35,11 +92,12 @@ def featuriser(recipe: DataRecipe) -> Callable[[Sequence[Image.Image]], np.ndarr
     return photo_featuriser(recipe, data_root(recipe))
 
 
-def data_root(recipe: DataRecipe) -> Path:
-    """The folder that the user named."""
-    if recipe.root is None:
-        raise ValueError(
-            f"data.root is not set: give the folder of {recipe.name} as --data.root FOLDER "
-            f"('gaussmatch data where {recipe.name}' tells what it must hold)"
-        )
-    return Path(recipe.root).expanduser()
+def _check_fields(recipe: DataRecipe, one: Source) -> None:
+    """Refuse a field that only other sources read: it would change nothing, in silence."""
+    plain = DataRecipe()
+    for name in sorted({field for other in SOURCES.values() for field in other.fields}):
+        if name not in one.fields and getattr(recipe, name) != getattr(plain, name):
+            readers = [other.name for other in SOURCES.values() if name in other.fields]
+            raise ValueError(
+                f"data.{name} is for {' and '.join(readers)}, not for {one.name}; leave it out"
+            )

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from gaussmatch.data.listing import Photo
-from gaussmatch.data.sources import read_lines
+from gaussmatch.data.stored import read_lines
 
 WHOLE = (0.0, 0.0, 1.0, 1.0)
 

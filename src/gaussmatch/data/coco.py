@@ -18,6 +18,7 @@ import numpy as np
 from gaussmatch.data import karpathy
 from gaussmatch.data.cxc import read_positives, score_files
 from gaussmatch.data.listing import SPLITS, Caption, Listing, Photo, split_name
+from gaussmatch.data.source import Source
 from gaussmatch.files import read_json
 
 PER_IMAGE = 5
@@ -91,10 +92,10 @@ def read_annotations(root: Path) -> Annotated:
             raise ValueError(f"{path}: no list 'categories'; this is not a file of instances")
         names |= {c["id"]: c["name"] for c in content["categories"]}
         for i, thing in enumerate(content["annotations"]):
-            number, kind = _fields(thing, f"{path}, annotation {i}", "image_id", "category_id")
-            if kind not in names:
-                raise ValueError(f"{path}, annotation {i}: no category {kind} in 'categories'")
-            told.classes.setdefault(number, set()).add(names[kind])
+            number, category = _fields(thing, f"{path}, annotation {i}", "image_id", "category_id")
+            if category not in names:
+                raise ValueError(f"{path}, annotation {i}: no category {category} in 'categories'")
+            told.classes.setdefault(number, set()).add(names[category])
     ordered = tuple(names[key] for key in sorted(names))
     return Annotated(told.images, told.year_of, told.captions, told.classes, ordered)
 
@@ -190,3 +191,22 @@ def _fields(record: Any, place: str, *names: str) -> tuple[Any, ...]:
 
 def _has(folder: Path, name: str) -> bool:
     return (folder / name).is_file()
+
+
+SOURCE = Source(
+    "coco",
+    where="""\
+MS-COCO (Lin et al. 2014). In one folder:
+  annotations/captions_train2014.json, captions_val2014.json      the captions
+  annotations/instances_train2014.json, instances_val2014.json    object classes (for PMRP)
+  train2014/, val2014/                                            the photos
+  dataset_coco.json      Karpathy's split; or coco_{train,restval,dev,test}_ids.npy
+From: cocodataset.org, page "Download" (2014 train/val images and annotations); dataset_coco.json
+from Andrej Karpathy's page "Deep Visual-Semantic Alignments" (caption_datasets.zip); the lists of
+ids with the code of VSE++ and PVSE. The 2017 files work as well, without Karpathy's split.""",
+    signs=("captions_*.json", "annotations/captions_*.json"),
+    fields=("cxc",),
+    read=lambda recipe, root: read(
+        root, None if recipe.cxc is None else Path(recipe.cxc).expanduser()
+    ),
+)

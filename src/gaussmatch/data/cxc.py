@@ -11,6 +11,9 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
+from gaussmatch.data.check import Report
+from gaussmatch.data.source import Source
+
 AGREED = 3.0
 _COLUMNS = ("caption", "image", "agg_score", "sampling_method")
 
@@ -62,3 +65,27 @@ def read_positives(path: Path, agreed: float = AGREED) -> Positives:
             else:
                 raise ValueError(f"{place}: unknown sampling_method {method!r}")
     return positives
+
+
+def check(root: Path) -> Report:
+    """How many pairs each file of scores holds."""
+    report = Report()
+    for path in score_files(root):
+        found = read_positives(path)
+        report.lines.append(
+            f"{path.name}: {len(found.original):,} original pairs and {len(found.extra):,} extra "
+            f"positives, {found.total:,} in all"
+        )
+    return report
+
+
+SOURCE = Source(
+    "cxc",
+    where="""\
+Crisscrossed Captions (Parekh et al. 2021), beside COCO:
+  sits_val.csv, sits_test.csv
+From: github.com/google-research-datasets/Crisscrossed-Captions, folder data.
+Use: --data.name coco --data.cxc FOLDER.""",
+    signs=("sits_*.csv",),
+    check=check,
+)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from gaussmatch.data import karpathy
 from gaussmatch.data.listing import SPLITS, Caption, Listing, Photo
-from gaussmatch.data.sources import read_lines
+from gaussmatch.data.source import Source
+from gaussmatch.data.stored import read_lines
 
 AGREED = 0.5
 """A caption also fits another photo if at least this share of the judges said so."""
@@ -128,3 +129,29 @@ def _orphans(
     if len(left) > len(lost):
         notes.append(f"{len(left) - len(lost)} photos with captions are in no split; not used")
     return notes
+
+
+FLICKR8K = Source(
+    "flickr8k",
+    where="""\
+Flickr8k (Hodosh et al. 2013). In one folder:
+  images/ (or Flicker8k_Dataset/)    the photos
+  Flickr8k.token.txt                 the captions
+  Flickr_8k.trainImages.txt, Flickr_8k.devImages.txt, Flickr_8k.testImages.txt
+  CrowdFlowerAnnotations.txt         human judgements (not needed; they become true pairs of test)
+From: the authors' form at the University of Illinois (Flickr8k_text.zip, Flickr8k_Dataset.zip).""",
+    signs=("Flickr8k.token.txt",),
+    read=lambda recipe, root: read_flickr8k(root),
+)
+FLICKR30K = Source(
+    "flickr30k",
+    where="""\
+Flickr30K (Young et al. 2014). In one folder:
+  flickr30k-images/ (or images/)     the photos
+  dataset_flickr30k.json             captions and Karpathy's split (caption_datasets.zip); or
+  results_20130124.token             the captions, with train.txt, val.txt, test.txt
+From: the authors' form at shannon.cs.illinois.edu/DenotationGraph; the three lists from
+github.com/BryanPlummer/flickr30k_entities.""",
+    signs=("results_20130124.token", "dataset_flickr30k.json"),
+    read=lambda recipe, root: read_flickr30k(root),
+)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from gaussmatch.data.listing import SPLITS, Caption, Listing, Photo, cut, split_name
-from gaussmatch.data.sources import read_lines
+from gaussmatch.data.source import Source
+from gaussmatch.data.stored import read_lines
 
 ENDINGS = (".csv", ".tsv", ".jsonl")
 COLUMNS = {
@@ -156,3 +157,15 @@ def _field(record: dict[str, Any], place: str, kind: str) -> Any:
         if name in record:
             return record[name]
     raise ValueError(f"{place}: no field {kind!r}; it has {', '.join(record)}")
+
+
+SOURCE = Source(
+    "folder",
+    where="""\
+Your own photos. In one folder:
+  the photos, there or in images/
+  captions.csv (or .tsv, .jsonl)     columns image, caption and, if you like, split
+An image may have many rows. Without a split, 80/10/10 is drawn from the names.""",
+    signs=tuple(f"*{ending}" for ending in ENDINGS),
+    read=lambda recipe, root: read(root),
+)

@@ -1,15 +1,14 @@
-"""Data sets of photos: who reads their files, and where the features of the photos come from."""
+"""Data sets of photos: as pixels, or where the features of the photos come from."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from gaussmatch.data import coco, flickr, folder, visual_genome
 from gaussmatch.data.cache import cache_root
 from gaussmatch.data.extract import extract
 from gaussmatch.data.features import (
@@ -23,33 +22,14 @@ from gaussmatch.data.listing import Listing, Photo, assemble
 from gaussmatch.data.pairs import DataSet, ImageSource
 from gaussmatch.data.pixels import PhotoPixels, middle, unit
 from gaussmatch.data.shards import UNREADABLE
-from gaussmatch.data.sources import features_by_name, read_lines
+from gaussmatch.data.stored import features_by_name, read_lines
 from gaussmatch.encoders.timm_backbone import TimmBackbone
 from gaussmatch.recipe import DataRecipe
 
-READERS: dict[str, Callable[[DataRecipe, Path], Listing]] = {
-    "folder": lambda recipe, root: folder.read(root),
-    "flickr8k": lambda recipe, root: flickr.read_flickr8k(root),
-    "flickr30k": lambda recipe, root: flickr.read_flickr30k(root),
-    "coco": lambda recipe, root: coco.read(root, _path(recipe.cxc)),
-    "visual-genome": lambda recipe, root: visual_genome.read(
-        root, None if recipe.coco is None else coco.training_images(Path(recipe.coco))
-    ),
-}
-"""A new data set of photos is one reader of its files, named here."""
 
-
-def read_listing(recipe: DataRecipe, root: Path) -> Listing:
-    """What the files of a data set say."""
-    if not root.is_dir():
-        raise FileNotFoundError(f"{root}: no such folder of {recipe.name} (data.root)")
-    return READERS[recipe.name](recipe, root)
-
-
-def load_photos(recipe: DataRecipe, root: Path) -> DataSet:
+def load_photos(recipe: DataRecipe, root: Path, listing: Listing) -> DataSet:
     """A data set of photos: as pixels, with the features given, or with features that are
     extracted once into the cache."""
-    listing = read_listing(recipe, root)
     if recipe.features == "pixels":
         return _as_pixels(recipe, listing)
     given = find_extracted(recipe, root)
@@ -122,10 +102,6 @@ def _check_shape(recipe: DataRecipe, array: Path, shape: tuple[int, ...]) -> Non
             f"data.features is {recipe.features}, but {array} holds {shape} for each image; "
             f"set data.features to {held}"
         )
-
-
-def _path(given: str | None) -> Path | None:
-    return None if given is None else Path(given).expanduser()
 
 
 def _without_unreadable(listing: Listing, given: Path) -> Listing:

@@ -7,14 +7,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gaussmatch.data.check import Report, spread
 from gaussmatch.data.pairs import DataSet, Pairs
-from gaussmatch.data.sources import StoredFeatures, open_features, read_lines
+from gaussmatch.data.source import Source, data_root
+from gaussmatch.data.stored import StoredFeatures, open_features, read_lines
 
 PER_IMAGE = 5
 """Captions of an image in the published files, where images come once for each caption."""
@@ -95,3 +98,31 @@ def _first(pairs: Pairs, images: int) -> Pairs:
         [pairs.captions[i] for i in kept.tolist()],
         pairs.image_of[kept],
     )
+
+
+def check(root: Path) -> Report:
+    """Numbers and shapes, and every value looked at for NaN and infinity."""
+    report, data = Report(), load(root)
+    for pairs in (data.train, data.dev, data.test):
+        shape = " × ".join(str(side) for side in pairs.images[0].shape)
+        report.lines += [
+            f"{pairs.name}: features {shape}",
+            f"  {len(pairs.images):,} images, {len(pairs.captions):,} captions",
+            *spread(list(Counter(pairs.image_of.tolist()).values()), pairs.captions),
+        ]
+        bad = [i for i in range(len(pairs.images)) if not np.isfinite(pairs.images[i]).all()]
+        report.problem(f"rows of {pairs.name} hold a NaN or infinity", [str(i) for i in bad])
+    return report
+
+
+SOURCE = Source(
+    "precomputed",
+    where="""\
+Precomputed features, as VSE++, SCAN and VSRN use them. In one folder, for train, dev and test:
+  {split}_ims.npy     (n, F) or (n, regions, F); images once, or once for each of five captions
+  {split}_caps.txt    one caption a line, those of one image together
+From: the links in the README of those projects; or make them with 'gaussmatch extract'.""",
+    signs=("*_ims.npy",),
+    load=lambda recipe: load(data_root(recipe), recipe.dev_images),
+    check=check,
+)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from gaussmatch.data.listing import Photo
-from gaussmatch.data.sources import read_lines
+from gaussmatch.data.stored import read_lines
 from gaussmatch.files import atomic, write_text
 
 UNREADABLE = "unreadable.txt"

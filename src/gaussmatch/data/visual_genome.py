@@ -11,8 +11,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from gaussmatch.data import coco
 from gaussmatch.data.listing import Caption, Listing, Photo, cut
 from gaussmatch.data.pairs import Region
+from gaussmatch.data.source import Source
 from gaussmatch.files import read_json
 
 
@@ -88,3 +90,19 @@ def _field(record: Any, key: str, place: str) -> Any:
     if not isinstance(record, dict) or key not in record:
         raise ValueError(f"{place}: no field {key!r}")
     return record[key]
+
+
+SOURCE = Source(
+    "visual-genome",
+    where="""\
+Visual Genome (Krishna et al. 2017), version 1.2 or later. In one folder:
+  region_descriptions.json, image_data.json
+  VG_100K/, VG_100K_2/               the photos
+From: the project's page "Visual Genome", Download. --data.coco FOLDER leaves out the images that
+COCO models are trained on.""",
+    signs=("region_descriptions.json",),
+    fields=("coco",),
+    read=lambda recipe, root: read(
+        root, None if recipe.coco is None else coco.training_images(Path(recipe.coco))
+    ),
+)

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from gaussmatch.data import scenes
+from gaussmatch.data import scenes, source
 from gaussmatch.data.pairs import Pairs, Region
-from gaussmatch.data.photos import read_listing
 from gaussmatch.data.scenes.draw import draw
-from gaussmatch.data.sources import StoredFeatures
+from gaussmatch.data.stored import StoredFeatures
 from gaussmatch.evaluation.triplets import MOST, cut_at_scale, selection
 from gaussmatch.model import Model
 from gaussmatch.recipe import DataRecipe
@@ -35,9 +34,8 @@ def crop_pairs(data: DataRecipe, visual_genome: Path | None = None) -> Pairs:
             "--visual-genome FOLDER ('gaussmatch data where visual-genome')"
         )
     coco = data.root if data.name == "coco" else None
-    listing = read_listing(
-        DataRecipe(name="visual-genome", root=str(visual_genome), coco=coco), visual_genome
-    )
+    recipe = DataRecipe(name="visual-genome", root=str(visual_genome), coco=coco)
+    listing = source(recipe.name).listing(recipe, visual_genome)
     photos = listing.photos
     return Pairs(
         "visual-genome/all",

@@ -96,7 +96,7 @@ def data(name: str, where: str) -> DataRecipe:
         return DataRecipe(name="precomputed", words="nltk", dev_images=1000)
     if name not in PHOTOS:
         raise ValueError(f"{where}: trained on {name!r}, which is none of {', '.join(PHOTOS)}")
-    return DataRecipe(name=PHOTOS[name], words="nltk", features="pixels")  # type: ignore[arg-type]
+    return DataRecipe(name=PHOTOS[name], words="nltk", features="pixels")
 
 
 def told(checkpoint: Mapping[str, Any], score: str) -> dict[str, Any]:

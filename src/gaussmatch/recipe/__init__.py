@@ -6,7 +6,7 @@ file and the key named; any field can be overridden on the command line as ``--t
 
 from __future__ import annotations
 
-from gaussmatch.recipe.data import DataName, DataRecipe
+from gaussmatch.recipe.data import DataRecipe
 from gaussmatch.recipe.load import (
     all_recipes,
     find_recipe,
@@ -25,7 +25,6 @@ from gaussmatch.recipe.training import LossRecipe, TrainingRecipe
 from gaussmatch.recipe.whole import Recipe
 
 __all__ = [
-    "DataName",
     "DataRecipe",
     "GeneratorRecipe",
     "LossRecipe",

@@ -7,17 +7,13 @@ from typing import Literal
 
 from gaussmatch.recipe.checks import positive
 
-DataName = Literal[
-    "scenes", "precomputed", "folder", "flickr8k", "flickr30k", "coco", "visual-genome"
-]
-
 
 @dataclass(frozen=True)
 class DataRecipe:
     """Which data.
 
     Args:
-        name: the data set; ``gaussmatch data where`` tells which files each needs.
+        name: the data set; ``gaussmatch data where`` lists them and the files each needs.
         root: its folder; scenes needs none.
         size: how much of scenes: mini (for tests), tiny (a look), small, or full.
         seed: which scenes are drawn.
@@ -38,7 +34,7 @@ class DataRecipe:
         words: how captions are cut into words: plain, or nltk as in the published vocabularies.
     """
 
-    name: DataName = "scenes"
+    name: str = "scenes"
     root: str | None = None
     size: Literal["mini", "tiny", "small", "full"] = "full"
     seed: int = 0

@@ -10,19 +10,8 @@ from gaussmatch.encoders.bigru import State
 from gaussmatch.encoders.graph import NormOver
 from gaussmatch.encoders.variance import Bound, Shape
 from gaussmatch.encoders.vsrn import Duplicate
-from gaussmatch.recipe.checks import positive
-
-SimilarityName = Literal[
-    "cosine",
-    "kl",
-    "reverse_kl",
-    "min_kl",
-    "wasserstein",
-    "wasserstein_literal",
-    "csd",
-    "mil",
-    "match_prob",
-]
+from gaussmatch.recipe.checks import known, positive
+from gaussmatch.similarities import SIMILARITIES
 
 
 @dataclass(frozen=True)
@@ -154,7 +143,7 @@ class ModelRecipe:
     probabilistic: bool = False
     shape: Shape = "ellipsoidal"
     bound: Bound = "clamp"
-    similarity: SimilarityName = "cosine"
+    similarity: str = "cosine"
     backbone: str | None = None
     backbone_weights: str | None = None
     backbone_norm: NormMode = "frozen"
@@ -167,6 +156,7 @@ class ModelRecipe:
 
     def __post_init__(self) -> None:
         positive("model", self, "dim", "word_dim")
+        known("model.similarity", self.similarity, SIMILARITIES)
         if self.system in UNADAPTED:
             self._check_own()
         elif self.similarity in ("mil", "match_prob"):
