@@ -32,6 +32,10 @@ def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
         fault = _fault(folder)
         if fault is None:
             return folder
+        if not (folder / _LIST).exists():
+            raise FileExistsError(
+                f"{folder} has no {_LIST}, so it was not made here; move it elsewhere"
+            )
         _log.warning("%s: %s; making it again", folder, fault)
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))

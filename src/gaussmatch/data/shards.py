@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -78,7 +77,7 @@ def join(name: str, photos: Sequence[Photo], out: Path, size: int) -> bool:
     for path in files:
         path.unlink()
     if not os.listdir(out / "shards"):
-        shutil.rmtree(out / "shards")
+        (out / "shards").rmdir()
     return True
 
 

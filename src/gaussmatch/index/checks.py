@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.items import Record
-from gaussmatch.index.layout import CALIBRATION, LOCK, MANIFEST, RUN, SEGMENTS
 from gaussmatch.index.settings import Settings
 from gaussmatch.similarities import Similarity
-
-
-def check_free(folder: Path) -> None:
-    if (folder / MANIFEST).exists():
-        raise FileExistsError(f"{folder} is an index already; add to it, or choose another folder")
-    if folder.exists():
-        ours = {RUN, SEGMENTS, LOCK, CALIBRATION}  # of a writer that was killed
-        strange = [p.name for p in folder.iterdir() if p.name not in ours and p.name[:1] != "."]
-        if strange:
-            raise FileExistsError(f"{folder} is not empty ({strange[0]}); choose another folder")
 
 
 def check_kind(similarity: Similarity, settings: Settings) -> None:

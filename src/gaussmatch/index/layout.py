@@ -5,35 +5,47 @@ calibration.json           what scores and uncertainties mean for this model
 run/                       recipe, vocabulary and weights of the model: the index is self-contained
 segments/NAME/             Gaussians, items and search structure of some items; never changed
 segments/NAME.deleted-N.npy    the rows of a segment that were deleted
+.gaussmatch-index          proof that this program made the folder
 .lock                      held by the one process that writes
 
 Everything new is written and synced first; then a new manifest takes the place of the old one in
 one step. A kill before that step leaves the old index, one after it the new; what a killed writer
-left behind is removed by the next.
+left behind is removed by the next. Only files under names that this program gives are ever removed:
+whatever else a user keeps in the folder stays.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from gaussmatch.files import read_json, write_json
 from gaussmatch.trust.calibration import GALLERIES as GALLERIES
 from gaussmatch.trust.calibration import Gallery as Gallery
 
-MANIFEST, CALIBRATION, RUN, SEGMENTS, LOCK = (
+MANIFEST, CALIBRATION, RUN, SEGMENTS, LOCK, MARKER = (
     "manifest.json",
     "calibration.json",
     "run",
     "segments",
     ".lock",
+    ".gaussmatch-index",
 )
+_SEGMENT = re.compile(rf"({'|'.join(GALLERIES)})-[0-9a-f]{{12}}")
+_DELETED = re.compile(rf"{_SEGMENT.pattern}\.deleted-\d+\.npy")
+_IN_SEGMENT = re.compile(
+    r"items\.sqlite|records\.(jsonl|npy)|(mean|log_var|uncertainty|lifted\d)\.npy"
+    r"|lift\.safetensors|graph\d\.faiss"
+)
+_AT_TOP = re.compile(r"(manifest|calibration)\.json|\.lock|\.gaussmatch-index")
+_IN_RUN = re.compile(r"recipe\.yaml|vocabulary\.json|model\.safetensors")
+_TEMPORARY = re.compile(r"\.(manifest|calibration)\.json\.[a-z0-9_]{8}")
 FORMAT = 2
 
 
@@ -144,27 +156,92 @@ def check_files(folder: Path, part: Part) -> None:
 def writing(folder: Path) -> Iterator[None]:
     """Hold the lock of an index; a second writer is refused. A kill releases it."""
     with open(folder / LOCK, "a", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise IndexBusyError(
-                f"{folder}: another process is writing to this index; try again when it is done"
-            ) from None
+        _lock(file, folder)
         yield
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Hold a lock file that is there only while it is held."""
+    while True:
+        with open(path, "a", encoding="utf-8") as file:
+            _lock(file, path)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    try:
+                        yield
+                    finally:
+                        path.unlink(missing_ok=True)
+                    return
+        # whoever held it has removed it since it was opened: try again
+
+
+def _lock(file: TextIO, what: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise IndexBusyError(
+            f"{what}: another process is writing to this index; try again when it is done"
+        ) from None
+
+
+def claim(folder: Path) -> None:
+    """Make a folder ours: a new or empty one, or what a killed ``create`` left, known by its
+    marker. Any other is refused, and nothing in it is touched."""
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{folder} is a file; choose another place for the index")
+    if (folder / MANIFEST).exists() and (folder / SEGMENTS).exists():
+        raise FileExistsError(f"{folder} is an index already; add to it, or choose another folder")
+    if not (folder / MARKER).is_file() and folder.is_dir():
+        foreign = sorted(path.name for path in folder.iterdir())
+        if foreign and not (folder / MARKER).is_file():  # nor made by another process just now
+            raise FileExistsError(
+                f"{folder} is not empty ({foreign[0]}); choose a new folder for the index"
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARKER).touch()
 
 
 def sweep(folder: Path, manifest: Manifest) -> None:
     """Remove what no manifest names: leftovers of a killed writer, segments that were merged."""
     parts = [part for parts in manifest.galleries.values() for part in parts]
     kept = {part.name for part in parts} | {part.deleted for part in parts}
+    _remove_segments(folder, kept)
+    _remove(folder, _TEMPORARY)
+
+
+def discard(folder: Path) -> None:
+    """Remove an index, if it is one; what is not of it stays, with the folder around it."""
+    if not (folder / MARKER).is_file():
+        if not (folder / MANIFEST).is_file():
+            return
+        Manifest.load(folder)  # made before there were markers, or refused
+    _remove_segments(folder, set())
+    _remove(folder / RUN, _IN_RUN)
+    _remove(folder, _TEMPORARY)
+    _remove(folder, _AT_TOP)
+    for path in (folder / SEGMENTS, folder / RUN, folder):
+        with suppress(OSError):  # not empty, or not there
+            path.rmdir()
+
+
+def _remove_segments(folder: Path, kept: set[str | None]) -> None:
+    if not (folder / SEGMENTS).is_dir():
+        return
     for path in (folder / SEGMENTS).iterdir():
-        if path.name not in kept:
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-    for name in (MANIFEST, CALIBRATION):
-        for path in folder.glob(f".{name}.*"):
+        if path.name in kept:
+            continue
+        if _SEGMENT.fullmatch(path.name) and path.is_dir():
+            _remove(path, _IN_SEGMENT)
+            with suppress(OSError):  # a foreign file is in it
+                path.rmdir()
+    _remove(folder / SEGMENTS, _DELETED, kept)
+
+
+def _remove(folder: Path, names: re.Pattern[str], kept: Collection[str | None] = ()) -> None:
+    """The files of a folder that have such a name."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if names.fullmatch(path.name) and path.name not in kept:
             path.unlink(missing_ok=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from gaussmatch.index.index import Index
-from gaussmatch.index.layout import GALLERIES
+from gaussmatch.index.layout import GALLERIES, alone, discard
 from gaussmatch.index.opening import Place, create_index, existing_index, in_milvus, open_index
 from gaussmatch.index.settings import Settings
 
@@ -50,18 +49,19 @@ def merge(
 def _into_folder(
     target: Path, opened: Sequence[Index], settings: Settings | None, replace: bool, progress: bool
 ) -> Index:
-    if target.exists():
-        raise FileExistsError(f"{target} exists; choose another folder for the merged index")
     work = target.with_name(f".{target.name}.merging")
-    shutil.rmtree(work, ignore_errors=True)
-    try:
-        merged = _create(work, opened, settings)
-        _fill(merged, opened, replace, progress)
-        _note_source(merged, opened)
-        os.rename(work, target)
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
+    with alone(target.with_name(f".{target.name}.merging.lock")):
+        if target.exists():
+            raise FileExistsError(f"{target} exists; choose another folder for the merged index")
+        discard(work)  # of a merge that was killed
+        try:
+            merged = _create(work, opened, settings)
+            _fill(merged, opened, replace, progress)
+            _note_source(merged, opened)
+            os.rename(work, target)
+        except BaseException:
+            discard(work)
+            raise
     return Index.open(target)
 
 

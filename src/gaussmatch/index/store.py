@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -14,7 +13,7 @@ import numpy as np
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.arrays import blocks
-from gaussmatch.index.checks import check_free, check_items, check_kind, check_one_origin
+from gaussmatch.index.checks import check_items, check_kind, check_one_origin
 from gaussmatch.index.items import Record
 from gaussmatch.index.layout import (
     CALIBRATION,
@@ -24,6 +23,7 @@ from gaussmatch.index.layout import (
     Gallery,
     Manifest,
     Part,
+    claim,
     known,
     sweep,
     sync,
@@ -63,16 +63,14 @@ class Store(Opened):
         """
         folder, settings = Path(path), settings or Settings()
         check_one_origin(run, similarity)
-        check_free(folder)
         model = None if run is None else load(run)
         used = model.matcher.similarity if model else similarity_called(str(similarity))
         check_kind(used, settings)
-        folder.mkdir(parents=True, exist_ok=True)
+        claim(folder)
         with writing(folder):
-            check_free(folder)
+            claim(folder)  # another process may have made it meanwhile
             for name in (RUN, SEGMENTS):
-                shutil.rmtree(folder / name, ignore_errors=True)
-                (folder / name).mkdir()
+                (folder / name).mkdir(exist_ok=True)
             hashes = {} if run is None else copy_run(Path(run), folder / RUN)
             (calibration or Calibration()).save(folder / CALIBRATION)
             Manifest(used.name, asdict(settings), hashes).save(folder)

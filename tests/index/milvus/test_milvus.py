@@ -450,3 +450,19 @@ def test_upserts_are_of_moderate_size() -> None:
         assert [len(b) for b in coding.batches(found)] == [7, 7, 7, 7, 2]
     finally:
         coding.BATCH_BYTES, coding.BATCH_ROWS = size
+
+
+def test_foreign_collections_stay(database: str) -> None:
+    place = f"{database}#guest"
+    index = create_index(place, similarity="kl")
+    client = index._client
+    for name in ("guest_images_7", "host_about"):
+        client("create_collection", name, dimension=4)
+    with pytest.raises(FileExistsError, match="guest_images_7 was not made by gaussmatch"):
+        index.drop()
+    with pytest.raises(FileExistsError, match="host_about was not made by gaussmatch"):
+        create_index(f"{database}#host", similarity="kl")
+    assert {"guest_images_7", "host_about"} <= set(client("list_collections"))
+    for name in ("guest_images_7", "host_about"):
+        client("drop_collection", name)
+    index.drop()

@@ -16,6 +16,7 @@ from gaussmatch.index.milvus.client import Client, pymilvus
 from gaussmatch.index.milvus.filter import ids
 
 CHUNK = 60_000
+FIELDS = ("id", "chunks", "sha256", "text")
 AT_ONCE = 64  # chunks read or written in one call
 
 
@@ -27,7 +28,7 @@ class About:
 
     def open(self) -> bool:
         """Make ready to read; whether there is anything."""
-        there = bool(self._client("has_collection", self.collection))
+        there = self._client.ours(self.collection, FIELDS)
         if there:
             self._client("load_collection", self.collection)
         return there
@@ -35,8 +36,7 @@ class About:
     def create(self) -> None:
         """Empty; what a killed ``create`` left is removed."""
         milvus, types = pymilvus().MilvusClient, pymilvus().DataType
-        if self._client("has_collection", self.collection):
-            self._client("drop_collection", self.collection)
+        self.drop()
         schema = milvus.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field("id", types.VARCHAR, is_primary=True, max_length=512)
         schema.add_field("chunks", types.INT64)
@@ -46,6 +46,9 @@ class About:
         params = milvus.prepare_index_params()
         params.add_index("nothing", index_type="FLAT", metric_type="L2")
         self._client("create_collection", self.collection, schema=schema, index_params=params)
+
+    def drop(self) -> None:
+        self._client.drop(self.collection, FIELDS)
 
     def write(self, file: str, content: bytes) -> None:
         text = base64.b64encode(zlib.compress(content)).decode("ascii")
@@ -86,7 +89,7 @@ class About:
                 "query",
                 self.collection,
                 filter=ids([f"{file}#{n}" for n in numbers]),
-                output_fields=["id", "chunks", "sha256", "text"],
+                output_fields=list(FIELDS),
                 consistency_level="Strong",
             )
         )

@@ -7,7 +7,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gaussmatch.index.milvus.address import Address
@@ -132,6 +132,23 @@ class Client:
             self._sleep(wait * random.uniform(0.5, 1))
             wait = min(2 * wait, LONGEST_WAIT)
         raise AssertionError("unreachable")
+
+    def ours(self, name: str, fields: Iterable[str]) -> bool:
+        """Whether there is such a collection; one without these fields is refused."""
+        if not self("has_collection", name):
+            return False
+        found = {field["name"] for field in self("describe_collection", name)["fields"]}
+        if not found.issuperset(fields):
+            raise FileExistsError(
+                f"the collection {name} was not made by gaussmatch; choose another #NAME for the "
+                "index, or rename the collection"
+            )
+        return True
+
+    def drop(self, name: str, fields: Iterable[str]) -> None:
+        """Remove a collection of ours, if it is there."""
+        if self.ours(name, fields):
+            self("drop_collection", name)
 
     def close(self) -> None:
         self._client.close()

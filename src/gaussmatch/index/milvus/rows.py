@@ -31,6 +31,8 @@ CELLS = 1024
 """Of an index of kind compressed; ``Settings.search`` of them are looked at."""
 BATCH_ROWS, BATCH_BYTES = 1000, 8 * 2**20
 """Of one upsert; Milvus takes messages of 64 MB, and small ones spread better."""
+FIELDS = ("id", "lift0", "gaussian", "record", FACTS, "thumbnail")
+"""By which a collection of ours is known."""
 WANTED = ("id", "gaussian", "uncertainty", "record")
 
 

@@ -114,8 +114,9 @@ class MilvusStore(Index):
         Its files go last: after a kill it can be dropped again."""
         ours = re.compile(rf"{self.address.name}_({'|'.join(GALLERIES)})_\d+")
         there = [name for name in self._client("list_collections") if ours.fullmatch(name)]
-        for name in (*there, self._about.collection):
-            self._client("drop_collection", name)
+        for name in there:
+            self._client.drop(name, coding.FIELDS)
+        self._about.drop()
         self.close()
 
     def close(self) -> None:
@@ -188,8 +189,7 @@ class MilvusStore(Index):
     ) -> Collection:
         """An empty collection, or one with the items of another, that is from now on the one."""
         name = f"{self.address.name}_{gallery}_{self.manifest.generation + 1}"
-        if self._client("has_collection", name):  # of a process that was killed
-            self._client("drop_collection", name)
+        self._client.drop(name, coding.FIELDS)  # of a process that was killed
         self._client(
             "create_collection",
             name,
