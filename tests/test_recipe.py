@@ -89,6 +89,8 @@ def test_a_bad_override_is_refused(words: list[str]) -> None:
         load_recipe("scenes/vsepp", words)
 
 
-def test_an_unknown_recipe_lists_the_known() -> None:
-    with pytest.raises(ValueError, match="scenes/vsepp-kl"):
+def test_an_unknown_recipe_suggests_the_nearest_or_lists_the_known() -> None:
+    with pytest.raises(ValueError, match="did you mean 'scenes/vsepp'"):
         load_recipe("scenes/vsep")
+    with pytest.raises(ValueError, match=r"known are .*scenes/vsepp-kl"):
+        load_recipe("nothing")

@@ -7,27 +7,81 @@ Every photo and every caption becomes a Gaussian in one joint space.
 >>> captions = gm.Gaussian(torch.randn(3, 8), torch.zeros(3, 8))
 >>> gm.similarity("kl").matrix(images, captions).shape
 torch.Size([2, 3])
+
+Names are imported when they are first used, so that ``import gaussmatch`` costs nothing.
 """
 
-from gaussmatch.data import scenes
-from gaussmatch.encoders import Probabilistic
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.model import Model, UncertaintyWarning
-from gaussmatch.recipe import Recipe, load_recipe
-from gaussmatch.run import load
-from gaussmatch.similarities import Similarity, similarity
+from __future__ import annotations
 
-__version__ = "0.1.0"
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Gaussian",
-    "Model",
-    "Probabilistic",
-    "Recipe",
-    "Similarity",
-    "UncertaintyWarning",
-    "load",
-    "load_recipe",
-    "scenes",
-    "similarity",
-]
+if TYPE_CHECKING:
+    from gaussmatch import losses as losses
+    from gaussmatch import metrics as metrics
+    from gaussmatch.data import DataSet as DataSet
+    from gaussmatch.data import Pairs as Pairs
+    from gaussmatch.data import load_data as load_data
+    from gaussmatch.data import scenes as scenes
+    from gaussmatch.encoders import Probabilistic as Probabilistic
+    from gaussmatch.evaluation.evaluate import evaluate as evaluate
+    from gaussmatch.gaussian import Gaussian as Gaussian
+    from gaussmatch.index import Hit as Hit
+    from gaussmatch.index import Hits as Hits
+    from gaussmatch.index import Index as Index
+    from gaussmatch.index.opening import open_index as open_index
+    from gaussmatch.model import Model as Model
+    from gaussmatch.model import UncertaintyWarning as UncertaintyWarning
+    from gaussmatch.recipe import Recipe as Recipe
+    from gaussmatch.recipe import load_recipe as load_recipe
+    from gaussmatch.run import load as load
+    from gaussmatch.similarities import Similarity as Similarity
+    from gaussmatch.similarities import similarity as similarity
+    from gaussmatch.training.loop import train as train
+
+__version__ = "0.2.0"
+
+_HOME = {
+    "DataSet": "gaussmatch.data",
+    "Gaussian": "gaussmatch.gaussian",
+    "Hit": "gaussmatch.index",
+    "Hits": "gaussmatch.index",
+    "Index": "gaussmatch.index",
+    "Model": "gaussmatch.model",
+    "Pairs": "gaussmatch.data",
+    "Probabilistic": "gaussmatch.encoders",
+    "Recipe": "gaussmatch.recipe",
+    "Similarity": "gaussmatch.similarities",
+    "UncertaintyWarning": "gaussmatch.model",
+    "evaluate": "gaussmatch.evaluation.evaluate",
+    "load": "gaussmatch.run",
+    "load_data": "gaussmatch.data",
+    "load_recipe": "gaussmatch.recipe",
+    "losses": "gaussmatch",
+    "metrics": "gaussmatch",
+    "open_index": "gaussmatch.index.opening",
+    "scenes": "gaussmatch.data",
+    "similarity": "gaussmatch.similarities",
+    "train": "gaussmatch.training.loop",
+}
+"""Where each public name lives; a test compares this with the imports above."""
+
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported when it is first used."""
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'gaussmatch' has no attribute {name!r}")
+    found = (
+        import_module(f"gaussmatch.{name}")
+        if home == "gaussmatch"
+        else getattr(import_module(home), name)
+    )
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -9,19 +9,19 @@ from collections.abc import Sequence
 from importlib import import_module
 from keyword import iskeyword
 
-from tqdm import tqdm
+from gaussmatch.suggest import did_you_mean
 
 VERBS = {
     "demo": "make scenes, train a point model and its probabilistic twin, compare them",
     "train": "train a recipe into a run folder",
     "evaluate": "measure a run on a split",
     "compare": "train recipes over several seeds and print mean ± std",
-    "reproduce": "make the paper's tables and figures again, on any data set, with a report",
+    "reproduce": "reproduce the paper's tables and figures on any data set, with a report",
     "index": "photos → an index on disk; add, delete, update, merge",
     "search": "search an index in words or with a picture",
-    "serve": "search an index in the browser, and by programs",
-    "embed": "many items → shards of Gaussians, by many processes",
-    "data": "check a data set before training on it, or tell where its files come from",
+    "serve": "search an index in the browser, and from programs",
+    "embed": "many items → shards of Gaussians, with many processes",
+    "data": "check a data set before training on it, or see where to get its files",
     "extract": "photos → features, with any network of timm",
     "import": "checkpoints of the official codes → run folders",
     "scenes": "make the embedded data set, or pretrain its backbone again",
@@ -40,16 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(__version__)
         return 0
     if words[0] not in VERBS:
-        print(f"gaussmatch: no verb {words[0]!r}\n\n{_help()}", file=sys.stderr)
+        hint = did_you_mean(words[0], VERBS) or f"choose from {', '.join(VERBS)}"
+        print(f"gaussmatch: no verb {words[0]!r}; {hint}", file=sys.stderr)
         return 2
     module = f"{words[0]}_" if iskeyword(words[0]) else words[0]
-    verb = import_module(f"gaussmatch.cli.{module}")
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _tell
-            verb.run(words[1:])
+            warnings.showwarning = _show_warning
+            import_module(f"gaussmatch.cli.{module}").run(words[1:])
     except KeyboardInterrupt:
-        print("\ninterrupted; what was finished is kept", file=sys.stderr)
+        print("\ninterrupted; everything finished so far is kept", file=sys.stderr)
         return 130
     except (ValueError, OSError, ImportError) as error:
         if os.environ.get("GAUSSMATCH_DEBUG"):
@@ -59,13 +59,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _tell(message: Warning | str, *place: object, **options: object) -> None:
-    """A warning as one line that does not tear a progress bar."""
+def _show_warning(message: Warning | str, *place: object, **options: object) -> None:
+    """A warning as one line that does not break a progress bar."""
+    from tqdm import tqdm
+
     tqdm.write(f"warning: {message}", file=sys.stderr)
 
 
 def _help() -> str:
     lines = ["usage: gaussmatch VERB …", ""]
     lines += [f"  {verb:10} {text}" for verb, text in VERBS.items()]
-    lines += ["", "gaussmatch VERB --help tells more; GAUSSMATCH_DEBUG=1 shows full tracebacks."]
+    lines += ["", "gaussmatch VERB --help shows its options and examples."]
+    lines += ["GAUSSMATCH_DEBUG=1 shows full tracebacks."]
     return "\n".join(lines)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
+from gaussmatch.cli.parser import SECTIONS, Parser
 from gaussmatch.cli.tables import COLUMNS, plain_table
 from gaussmatch.experiments.compare import Row, compare, plan, save_rows
 
@@ -13,18 +13,25 @@ SHOWN = ("rsum", "i2t_r_precision", "t2i_r_precision", "caption_rho", "image_rho
 
 
 def run(argv: Sequence[str]) -> None:
-    parser = ArgumentParser(
-        "gaussmatch compare",
-        description="Train recipes over several seeds, each chosen on validation, and print their "
-        "test measures as mean ± std. Finished runs are kept; start again to go on.",
-        allow_abbrev=False,
+    parser = Parser(
+        "compare",
+        "Train recipes over several seeds, each chosen on validation, and print their "
+        "test measures as mean ± std. Finished runs are kept: run it again to continue.",
+        notes="Any field of the recipes can be given too, for all of them.",
+        examples=[
+            "gaussmatch compare scenes/vsepp scenes/vsepp-kl --seeds 5 --jobs 2",
+            "gaussmatch compare scenes/vsepp-kl --seeds 2 --data.size tiny --training.epochs 2",
+        ],
+        fields=SECTIONS,
+        computes=True,
     )
     parser.add_argument("recipes", nargs="+", help="YAML files or names such as scenes/vsepp-kl")
     parser.add_argument("--seeds", type=int, default=5, help="runs of each recipe")
-    parser.add_argument("--out", type=Path, default=Path("runs/compare"))
+    parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="the folder")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, sharing the cores")
-    options, overrides = parser.parse_known_args(argv)
-    rows = compare(plan(options.recipes, options.seeds, options.out, overrides), options.jobs)
+    options = parser.parse(argv)
+    made = plan(options.recipes, options.seeds, options.out, options.overrides)
+    rows = compare(made, options.jobs)
     save_rows(rows, options.out / "comparison.json")
     print(seeds_table(rows))
     print(f"written: {options.out / 'comparison.json'}")

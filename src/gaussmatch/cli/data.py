@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from gaussmatch.cli.parser import Parser, run_one_of
 from gaussmatch.data import SOURCES, recognise
 from gaussmatch.data.check import Report
 from gaussmatch.data.contact_sheet import contact_sheet
@@ -13,29 +13,43 @@ from gaussmatch.recipe import DataRecipe
 
 
 def run(argv: Sequence[str]) -> None:
-    parser = ArgumentParser("gaussmatch data", description="Look at data before training on it.")
+    run_one_of("data", "Inspect data before training on it.", VERBS, argv)
+
+
+def _where(argv: Sequence[str]) -> None:
+    """which files each data set needs, and where to get them"""
+    parser = Parser(
+        "data where",
+        "Which files each data set needs, and where to get them.",
+        examples=["gaussmatch data where", "gaussmatch data where coco"],
+    )
+    names = [name for name, source in SOURCES.items() if source.where]
+    parser.add_argument("name", nargs="?", choices=names, help="all if not given")
+    options = parser.parse(argv)
+    chosen = [SOURCES[options.name]] if options.name else SOURCES.values()
+    print("\n\n".join(source.where for source in chosen if source.where))
+
+
+def _check(argv: Sequence[str]) -> None:
+    """what a folder holds, and what is wrong with it"""
+    parser = Parser(
+        "data check",
+        "Report what a folder holds and what is wrong with it; write a sheet of its photos.",
+        examples=[
+            "gaussmatch data check my-photos",
+            "gaussmatch data check COCO --format coco --sheet coco.png",
+        ],
+    )
     formats = [name for name, source in SOURCES.items() if source.signs]
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    check = verbs.add_parser("check", help="say what is there and what is wrong with it")
-    check.add_argument("path", type=Path, help="the folder of the data set")
-    check.add_argument("--format", choices=formats, help="guessed from the files if not given")
-    check.add_argument(
+    parser.add_argument("path", type=Path, help="the folder of the data set")
+    parser.add_argument("--format", choices=formats, help="guessed from the files if not given")
+    parser.add_argument(
         "--sheet",
         type=Path,
         default=Path("contact-sheet.png"),
-        help="where the page of photos with captions goes (default: contact-sheet.png)",
+        help="the file for the page of photos with captions",
     )
-    where = verbs.add_parser("where", help="which files each data set needs, and from where")
-    where.add_argument("name", nargs="?", choices=[n for n, s in SOURCES.items() if s.where])
-    options = parser.parse_args(argv)
-    if options.verb == "where":
-        chosen = [SOURCES[options.name]] if options.name else SOURCES.values()
-        print("\n\n".join(source.where for source in chosen if source.where))
-        return
-    _check(options)
-
-
-def _check(options: Namespace) -> None:
+    options = parser.parse(argv)
     source = SOURCES[options.format] if options.format else recognise(options.path)
     print(f"{options.path}: {source.name}")
     report = source.report(options.path)
@@ -51,3 +65,6 @@ def _print(report: Report) -> None:
     if report.problems:
         raise ValueError("\n  ".join([f"{len(report.problems)} problem(s):", *report.problems]))
     print("no problems found")
+
+
+VERBS = {"check": _check, "where": _where}

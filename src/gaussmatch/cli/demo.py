@@ -6,26 +6,32 @@ import os
 import shutil
 import sys
 import time
-from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
+from gaussmatch.cli.parser import SECTIONS, Parser
 from gaussmatch.cli.tables import measures_table
 from gaussmatch.experiments.demo import run_demo
 
 
 def run(argv: Sequence[str]) -> None:
-    parser = ArgumentParser(
-        "gaussmatch demo",
-        description="Make scenes, train point and probabilistic VSE++ with the same budget, "
-        "compare them and write a report. What is already trained in the folder is used.",
-        epilog="Any field of the recipes can be given too: --data.size tiny is a quick look.",
-        allow_abbrev=False,
+    parser = Parser(
+        "demo",
+        "Make scenes, train point and probabilistic VSE++ with the same budget, compare them and "
+        "write a report. What is already trained in the folder is used.",
+        notes="Any field of the recipes can be given too.",
+        examples=[
+            "gaussmatch demo",
+            "gaussmatch demo --out runs/quick --data.size tiny --training.epochs 2",
+            "gaussmatch demo --threads 1",
+        ],
+        fields=SECTIONS,
+        computes=True,
     )
-    parser.add_argument("--out", type=Path, default=Path("runs/demo"))
-    options, overrides = parser.parse_known_args(argv)
+    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="the folder")
+    options = parser.parse(argv)
     started = time.perf_counter()
-    entrants, report, index = run_demo(options.out, overrides)
+    entrants, report, index = run_demo(options.out, options.overrides)
     print(measures_table([(e.name, e.measures) for e in entrants]))
     rho = entrants[-1].measures["caption_rho"]
     print(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
 from gaussmatch.cli.extract import part_of
+from gaussmatch.cli.parser import Parser
 from gaussmatch.embedding import Embedding, Part, embed
 from gaussmatch.embedding.ray_engine import embed_with_ray
 from gaussmatch.embedding.work import Work
@@ -15,22 +16,30 @@ from gaussmatch.training.setup import choose_device
 
 
 def run(argv: Sequence[str]) -> None:
-    parser = ArgumentParser(
-        "gaussmatch embed",
-        description="Embed a data set or a folder of photos in shards; go on where it stopped. "
+    parser = Parser(
+        "embed",
+        "Embed a data set or a folder of photos in shards, and continue where it stopped. "
         "Under torchrun (torchrun --nproc-per-node 4 -m gaussmatch embed …) each process takes "
         "its share.",
+        examples=[
+            "gaussmatch embed runs/mine my-photos --out shards",
+            "gaussmatch embed runs/mine train --out shards --engine ray --workers 4",
+            "gaussmatch embed runs/mine my-photos --out shards --part 0/4",
+        ],
+        computes=True,
     )
     parser.add_argument("run", type=Path, help="the run folder of the model")
     parser.add_argument("source", help="train, dev or test of its data, or a folder of photos")
     parser.add_argument("--out", type=Path, required=True, help="the folder of the shards")
-    parser.add_argument("--shard", type=int, default=4096, help="items in what a kill can lose")
+    parser.add_argument(
+        "--shard", type=int, default=4096, help="items in a shard (a kill loses one)"
+    )
     parser.add_argument("--engine", choices=("torchrun", "ray"), default="torchrun")
     parser.add_argument("--workers", type=int, default=2, help="actors of --engine ray")
     parser.add_argument("--part", type=part_of, help="k/N: every N-th shard, k from 0, by hand")
     parser.add_argument("--device", default="auto", help="cpu, cuda, mps, or auto")
     parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
-    options = parser.parse_args(argv)
+    options = parser.parse(argv)
     if options.workers < 1:
         parser.error("--workers must be at least 1")
     if options.engine == "ray" and options.part is not None:
@@ -46,7 +55,7 @@ def run(argv: Sequence[str]) -> None:
     else:
         done = embed(model, source, embedding, options.out, part)
     if part.k == 0 or done:
-        _tell(embedding, options, done, part)
+        _report(embedding, options, done, part)
 
 
 def _device(options: Namespace) -> str:
@@ -63,7 +72,7 @@ def _everywhere(work: Work) -> Work:
     return Work(work.run.resolve(), source, work.skip_unreadable, work.device)
 
 
-def _tell(embedding: Embedding, options: Namespace, done: bool, part: Part) -> None:
+def _report(embedding: Embedding, options: Namespace, done: bool, part: Part) -> None:
     held = ", ".join(f"{held['items']:,} {name}" for name, held in embedding.galleries.items())
     if not done:
         print(f"part {part.k} of {part.of} is done; the other parts are not yet")

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gaussmatch.cli.parser import Parser
 from gaussmatch.cli.tables import measures_table, plain_table
 from gaussmatch.data import DataSet, load_data
 from gaussmatch.evaluation.evaluate import Evaluation, against, file_stem, measure_run
@@ -20,25 +21,31 @@ from gaussmatch.similarities import SIMILARITIES
 
 
 def run(argv: Sequence[str]) -> None:
-    parser = ArgumentParser(
-        "gaussmatch evaluate",
-        description="Measure runs on a split: all that the data allows, with 95 % intervals by "
+    parser = Parser(
+        "evaluate",
+        "Measure runs on a split: everything that the data allows, with 95 % intervals by "
         "bootstrap over queries. Written beside each run as JSON, Markdown and LaTeX.",
-        epilog="Fields of the recipe's data can be given too: --data.seed 1 is another data set.",
-        allow_abbrev=False,
+        notes="Fields of the recipe's data can be given too: --data.seed 1 is another data set.",
+        examples=[
+            "gaussmatch evaluate runs/mine",
+            "gaussmatch evaluate runs/mine --against runs/demo/point",
+            "gaussmatch evaluate runs/mine --split dev --similarity cosine --data.seed 1",
+        ],
+        fields=("data",),
+        computes=True,
     )
     parser.add_argument("runs", nargs="+", type=Path, help="run folders")
-    parser.add_argument("--split", default="test", choices=("train", "dev", "test"))
+    parser.add_argument(
+        "--split", default="test", choices=("train", "dev", "test"), help="what to measure on"
+    )
     parser.add_argument("--against", type=Path, help="a run to test each of the others against")
     parser.add_argument(
         "--similarity",
         choices=list(SIMILARITIES),
-        help="rank by another than the model's own: cosine is the distance of the means",
+        help="rank by this instead of the model's own; cosine compares the means only",
     )
-    options, overrides = parser.parse_known_args(argv)
-    strange = [word for word in overrides if word[:2] == "--" and word[:7] != "--data."]
-    if strange:
-        parser.error(f"unrecognized arguments: {' '.join(strange)}")
+    options = parser.parse(argv)
+    overrides = options.overrides
     stem = file_stem(options.split, overrides, options.similarity)
     table, found = [], {}
     for folder in dict.fromkeys([*options.runs, *filter(None, [options.against])]):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
+from gaussmatch.cli.parser import Parser
 from gaussmatch.data import SOURCES, recognise
 from gaussmatch.data.boxes import Boxes
 from gaussmatch.data.extract import Plan, extract
@@ -18,8 +19,15 @@ from gaussmatch.training.setup import choose_device
 
 
 def run(argv: Sequence[str]) -> None:
-    parser = ArgumentParser(
-        "gaussmatch extract", description="Photos → features, once and for all."
+    parser = Parser(
+        "extract",
+        "Compute the features of photos once, in the precomputed layout. Continues after a kill.",
+        examples=[
+            "gaussmatch extract flickr8k --out features --backbone resnet152",
+            "gaussmatch extract my-photos --out features --weights resnet50.safetensors",
+            "gaussmatch extract coco --out regions --features regions --part 0/4",
+        ],
+        computes=True,
     )
     parser.add_argument("path", type=Path, help="the folder of the data set")
     parser.add_argument("--out", type=Path, required=True, help="the folder of the features")
@@ -33,12 +41,14 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
     parser.add_argument("--batch", type=int, help="photos at once (default: 2 on a CPU, else 64)")
     parser.add_argument("--device", default="auto", help="cpu, cuda, mps, or auto")
-    parser.add_argument("--shard", type=int, default=256, help="photos in what a kill can lose")
+    parser.add_argument(
+        "--shard", type=int, default=256, help="photos in a shard (a kill loses one)"
+    )
     parser.add_argument(
         "--part", type=part_of, default=(0, 1), help="k/N: every N-th shard, k from 0"
     )
     parser.add_argument("--workers", type=int, default=2, help="threads that decode photos")
-    options = parser.parse_args(argv)
+    options = parser.parse(argv)
     if options.boxes is not None and options.features == "pooled":
         parser.error("--boxes makes region features: add --features regions")
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
+from gaussmatch.cli.parser import Parser
 from gaussmatch.files import read_json
 from gaussmatch.official import SYSTEMS, import_checkpoint
 
 
 def run(argv: Sequence[str]) -> None:
-    parser = ArgumentParser(
-        "gaussmatch import",
-        description="Turn a checkpoint of the official code of VSE++, VSRN, PVSE or PCME into a "
-        "run folder. Nothing in the files is executed.",
-        epilog="Fields of the recipe's data can be given too: --data.root FOLDER is where the "
-        "data lies.",
-        allow_abbrev=False,
+    parser = Parser(
+        "import",
+        "Turn a checkpoint of the official code of VSE++, VSRN, PVSE or PCME into a run folder. "
+        "Nothing in the files is executed.",
+        notes="Fields of the recipe's data can be given too: --data.root FOLDER is where it lies.",
+        examples=[
+            "gaussmatch import model_best.pth.tar --vocab coco_precomp_vocab.pkl --out runs/vsepp",
+            "gaussmatch import pcme model_last.pth --out runs/pcme --data.root COCO",
+        ],
+        fields=("data",),
     )
     parser.add_argument(
         "system", nargs="?", choices=tuple(SYSTEMS), help="whose it is; found from the file"
@@ -26,12 +29,9 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("checkpoint", type=Path, help="such as model_best.pth.tar")
     parser.add_argument("--vocab", type=Path, help="its vocabulary, .pkl or .json (PCME: inside)")
     parser.add_argument("--out", type=Path, required=True, help="the run folder")
-    options, overrides = parser.parse_known_args(argv)
-    strange = [word for word in overrides if word[:2] == "--" and word[:7] != "--data."]
-    if strange:
-        parser.error(f"unrecognized arguments: {' '.join(strange)}")
+    options = parser.parse(argv)
     recipe = import_checkpoint(
-        options.checkpoint, options.out, options.vocab, options.system, overrides
+        options.checkpoint, options.out, options.vocab, options.system, options.overrides
     )
     about = read_json(options.out / "metrics.json")["imported"]
     print(f"{options.out}: {recipe.title}, D = {recipe.model.dim}")

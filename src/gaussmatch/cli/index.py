@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import cast
 
+from gaussmatch.cli.parser import Parser
 from gaussmatch.data import load_data
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.embedding import index_embeddings, is_embedding
@@ -53,12 +54,17 @@ def run(argv: Sequence[str]) -> None:
 
 def _make(argv: Sequence[str]) -> None:
     verbs = "\n".join(f"  gaussmatch index {name:8} {VERBS[name].__doc__}" for name in VERBS)
-    parser = ArgumentParser(
-        "gaussmatch index",
-        description="Index photos with a model, to search them afterwards. If INDEX is there "
-        "already, it goes on where it was stopped: only new and changed photos are encoded.",
-        epilog=f"with an index:\n{verbs}\n\ngaussmatch search INDEX 'two dogs' searches it.",
-        formatter_class=RawDescriptionHelpFormatter,
+    parser = Parser(
+        "index",
+        "Index photos with a model, to search them afterwards. If INDEX exists already, it "
+        "continues where it stopped: only new and changed photos are encoded.",
+        notes=f"with an index:\n{verbs}",
+        examples=[
+            "gaussmatch index runs/mine my-photos --out photos.index",
+            "gaussmatch index runs/demo/probabilistic --split test --out demo.index --kind hnsw",
+            "gaussmatch index update photos.index my-photos",
+        ],
+        computes=True,
     )
     parser.add_argument("run", type=Path, help="the run folder of the model")
     parser.add_argument(
@@ -69,7 +75,7 @@ def _make(argv: Sequence[str]) -> None:
     parser.add_argument("--kind", choices=KINDS, help="flat is exact (default); hnsw is fast")
     parser.add_argument("--search", type=int, help=WIDTH)
     parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
-    options = parser.parse_args(argv)
+    options = parser.parse(argv)
     if options.folder is not None and options.split is not None:
         parser.error("give a folder of photos or a --split of the run's own data, not both")
     model = load(options.run)
@@ -96,7 +102,7 @@ def _make(argv: Sequence[str]) -> None:
     elif is_embedding(options.folder):
         index_embeddings(index, options.folder)
     else:
-        _tell(update(index, options.folder, skip_unreadable=options.skip_unreadable))
+        _report(update(index, options.folder, skip_unreadable=options.skip_unreadable))
     if not index.calibration.about:  # last, as a kill would have it done again
         index.set_calibration(calibrate_run(model))
     print(_summary(index))
@@ -105,10 +111,16 @@ def _make(argv: Sequence[str]) -> None:
 
 def _add(argv: Sequence[str]) -> None:
     """INDEX PHOTO …           add photos; an id is the path as given"""
-    parser = _parser("add", "Add single photos to an index.")
+    parser = _parser(
+        "add",
+        "Add single photos to an index.",
+        "gaussmatch index add photos.index dog.jpg cat.jpg",
+        "gaussmatch index add photos.index --replace dog.jpg",
+        computes=True,
+    )
     parser.add_argument("photos", type=Path, nargs="+")
     parser.add_argument("--replace", action="store_true", help="take the place of equal ids")
-    options = parser.parse_args(argv)
+    options = parser.parse(argv)
     index = open_index(options.index)
     gaussians, records = [], []
     for start in range(0, len(options.photos), FolderSource.batch):  # pictures fill memory
@@ -124,10 +136,15 @@ def _add(argv: Sequence[str]) -> None:
 
 def _delete(argv: Sequence[str]) -> None:
     """INDEX ID …              delete items"""
-    parser = _parser("delete", "Delete items of an index by their ids.")
+    parser = _parser(
+        "delete",
+        "Delete items of an index by their ids.",
+        "gaussmatch index delete photos.index dog.jpg",
+        "gaussmatch index delete photos.index --gallery captions test/12",
+    )
     parser.add_argument("ids", nargs="+")
     parser.add_argument("--gallery", choices=GALLERIES, default="images")
-    options = parser.parse_args(argv)
+    options = parser.parse(argv)
     index = open_index(options.index)
     gone = index.delete(options.ids, options.gallery)
     print(f"{gone} deleted\n{_summary(index)}")
@@ -135,30 +152,40 @@ def _delete(argv: Sequence[str]) -> None:
 
 def _update(argv: Sequence[str]) -> None:
     """INDEX [FOLDER]          encode what is new or changed, delete what is gone"""
-    parser = _parser("update", "Make an index hold the photos of a folder as they are now.")
+    parser = _parser(
+        "update",
+        "Make an index hold the photos of a folder as they are now.",
+        "gaussmatch index update photos.index",
+        "gaussmatch index update photos.index my-photos --skip-unreadable",
+        computes=True,
+    )
     parser.add_argument("folder", type=Path, nargs="?", help="that of the last time if not given")
     parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
-    options = parser.parse_args(argv)
+    options = parser.parse(argv)
     index = open_index(options.index)
     folder = options.folder or (index.manifest.source or {}).get("folder")
     if folder is None:
         parser.error(f"{options.index} was not made from a folder; name one")
-    _tell(update(index, folder, skip_unreadable=options.skip_unreadable))
+    _report(update(index, folder, skip_unreadable=options.skip_unreadable))
     print(_summary(index))
 
 
 def _merge(argv: Sequence[str]) -> None:
     """NEW INDEX …             one index of several; or of one, to copy it elsewhere"""
-    parser = ArgumentParser(
-        "gaussmatch index merge",
-        description="One index of several of one model. Each is a folder or milvus:…, so that "
+    parser = Parser(
+        "index merge",
+        "Merge several indexes of one model into one. Each is a folder or milvus:…, so that "
         "this also brings an index into Milvus, or back into a folder.",
+        examples=[
+            "gaussmatch index merge all.index 2023.index 2024.index",
+            "gaussmatch index merge milvus:photos.db photos.index",
+        ],
     )
     parser.add_argument("out", type=place, help="the merged index: a new folder, or milvus:…")
     parser.add_argument("indexes", type=place, nargs="+")
     parser.add_argument("--kind", choices=KINDS, help="that of the first if not given")
     parser.add_argument("--replace", action="store_true", help="of equal ids the last counts")
-    options = parser.parse_args(argv)
+    options = parser.parse(argv)
     settings = None
     if options.kind is not None:
         first = open_index(options.indexes[0])
@@ -170,10 +197,15 @@ def _merge(argv: Sequence[str]) -> None:
 
 def _compact(argv: Sequence[str]) -> None:
     """INDEX [--kind KIND]     join segments, forget what was deleted, change the kind"""
-    parser = _parser("compact", "Join the segments of an index and forget what was deleted.")
+    parser = _parser(
+        "compact",
+        "Join the segments of an index and forget what was deleted.",
+        "gaussmatch index compact photos.index",
+        "gaussmatch index compact photos.index --kind hnsw --search 128",
+    )
     parser.add_argument("--kind", choices=KINDS, help="search it another way from now on")
     parser.add_argument("--search", type=int, help=WIDTH)
-    options = parser.parse_args(argv)
+    options = parser.parse(argv)
     index = open_index(options.index)
     _search_so(index, options)
     index.compact()
@@ -194,9 +226,14 @@ def _chosen(settings: Settings, options: Namespace) -> Settings:
 
 def _drop(argv: Sequence[str]) -> None:
     """INDEX --yes             remove an index from Milvus"""
-    parser = _parser("drop", "Remove an index from Milvus, with all its items.")
+    parser = _parser(
+        "drop",
+        "Remove an index from Milvus, with all its items.",
+        "gaussmatch index drop milvus:photos.db --yes",
+        "gaussmatch index drop milvus:http://localhost:19530 --yes",
+    )
     parser.add_argument("--yes", action="store_true", help="it cannot be undone")
-    options = parser.parse_args(argv)
+    options = parser.parse(argv)
     if not in_milvus(options.index):
         parser.error(f"{options.index} is no address of Milvus; a folder is removed like any other")
     if not options.yes:
@@ -209,8 +246,13 @@ def _drop(argv: Sequence[str]) -> None:
 
 def _info(argv: Sequence[str]) -> None:
     """INDEX                   what is in it"""
-    parser = _parser("info", "What is in an index, as JSON.")
-    print(json.dumps(open_index(parser.parse_args(argv).index).info(), indent=2))
+    parser = _parser(
+        "info",
+        "Describe an index, as JSON.",
+        "gaussmatch index info photos.index",
+        "gaussmatch index info milvus:photos.db",
+    )
+    print(json.dumps(open_index(parser.parse(argv).index).info(), indent=2))
 
 
 VERBS: dict[str, Callable[[Sequence[str]], None]] = {
@@ -224,13 +266,13 @@ VERBS: dict[str, Callable[[Sequence[str]], None]] = {
 }
 
 
-def _parser(verb: str, text: str) -> ArgumentParser:
-    parser = ArgumentParser(f"gaussmatch index {verb}", description=text)
+def _parser(verb: str, text: str, *examples: str, computes: bool = False) -> Parser:
+    parser = Parser(f"index {verb}", text, examples=examples, computes=computes)
     parser.add_argument("index", type=place)
     return parser
 
 
-def _tell(changes: Changes) -> None:
+def _report(changes: Changes) -> None:
     print(f"{changes.added} added, {changes.changed} changed, {changes.deleted} deleted")
     if changes.skipped:
         print(f"left out: {', '.join(changes.skipped)}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
+from gaussmatch.cli.parser import SECTIONS, Parser
 from gaussmatch.cli.tables import plain_table
 from gaussmatch.experiments.estimate import estimate
 from gaussmatch.experiments.folder import claim_folder, made_before
@@ -19,16 +19,21 @@ DATA = ("scenes", "flickr8k", "flickr30k", "coco")
 
 
 def run(argv: Sequence[str]) -> None:
-    parser = ArgumentParser(
-        "gaussmatch reproduce",
-        description="Make tables and figures of the paper again, on any data set: train what is "
-        "missing, measure, and write tables, plots and one HTML report. Start again to go on.",
-        epilog="Any field of the recipes can be given too, for all rows: --data.root FOLDER, "
-        "--training.epochs 2.",
-        allow_abbrev=False,
+    parser = Parser(
+        "reproduce",
+        "Reproduce tables and figures of the paper on any data set: train what is missing, "
+        "measure, and write tables, plots and one HTML report. Run it again to continue.",
+        notes="Any field of the recipes can be given too, for all rows.",
+        examples=[
+            "gaussmatch reproduce all --data scenes --fast",
+            "gaussmatch reproduce coco --data coco --data.root COCO --dry-run",
+            "gaussmatch reproduce stability --data scenes --seeds 2 --training.epochs 2",
+        ],
+        fields=SECTIONS,
+        computes=True,
     )
     parser.add_argument("name", choices=(*NAMES, "all"), help="an experiment, or all")
-    parser.add_argument("--data", default="scenes", choices=DATA)
+    parser.add_argument("--data", default="scenes", choices=DATA, help="the data set")
     parser.add_argument("--out", type=Path, help="default: runs/reproduce/DATA, or DATA-fast")
     parser.add_argument("--fast", action="store_true", help="scenes in half an hour on two cores")
     parser.add_argument("--seeds", type=int, help="runs of each row (default: as the paper)")
@@ -37,12 +42,12 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--pooled", help="features of photos as 'gaussmatch extract' makes them")
     parser.add_argument("--regions", help="the same with regions, for VSRN, PVSE and PCME")
     parser.add_argument("--dry-run", action="store_true", help="the plan, its time and disk")
-    options, overrides = parser.parse_known_args(argv)
+    options = parser.parse(argv)
     setting = Setting(
         options.data,
         options.fast,
         options.seeds,
-        tuple(overrides),
+        tuple(options.overrides),
         options.visual_genome,
         options.pooled,
         options.regions,

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
+from gaussmatch.cli.parser import Parser, run_one_of
 from gaussmatch.data import scenes
 from gaussmatch.data.scenes.backbone import pretrain
 
 
 def run(argv: Sequence[str]) -> None:
-    parser = ArgumentParser("gaussmatch scenes", description="The embedded data set.")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    make = verbs.add_parser("make", help="make it and look at it")
-    make.add_argument("--size", default="full", choices=tuple(scenes.SIZES))
-    make.add_argument("--seed", type=int, default=0)
-    make.add_argument("--show", type=int, default=3, help="images whose captions are printed")
-    again = verbs.add_parser(
-        "pretrain", help="train the backbone that ships with the package again"
+    run_one_of("scenes", "The embedded data set.", VERBS, argv)
+
+
+def _pretrain(argv: Sequence[str]) -> None:
+    """train the backbone that ships with the package again"""
+    parser = Parser(
+        "scenes pretrain",
+        "Train the backbone that ships with the package again.",
+        examples=[
+            "gaussmatch scenes pretrain --out scenenet.safetensors",
+            "gaussmatch scenes pretrain --out scenenet.safetensors --seed 1",
+        ],
+        computes=True,
     )
-    again.add_argument("--out", type=Path, required=True, help="a .safetensors file")
-    again.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(argv)
-    if options.verb == "pretrain":
-        pretrain(seed=options.seed, out=options.out)
-        print(f"written: {options.out}")
-        return
+    parser.add_argument("--out", type=Path, required=True, help="a .safetensors file")
+    parser.add_argument("--seed", type=int, default=0, help="of the data and the weights")
+    options = parser.parse(argv)
+    pretrain(seed=options.seed, out=options.out)
+    print(f"written: {options.out}")
+
+
+def _make(argv: Sequence[str]) -> None:
+    """make it and look at it"""
+    parser = Parser(
+        "scenes make",
+        "Make the embedded data set and print some captions.",
+        examples=["gaussmatch scenes make", "gaussmatch scenes make --size tiny --show 5"],
+    )
+    parser.add_argument("--size", default="full", choices=tuple(scenes.SIZES), help="how many")
+    parser.add_argument("--seed", type=int, default=0, help="another seed is another data set")
+    parser.add_argument("--show", type=int, default=3, help="images whose captions are printed")
+    options = parser.parse(argv)
     data = scenes.load(options.size, options.seed)
     for name in ("train", "dev", "test"):
         pairs = data.split(name)
@@ -40,3 +56,6 @@ def _show(pairs: scenes.Pairs, images: int) -> None:
         print(f"\ntest image {image}")
         for caption in (pairs.image_of == image).nonzero().flatten().tolist():
             print(f"  {pairs.captions[caption]}  (true of {len(pairs.relevance.of(caption))})")
+
+
+VERBS = {"make": _make, "pretrain": _pretrain}

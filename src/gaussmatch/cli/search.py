@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from argparse import ArgumentParser
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gaussmatch.cli.parser import Parser
 from gaussmatch.index import GALLERIES, Hit, Hits, Index
 from gaussmatch.index.joined import JoinedIndex
 from gaussmatch.index.opening import open_index, place
@@ -20,18 +20,22 @@ _NAMES = {"=": "in", "!=": "not", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte"
 
 
 def run(argv: Sequence[str]) -> None:
-    parser = ArgumentParser(
-        "gaussmatch search",
-        description="Search an index in words, with a picture, or with one of its items.",
+    parser = Parser(
+        "search",
+        "Search an index in words, with a picture, or with one of its items.",
+        examples=[
+            "gaussmatch search photos.index 'two dogs in the snow'",
+            "gaussmatch search photos.index -k 3 --where year>=2020 'two dogs'",
+            "gaussmatch search photos.index --image dog.jpg --json",
+        ],
+        computes=True,
     )
     parser.add_argument("index", type=place, help="a folder, or milvus:…")
     parser.add_argument("text", nargs="?", help="a caption")
     parser.add_argument("--image", type=Path, help="a picture as the query")
     parser.add_argument("--like", metavar="ID", help="an image of the index as the query")
-    parser.add_argument("-k", type=int, default=10, help="how many results (default: 10)")
-    parser.add_argument(
-        "--gallery", choices=GALLERIES, default="images", help="what to find (default: images)"
-    )
+    parser.add_argument("-k", type=int, default=10, help="number of results")
+    parser.add_argument("--gallery", choices=GALLERIES, default="images", help="what to find")
     parser.add_argument(
         "--where",
         action="append",
@@ -48,7 +52,7 @@ def run(argv: Sequence[str]) -> None:
         help="another index of the same model, searched with it as one; may be repeated",
     )
     parser.add_argument("--json", action="store_true", help="for other programs")
-    options = parser.parse_args(argv)
+    options = parser.parse(argv)
     if sum(q is not None for q in (options.text, options.image, options.like)) != 1:
         parser.error("give one query: a caption, --image or --like")
     index: Index | JoinedIndex = open_index(options.index)

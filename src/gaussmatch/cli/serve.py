@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from collections.abc import Sequence
 
+from gaussmatch.cli.parser import Parser
 from gaussmatch.index.opening import open_index, place
 
 LIMITS = {
@@ -25,11 +25,15 @@ def run(argv: Sequence[str]) -> None:
     from gaussmatch.service import Settings
     from gaussmatch.service.server import hosts, serve
 
-    parser = ArgumentParser(
-        "gaussmatch serve",
-        description="Search an index in the browser, and by programs (docs/service.md).",
-        formatter_class=ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
+    parser = Parser(
+        "serve",
+        "Search an index in the browser, and from programs (docs/service.md).",
+        examples=[
+            "gaussmatch serve photos.index",
+            "gaussmatch serve photos.index --port 8080 --workers 2",
+            "gaussmatch serve photos.index --host 0.0.0.0 --api-key-env SEARCH_KEY",
+        ],
+        computes=True,
     )
     parser.add_argument(
         "index", type=place, help="made by 'gaussmatch index': a folder, or milvus:…"
@@ -53,7 +57,7 @@ def run(argv: Sequence[str]) -> None:
         parser.add_argument(
             f"--{name.replace('_', '-')}", type=type(default), default=default, help=text
         )
-    options = parser.parse_args(argv)
+    options = parser.parse(argv)
     key = None
     if options.api_key_env is not None:
         key = os.environ.get(options.api_key_env)

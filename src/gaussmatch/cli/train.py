@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
+from gaussmatch.cli.parser import SECTIONS, Parser
 from gaussmatch.cli.tables import measures_table
 from gaussmatch.recipe import load_recipe, recipe_parser
 from gaussmatch.training.loop import train
 
 
 def run(argv: Sequence[str]) -> None:
-    parser = ArgumentParser(
-        "gaussmatch train",
-        description="Train a recipe into a run folder.",
-        epilog="Any field of the recipe can be given too, such as --data.size tiny; "
-        "--help-fields lists them all.",
-        allow_abbrev=False,
+    parser = Parser(
+        "train",
+        "Train a recipe into a run folder.",
+        notes="Any field of the recipe can be given too; --help-fields lists them all.",
+        examples=[
+            "gaussmatch train scenes/vsepp-kl --out runs/mine --training.epochs 20",
+            "gaussmatch train scenes/vsepp-kl --out runs/mine --training.epochs 20 --resume",
+            "gaussmatch train folder/vsepp-kl --data.root my-photos",
+        ],
+        fields=SECTIONS,
+        computes=True,
     )
     parser.add_argument("recipe", nargs="?", help="a YAML file, or a name such as scenes/vsepp-kl")
     parser.add_argument("--out", type=Path, help="the run folder (default: runs/RECIPE)")
-    parser.add_argument("--resume", action="store_true", help="go on after the last whole epoch")
+    parser.add_argument("--resume", action="store_true", help="continue after the last whole epoch")
     parser.add_argument("--help-fields", action="store_true", help="list the recipe's fields")
-    options, overrides = parser.parse_known_args(argv)
+    options = parser.parse(argv)
     if options.help_fields:
         print(recipe_parser().format_help())
         return
     if options.recipe is None:
         parser.error("a recipe is needed")
-    recipe = load_recipe(options.recipe, overrides)
+    recipe = load_recipe(options.recipe, options.overrides)
     out = options.out or Path("runs") / Path(options.recipe).with_suffix("").name
     model = train(recipe, out, resume=options.resume)
     metrics = out / "metrics.json"

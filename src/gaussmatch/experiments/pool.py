@@ -107,7 +107,7 @@ class _Pool:
 
     def _start(self) -> ProcessPoolExecutor:
         context = multiprocessing.get_context("spawn")
-        threads = max(1, (os.cpu_count() or 1) // self.jobs)
+        threads = max(1, torch.get_num_threads() // self.jobs)
         return ProcessPoolExecutor(
             self.jobs,
             mp_context=context,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
+
+from gaussmatch.suggest import did_you_mean
 
 
 def positive(section: str, recipe: object, *names: str) -> None:
@@ -22,6 +23,5 @@ def known(field: str, name: str, names: Iterable[str]) -> None:
     """
     choices = list(names)
     if name not in choices:
-        near = difflib.get_close_matches(name, choices, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose {', '.join(choices)}"
+        hint = did_you_mean(name, choices) or f"choose {', '.join(choices)}"
         raise ValueError(f"{field} {name!r} is not known; {hint}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,6 +13,7 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
 from gaussmatch.recipe.whole import Recipe
+from gaussmatch.suggest import did_you_mean
 
 
 def load_recipe(recipe: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
@@ -24,6 +24,9 @@ def load_recipe(recipe: str | os.PathLike[str], overrides: Sequence[str] = ()) -
     """
     path = find_recipe(recipe)
     _check_keys(path)
+    for word in overrides:
+        if word.startswith("--"):
+            _check_key(word[2:].partition("=")[0], "command line")
     parser = recipe_parser()
     try:
         made = parser.instantiate(parser.parse_args(["--config", str(path), *overrides]))
@@ -40,7 +43,8 @@ def find_recipe(recipe: str | os.PathLike[str]) -> Path:
         if path.is_file():
             return path
     known = sorted(p.relative_to(recipe_folder()).as_posix()[:-5] for p in all_recipes())
-    raise ValueError(f"no recipe {recipe}: neither a file nor one of {', '.join(known)}")
+    hint = did_you_mean(str(recipe), known) or f"known are {', '.join(known)}"
+    raise ValueError(f"no recipe {recipe}: neither a file nor a known name; {hint}")
 
 
 def recipe_folder() -> Path:
@@ -75,15 +79,18 @@ def _check_keys(path: Path) -> None:
         raise ValueError(
             f"recipe {path}: must be a mapping with title, data, model, loss, training"
         )
-    known = _keys(asdict(Recipe()))
     for key in _keys(content):
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
-            raise ValueError(f"recipe {path}: unknown key {key!r}; {hint}")
+        _check_key(key, f"recipe {path}")
     for section in ("data", "model", "loss", "training"):
         if not isinstance(content.get(section, {}), dict):
             raise ValueError(f"recipe {path}: {section!r} must hold fields, such as {{…: …}}")
+
+
+def _check_key(key: str, where: str) -> None:
+    known = sorted(_keys(asdict(Recipe())))
+    if key not in known:
+        hint = did_you_mean(key, known) or f"known are {', '.join(known)}"
+        raise ValueError(f"{where}: unknown key {key!r}; {hint}")
 
 
 def _keys(mapping: dict[str, Any], prefix: str = "") -> set[str]:

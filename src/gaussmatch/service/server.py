@@ -21,6 +21,7 @@ from gaussmatch.service.app import create_app
 from gaussmatch.service.metrics import FOLDER
 from gaussmatch.service.settings import Settings
 from gaussmatch.service.workers import supervise
+from gaussmatch.threads import use_threads
 
 MOST_HEAD = 64 * 1024
 """Bytes of the address and the headers of a request."""
@@ -79,7 +80,7 @@ def serve(
         logs.configure(log_level, lock)
         print(told % (shown, sock.getsockname()[1]), flush=True)
         os.environ[FOLDER] = folder  # for the workers
-        threads = max(1, (os.cpu_count() or 1) // workers)
+        threads = max(1, use_threads() // workers)
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
         work = partial(_work, index.place, settings, sock, grace, log_level, lock)
         supervise(work, workers, grace + 10)

@@ -1,0 +1,146 @@
+"""The parser that every verb shares: examples, options anywhere, recipe fields, suggestions."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
+
+from gaussmatch.suggest import did_you_mean
+
+SECTIONS = ("data", "model", "loss", "training")
+WIDTH = 92
+
+
+class Parser(ArgumentParser):
+    """An ``ArgumentParser`` for one verb.
+
+    Options may stand before or after the positional arguments. Help ends with examples.
+
+    Args:
+        verb: as typed after ``gaussmatch``.
+        examples: two or three command lines; a test parses each of them.
+        fields: sections of the recipe whose fields may be given, as ``--data.root photos``. The
+            parsed options hold them unchanged as ``overrides``, for ``load_recipe``.
+        notes: a paragraph after the options.
+        computes: adds ``--threads``.
+    """
+
+    def __init__(
+        self,
+        verb: str,
+        description: str,
+        *,
+        examples: Sequence[str],
+        fields: Sequence[str] = (),
+        notes: str = "",
+        computes: bool = False,
+    ) -> None:
+        super().__init__(
+            f"gaussmatch {verb}",
+            description=textwrap.fill(description, WIDTH),
+            epilog=epilog(examples, notes),
+            formatter_class=_Format,
+            allow_abbrev=False,
+        )
+        self._sections, self._computes = tuple(fields), computes
+        if computes:
+            self.add_argument(
+                "--threads",
+                type=int,
+                metavar="N",
+                help="CPU threads to use; fewer are faster on a busy machine",
+            )
+
+    def parse(self, argv: Sequence[str]) -> Namespace:
+        """The options; ``overrides`` holds the fields of the recipe."""
+        words, overrides = self._split(argv)
+        options, unknown = self.parse_known_intermixed_args(words)
+        if unknown:
+            self.error(self._unknown(unknown[0]))
+        options.overrides = overrides
+        if self._computes:
+            from gaussmatch.threads import use_threads
+
+            use_threads(options.threads)
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        """One clear line, and where to read more."""
+        self.exit(2, f"{self.prog}: {message}\nOptions and examples: {self.prog} --help\n")
+
+    def _split(self, argv: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Words for argparse, and fields of the recipe, each with its value."""
+        words: list[str] = []
+        overrides: list[str] = []
+        rest = iter(argv)
+        for word in rest:
+            name, equals, _ = word.partition("=")
+            if word == "--":
+                words += [word, *rest]
+            elif not self._is_field(name):
+                words.append(word)
+            elif name != "--title" and name[2:].split(".")[0] not in self._sections:
+                hint = did_you_mean(name[2:].split(".")[0], self._sections)
+                self.error(
+                    f"{name}: fields of {', '.join(self._sections)} can be given"
+                    + (f"; {hint}" if hint else "")
+                )
+            else:
+                value = [] if equals else [next(rest, "--")]
+                if value and value[0].startswith("--"):
+                    self.error(f"{name} needs a value")
+                overrides += [word, *value]
+        return words, overrides
+
+    def _is_field(self, name: str) -> bool:
+        if not self._sections or not name.startswith("--"):
+            return False
+        return "." in name or (name == "--title" and self._sections == SECTIONS)
+
+    def _unknown(self, word: str) -> str:
+        if not word.startswith("-"):
+            return f"unexpected argument {word!r}; quote a text of several words"
+        hint = did_you_mean(word.partition("=")[0], self._option_string_actions)
+        return f"no option {word}" + (f"; {hint}" if hint else "")
+
+
+def run_one_of(
+    verb: str,
+    description: str,
+    verbs: Mapping[str, Callable[[Sequence[str]], None]],
+    argv: Sequence[str],
+) -> None:
+    """Run ``gaussmatch VERB SUBVERB …``; the docstring of each sub-verb is its line of help."""
+    if argv and argv[0] in verbs:
+        verbs[argv[0]](argv[1:])
+        return
+    text = f"usage: gaussmatch {verb} {{{','.join(verbs)}}} …\n\n{description}\n\n"
+    text += "\n".join(f"  gaussmatch {verb} {name:8} {verbs[name].__doc__}" for name in verbs)
+    text += f"\n\nExamples and options: gaussmatch {verb} {next(iter(verbs))} --help"
+    if argv and argv[0] in ("-h", "--help"):
+        print(text)
+        return
+    wrong = f"no verb {argv[0]!r}" if argv else "a verb is missing"
+    hint = did_you_mean(argv[0], verbs) if argv else ""
+    print(text, file=sys.stderr)
+    raise ValueError("; ".join(filter(None, [wrong, hint])))
+
+
+def epilog(examples: Sequence[str], notes: str = "") -> str:
+    """What help ends with."""
+    shown = "examples:\n" + "\n".join(f"  {example}" for example in examples)
+    return "\n\n".join(filter(None, [notes, shown]))
+
+
+class _Format(RawDescriptionHelpFormatter):
+    """Shows defaults that say something."""
+
+    def _get_help_string(self, action: Action) -> str | None:
+        text, default = action.help, action.default
+        shown = action.option_strings and not isinstance(default, bool | None)
+        if not text or not shown or default in ("==SUPPRESS==", [], ()) or "default" in text:
+            return text
+        return f"{text} (default: %(default)s)"

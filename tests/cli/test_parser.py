@@ -1,0 +1,148 @@
+"""Help, examples, suggestions and the order of options, for every verb."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+
+import pytest
+
+from gaussmatch.cli import VERBS, main
+from gaussmatch.cli.parser import SECTIONS, Parser
+
+SUBVERBS = {
+    "index": ("", "add", "delete", "update", "merge", "compact", "drop", "info"),
+    "data": ("check", "where"),
+    "scenes": ("make", "pretrain"),
+}
+COMMANDS = [f"{verb} {sub}".strip() for verb in VERBS for sub in SUBVERBS.get(verb, ("",))]
+
+
+class ParsedError(Exception):
+    """Stops a verb after its arguments were parsed."""
+
+    def __init__(self, options: Namespace) -> None:
+        self.options = options
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch):
+    """Parse a command line without running it."""
+    parse = Parser.parse
+
+    def stop(self: Parser, argv: Sequence[str]) -> Namespace:
+        raise ParsedError(parse(self, argv))
+
+    monkeypatch.setattr(Parser, "parse", stop)
+
+    def options(words: Sequence[str]) -> Namespace:
+        with pytest.raises(ParsedError) as stopped:
+            main(words)
+        return stopped.value.options
+
+    return options
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_ends_with_examples_that_parse(command: str, capsys, parsed) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command.split(), "--help"])
+    assert ended.value.code == 0
+    _, _, shown = capsys.readouterr().out.partition("examples:\n")
+    examples = [line.strip() for line in shown.splitlines() if line.strip()]
+    assert 2 <= len(examples) <= 3, f"{command} shows {len(examples)} examples"
+    for example in examples:
+        program, *words = shlex.split(example)
+        assert program == "gaussmatch"
+        assert words[0] == command.split()[0]
+        parsed(words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["search", "photos", "red star", "-k", "3"],
+        ["search", "photos", "-k", "3", "red star"],
+        ["search", "-k", "3", "photos", "red star"],
+        ["search", "-k=3", "photos", "--threads", "1", "red star"],
+    ],
+)
+def test_options_stand_anywhere(words: list[str], parsed) -> None:
+    options = parsed(words)
+    assert (str(options.index), options.text, options.k) == ("photos", "red star", 3)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--data.size", "tiny", "scenes/vsepp", "--out", "x", "--title=a b"],
+        ["scenes/vsepp", "--out", "x", "--data.size", "tiny", "--title=a b"],
+        ["--out", "x", "--data.size", "tiny", "--title=a b", "scenes/vsepp"],
+    ],
+)
+def test_fields_stand_anywhere(words: list[str], parsed) -> None:
+    options = parsed(["train", *words])
+    assert (options.recipe, str(options.out)) == ("scenes/vsepp", "x")
+    assert options.overrides == ["--data.size", "tiny", "--title=a b"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian"], "no verb 'trian'; did you mean 'train'?"),
+        (["fly"], "no verb 'fly'; choose from demo, train"),
+        (["scenes", "mke"], "no verb 'mke'; did you mean 'make'?"),
+        (["train", "scenes/vsep-kl"], "did you mean 'scenes/vsepp-kl'?"),
+        (["train", "scenes/vsepp", "--training.epoch", "2"], "did you mean 'training.epochs'?"),
+    ],
+)
+def test_mistyped_names_are_suggested(words: list[str], message: str, capsys) -> None:
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "scenes/vsepp", "--trainng.epochs", "2"], "did you mean 'training'?"),
+        (["train", "scenes/vsepp", "--data.size"], "--data.size needs a value"),
+        (["train", "scenes/vsepp", "--resme"], "no option --resme; did you mean '--resume'?"),
+        (["evaluate", "run", "--model.dim", "3"], "--model.dim: fields of data can be given"),
+        (["search", "photos", "red", "star"], "unexpected argument 'star'; quote"),
+        (["search"], "required: index"),
+    ],
+)
+def test_wrong_arguments_are_one_clear_line(words: list[str], message: str, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.startswith(f"gaussmatch {words[0]}: ")
+    assert err.count("\n") == 2
+
+
+def test_threads_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[int] = []
+    monkeypatch.setattr("torch.set_num_threads", used.append)
+    parser = Parser("x", "", examples=[], fields=SECTIONS, computes=True)
+    assert parser.parse(["--threads", "3"]).threads == 3
+    assert used == [3]
+    with pytest.raises(ValueError, match="at least 1"):
+        parser.parse(["--threads", "0"])
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], [], ["trian"]])
+def test_what_needs_no_torch_does_not_import_it(words: list[str]) -> None:
+    code = f"""
+import sys
+from gaussmatch.cli import main
+main({words!r})
+heavy = sorted({{"torch", "numpy", "jsonargparse", "yaml"}} & set(sys.modules))
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
