@@ -178,7 +178,7 @@ def library(options: argparse.Namespace) -> None:
     index = Index.open(options.index)
     records, _ = index.some(10 * options.queries, "captions")
     texts = list(dict.fromkeys(str(r.meta["caption"]) for r in records))
-    texts = [t for t in texts if index.model.vocabulary.known(t)][: options.queries]
+    texts = [r.text for r in index.model.read(texts) if r.known][: options.queries]
     step = options.concurrency
     index.search_text(texts[:step], K)
     found, used, started = [], time.process_time(), time.perf_counter()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from toy import toy_data
+from toy import toy_data, toy_words
 from training.test_loop import RECIPE
 
 import gaussmatch as gm
@@ -51,10 +51,13 @@ def test_batch_size_does_not_matter(folder: Path) -> None:
 
 def test_captions_that_were_read_already_are_encoded_and_refused_alike(folder: Path) -> None:
     model, texts = gm.load(folder), ["red cat", "a blue xyzzy"]
-    read = model.vocabulary.read(texts)
+    read = model.read(texts)
     torch.testing.assert_close(model.encode_texts(read).mean, model.encode_texts(texts).mean)
+    assert (
+        [r.unknown for r in read] == [model.unknown_words(t) for t in texts] == [[], ["a", "xyzzy"]]
+    )
     with pytest.raises(ValueError, match="caption 1 'xyzzy' has no word that this model knows"):
-        model.encode_texts(model.vocabulary.read(["red cat", "xyzzy"]))
+        model.encode_texts(model.read(["red cat", "xyzzy"]))
 
 
 def test_bad_input_is_named(folder: Path) -> None:
@@ -110,7 +113,7 @@ def test_meaningless_uncertainty_comes_with_a_warning(folder: Path) -> None:
 
 
 def test_a_point_model_has_no_uncertainty() -> None:
-    matcher = build(ModelRecipe(dim=8, word_dim=4, feature_dim=16), vocabulary=9)
+    matcher = build(ModelRecipe(dim=8, word_dim=4, feature_dim=16), toy_words(9))
     points = matcher.encode_images(torch.rand(2, 16))
     assert points.is_point
     with pytest.raises(ValueError, match="point embedding"):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from PIL import Image
 
 from gaussmatch.data.pairs import DataSet, Pairs
+from gaussmatch.encoders import WordGRU
+from gaussmatch.encoders.vocabulary import SPECIALS, Vocabulary
 
 WORDS = [
     ["red", "blue", "green", "black"],
@@ -50,3 +54,13 @@ def toy_data(images: int = 60) -> DataSet:
     return DataSet(
         "toy", toy_pairs("train", images, 0), toy_pairs("dev", 30, 1), toy_pairs("test", 30, 2)
     )
+
+
+def toy_words(count: int) -> Vocabulary:
+    """A vocabulary of so many words, the special ones included."""
+    return Vocabulary.of([*SPECIALS, *(f"w{i}" for i in range(count - len(SPECIALS)))])
+
+
+def toy_encoder(captions: Sequence[str]) -> WordGRU:
+    """A text encoder that knows every word of the captions."""
+    return WordGRU(Vocabulary.build(captions, min_count=1), 4, word_dim=3)

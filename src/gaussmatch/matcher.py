@@ -1,8 +1,9 @@
-"""The model: an image encoder, a text encoder and the similarity between their Gaussians."""
+"""The network: an image encoder, a text encoder and the similarity between their Gaussians."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,14 +15,16 @@ from gaussmatch.encoders import (
     Projection,
     PVSEImage,
     PVSEText,
-    Tokens,
+    TextEncoder,
+    Tokenizer,
     WordGRU,
 )
 from gaussmatch.encoders.backbone import Backbone
 from gaussmatch.encoders.generator import CaptionGenerator
+from gaussmatch.encoders.vocabulary import Vocabulary
 from gaussmatch.encoders.vsrn import RegionReasoning
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.recipe import ModelRecipe
+from gaussmatch.recipe import ModelRecipe, Recipe
 from gaussmatch.similarities import Similarity, similarity
 
 
@@ -48,26 +51,35 @@ class Matcher(nn.Module):
     def encode_images(self, images: Tensor) -> Gaussian:
         return _gaussian(self.image(images))
 
-    def encode_texts(self, tokens: Tokens) -> Gaussian:
-        return _gaussian(self.text(tokens))
+    def encode_texts(self, texts: Any) -> Gaussian:
+        """A batch that the text encoder collated, as Gaussians."""
+        return _gaussian(self.text(texts))
 
-    def forward(self, images: Tensor, tokens: Tokens) -> tuple[Gaussian, Gaussian]:
-        return self.encode_images(images), self.encode_texts(tokens)
+    def forward(self, images: Tensor, texts: Any) -> tuple[Gaussian, Gaussian]:
+        return self.encode_images(images), self.encode_texts(texts)
 
     def part(self, name: str) -> nn.Module:
-        """A part of an encoder, such as ``image.graph``, whether it was adapted or not."""
+        """An encoder (``image``, ``text``) or a part of it, such as ``image.graph``, whether it
+        was adapted or not."""
         side, _, inner = name.partition(".")
         encoder = self.get_submodule(side)
         point = encoder.encoder if isinstance(encoder, Probabilistic) else encoder
         return point.get_submodule(inner)
 
+    @property
+    def text_encoder(self) -> TextEncoder:
+        """The point encoder of texts, which owns the tokenizer."""
+        encoder = self.part("text")
+        assert isinstance(encoder, TextEncoder)
+        return encoder
 
-def build(recipe: ModelRecipe, vocabulary: int) -> Matcher:
-    """The model of a recipe, with random weights.
+
+def build(recipe: ModelRecipe, tokenizer: Tokenizer) -> Matcher:
+    """The network of a recipe, with random weights; its text encoder owns the tokenizer.
 
     A probabilistic model is its point model with both encoders adapted; nothing else differs.
     """
-    image, text, heads = SYSTEMS[recipe.system](recipe, vocabulary)
+    image, text, heads = SYSTEMS[recipe.system](recipe, tokenizer)
     if recipe.probabilistic:
         image, text = (
             Probabilistic(encoder, str(encoder.part), shape=recipe.shape, bound=recipe.bound)
@@ -80,18 +92,28 @@ def build(recipe: ModelRecipe, vocabulary: int) -> Matcher:
     return Matcher(image, text, similarity(recipe.similarity, **settings), heads)
 
 
+def learn_tokenizer(recipe: Recipe, captions: Sequence[str]) -> Tokenizer:
+    """The tokenizer of a recipe's text encoder, made of the training captions."""
+    return Vocabulary.build(captions, recipe.data.min_count, recipe.data.words)
+
+
+def load_tokenizer(recipe: Recipe, folder: Path) -> Tokenizer:
+    """The tokenizer of a recipe's text encoder, as a run folder holds it."""
+    return Vocabulary.load(folder / Vocabulary.file)
+
+
 Parts = tuple[nn.Module, nn.Module, dict[str, nn.Module]]
 """Image encoder, text encoder, and the heads of loss terms."""
 
 
-def _vsepp(recipe: ModelRecipe, vocabulary: int) -> Parts:
+def _vsepp(recipe: ModelRecipe, tokenizer: Tokenizer) -> Parts:
     width, backbone = _features(recipe)
     image = Projection(width, recipe.dim, backbone, recipe.normalise, recipe.normalise_features)
-    text = WordGRU(vocabulary, recipe.dim, recipe.word_dim, recipe.normalise)
+    text = WordGRU(tokenizer, recipe.dim, recipe.word_dim, recipe.normalise)
     return image, text, {}
 
 
-def _vsrn(recipe: ModelRecipe, vocabulary: int) -> Parts:
+def _vsrn(recipe: ModelRecipe, tokenizer: Tokenizer) -> Parts:
     vsrn, generator = recipe.vsrn, recipe.vsrn.generator
     image = RegionReasoning(
         _features(recipe)[0],
@@ -102,11 +124,11 @@ def _vsrn(recipe: ModelRecipe, vocabulary: int) -> Parts:
         recipe.normalise,
         vsrn.duplicate,
     )
-    text = WordGRU(vocabulary, recipe.dim, recipe.word_dim, recipe.normalise)
+    text = WordGRU(tokenizer, recipe.dim, recipe.word_dim, recipe.normalise)
     if not generator.used:
         return image, text, {}
     head = CaptionGenerator(
-        vocabulary,
+        len(tokenizer),
         recipe.dim,
         generator.hidden,
         generator.word_dim,
@@ -116,13 +138,13 @@ def _vsrn(recipe: ModelRecipe, vocabulary: int) -> Parts:
     return image, text, {"generator": head}
 
 
-def _pvse(recipe: ModelRecipe, vocabulary: int) -> Parts:
+def _pvse(recipe: ModelRecipe, tokenizer: Tokenizer) -> Parts:
     own, (width, backbone) = recipe.pvse, _features(recipe)
     image = PVSEImage(
         width, recipe.dim, own.embeddings, own.dropout, backbone, normalise=recipe.normalise
     )
     text = PVSEText(
-        vocabulary,
+        tokenizer,
         recipe.dim,
         recipe.word_dim,
         own.embeddings,
@@ -133,11 +155,11 @@ def _pvse(recipe: ModelRecipe, vocabulary: int) -> Parts:
     return image, text, {}
 
 
-def _pcme(recipe: ModelRecipe, vocabulary: int) -> Parts:
+def _pcme(recipe: ModelRecipe, tokenizer: Tokenizer) -> Parts:
     own, (width, backbone) = recipe.pcme, _features(recipe)
     image = PCMEImage(width, recipe.dim, backbone, recipe.normalise, own.log_sigma)
     text = PCMEText(
-        vocabulary, recipe.dim, recipe.word_dim, own.state, recipe.normalise, own.log_sigma
+        tokenizer, recipe.dim, recipe.word_dim, own.state, recipe.normalise, own.log_sigma
     )
     return image, text, {}
 
@@ -156,7 +178,7 @@ def _gaussian(output: Tensor | Gaussian) -> Gaussian:
     return output if isinstance(output, Gaussian) else Gaussian(output)
 
 
-SYSTEMS: dict[str, Callable[[ModelRecipe, int], Parts]] = {
+SYSTEMS: dict[str, Callable[[ModelRecipe, Tokenizer], Parts]] = {
     "vse++": _vsepp,
     "vsrn": _vsrn,
     "pvse": _pvse,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +16,7 @@ from gaussmatch.data import featuriser
 from gaussmatch.data.batches import image_batches
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.data.pictures import open_picture
-from gaussmatch.data.vocabulary import Reading, Vocabulary, has_words
-from gaussmatch.encoders.text import pad
+from gaussmatch.encoders import Reading
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.matcher import Matcher
 from gaussmatch.recipe import Recipe
@@ -25,7 +25,7 @@ Pictures = Sequence[str | os.PathLike[str] | Image.Image] | Tensor | np.ndarray
 
 
 class UncertaintyWarning(UserWarning):
-    """The uncertainty asked for was learned with a similarity under which it means little."""
+    """The uncertainty was learned with a similarity under which it means little."""
 
 
 class UnknownWordsError(ValueError):
@@ -50,8 +50,8 @@ class Model:
         model.uncertainty(captions)             # log det Σ: the vaguer, the higher
     """
 
-    def __init__(self, recipe: Recipe, vocabulary: Vocabulary, matcher: Matcher) -> None:
-        self.recipe, self.vocabulary, self.matcher = recipe, vocabulary, matcher.eval()
+    def __init__(self, recipe: Recipe, matcher: Matcher) -> None:
+        self.recipe, self.matcher = recipe, matcher.eval()
         self._featurise: Callable[[Sequence[Image.Image]], np.ndarray] | None = None
 
     @property
@@ -95,27 +95,43 @@ class Model:
     ) -> Gaussian:
         """Captions as Gaussians. A caption without any known word is refused unless allowed.
 
-        Who wants to know the unknown words too gives ``model.vocabulary.read(texts)``.
+        To see the unknown words as well, encode what ``read(texts)`` returns.
         """
         texts = [texts] if isinstance(texts, str) else texts
-        captions = [t.caption if isinstance(t, Reading) else t for t in texts]
-        for i, caption in enumerate(captions):
-            if not caption.strip():
-                raise ValueError(f"caption {i} is empty")
-        read = [t.numbers for t in texts if isinstance(t, Reading)]
-        rows = read or self.vocabulary.rows(captions)
-        if not rows:
+        if not len(texts):
             raise ValueError("no captions to encode")
-        strange = [] if allow_unknown else [i for i, row in enumerate(rows) if not has_words(row)]
+        read = [t if isinstance(t, Reading) else self.read([t])[0] for t in texts]
+        for i, reading in enumerate(read):
+            if not reading.text.strip():
+                raise ValueError(f"caption {i} is empty")
+        strange = [] if allow_unknown else [i for i, r in enumerate(read) if not r.known]
         if strange:
-            raise UnknownWordsError(captions, strange)
-        parts = [
-            self.matcher.encode_texts(pad(rows[start : start + batch_size]).to(self.device)).to(
-                "cpu"
-            )
-            for start in range(0, len(rows), batch_size)
-        ]
-        return Gaussian.cat(parts)
+            raise UnknownWordsError([r.text for r in read], strange)
+        return self._encode_rows([reading.row for reading in read], batch_size)
+
+    def read(self, texts: Sequence[str]) -> list[Reading]:
+        """Texts as the text encoder reads them: tokens, unknown words, whether any is known."""
+        return self.matcher.text_encoder.read(texts)
+
+    def unknown_words(self, text: str) -> list[str]:
+        """The words that the text encoder does not know; none if it reads parts of words."""
+        return self.read([text])[0].unknown
+
+    @property
+    def example_text(self) -> str:
+        """A text that the model knows, such as a word."""
+        return self.matcher.text_encoder.tokenizer.example
+
+    def _encode_rows(self, rows: Sequence[Any], batch_size: int = 512) -> Gaussian:
+        collate = self.matcher.text_encoder.collate
+        return Gaussian.cat(
+            [
+                self.matcher.encode_texts(
+                    collate(rows[start : start + batch_size]).to(self.device)
+                ).to("cpu")
+                for start in range(0, len(rows), batch_size)
+            ]
+        )
 
     @torch.inference_mode()
     def encode_pairs(
@@ -124,7 +140,8 @@ class Model:
         """All images and all captions of a split."""
         batches = image_batches(pairs, batch_size or self._batch_size, self.recipe.training.workers)
         images = [self.matcher.encode_images(batch.to(self.device)).to("cpu") for batch in batches]
-        return Gaussian.cat(images), self.encode_texts(pairs.captions, allow_unknown=True)
+        rows = self.matcher.text_encoder.prepare(pairs.captions)
+        return Gaussian.cat(images), self._encode_rows(rows)
 
     @torch.no_grad()
     def similarity(self, images: Gaussian, captions: Gaussian) -> Tensor:

@@ -1,7 +1,7 @@
 """A run folder: everything a training run leaves, loaded again by one call.
 
 recipe.yaml          what was asked for, every field
-vocabulary.json      the words
+vocabulary.json      the tokenizer of the text encoder: its words
 model.safetensors    the best weights on validation
 metrics.json         their validation measures, and whether training finished
 log.jsonl            one line a step report and one an epoch
@@ -18,9 +18,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from gaussmatch.data.vocabulary import Vocabulary
 from gaussmatch.files import atomic
-from gaussmatch.matcher import Matcher, build
+from gaussmatch.matcher import Matcher, build, load_tokenizer
 from gaussmatch.model import Model
 from gaussmatch.recipe import load_recipe
 
@@ -39,10 +38,9 @@ def load(run: str | os.PathLike[str], device: str | torch.device = "cpu") -> Mod
             "make one with 'gaussmatch train RECIPE --out DIR'"
         )
     recipe = load_recipe(folder / "recipe.yaml")
-    vocabulary = Vocabulary.load(folder / "vocabulary.json")
-    matcher = build(recipe.model, len(vocabulary))
+    matcher = build(recipe.model, load_tokenizer(recipe, folder))
     load_weights(matcher, folder / "model.safetensors")
-    return Model(recipe, vocabulary, matcher.to(device))
+    return Model(recipe, matcher.to(device))
 
 
 def save_weights(matcher: Matcher, path: Path) -> None:

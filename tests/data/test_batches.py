@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import torch
-from toy import toy_pairs
+from toy import toy_encoder, toy_pairs
 
 from gaussmatch.data.batches import Batch, Batches, Waiting
-from gaussmatch.data.vocabulary import Vocabulary
 
 PAIRS = toy_pairs("train", 200, 0)
-VOCABULARY = Vocabulary.build(PAIRS.captions, min_count=1)
+ENCODER = toy_encoder(PAIRS.captions)
 
 
 def epoch(number: int, bucket: bool, workers: int = 0) -> list[Batch]:
-    made = Batches(PAIRS, VOCABULARY, batch_size=16, seed=3, workers=workers, bucket=bucket)
+    made = Batches(PAIRS, ENCODER, batch_size=16, seed=3, workers=workers, bucket=bucket)
     return list(made.epoch(number))
 
 
 def padded(batches: list[Batch]) -> int:
-    return sum(b.tokens.ids.numel() - int(b.tokens.lengths.sum()) for b in batches)
+    return sum(b.texts.ids.numel() - int(b.texts.lengths.sum()) for b in batches)
 
 
 def images(batches: list[Batch]) -> list[int]:
@@ -34,7 +33,7 @@ def test_bucketing_pads_less_and_loses_nothing() -> None:
 
 
 def test_batches_are_not_in_the_order_of_length() -> None:
-    lengths = [float(b.tokens.lengths.float().mean()) for b in epoch(1, True)]
+    lengths = [float(b.texts.lengths.float().mean()) for b in epoch(1, True)]
     assert lengths != sorted(lengths)
 
 

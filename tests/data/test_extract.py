@@ -16,11 +16,11 @@ from gaussmatch.cli import main
 from gaussmatch.data import featuriser, load_data
 from gaussmatch.data.boxes import Boxes
 from gaussmatch.data.extract import Plan, extract
-from gaussmatch.data.features import Kind, describe
+from gaussmatch.data.features import Kind, describe, encode
 from gaussmatch.data.flickr import read_flickr8k
 from gaussmatch.data.listing import Photo
 from gaussmatch.data.pictures import open_picture
-from gaussmatch.encoders.timm_backbone import TimmBackbone, known_backbones
+from gaussmatch.encoders.backbone import Backbone, known_backbones
 from gaussmatch.encoders.torchvision_compat import make_importable
 from gaussmatch.recipe import DataRecipe
 
@@ -90,25 +90,25 @@ def test_a_kill_loses_one_shard_at_most(
     root: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    pooled = TimmBackbone.pooled
+    pooled = Backbone.forward
 
-    def dies(self: TimmBackbone, pictures: torch.Tensor) -> torch.Tensor:
+    def dies(self: Backbone, pictures: torch.Tensor) -> torch.Tensor:
         if len(seen) == 2:
             raise KeyboardInterrupt
         seen.append(len(pictures))
         return pooled(self, pictures)
 
-    monkeypatch.setattr(TimmBackbone, "pooled", dies)
+    monkeypatch.setattr(Backbone, "forward", dies)
     assert main(words(root, weights)) == 130
     shards = root.parent / "features" / "shards"
     assert len(list(shards.iterdir())) == 2
     counted: list[int] = []
 
-    def counts(self: TimmBackbone, pictures: torch.Tensor) -> torch.Tensor:
+    def counts(self: Backbone, pictures: torch.Tensor) -> torch.Tensor:
         counted.append(len(pictures))
         return pooled(self, pictures)
 
-    monkeypatch.setattr(TimmBackbone, "pooled", counts)
+    monkeypatch.setattr(Backbone, "forward", counts)
     assert main(words(root, weights)) == 0
     assert sum(counted) == 10 - 4
     assert main(words(root, weights)) == 0
@@ -119,7 +119,7 @@ def test_other_photos_are_not_taken_for_the_same(
     root: Path, weights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """After a kill, and after the end: rows never belong to other photos than they say."""
-    net, listing = TimmBackbone(BACKBONE, weights), read_flickr8k(root)
+    net, listing = Backbone.pretrained(BACKBONE, weights), read_flickr8k(root)
     manifest, out = describe(net, weights, "pooled"), root.parent / "features"
     extract(listing, out, net, manifest, plan=Plan(2, 2, (0, 2), 1), progress=False)
     lines = (root / "Flickr_8k.trainImages.txt").read_text().splitlines(keepends=True)
@@ -138,7 +138,7 @@ def test_other_photos_are_not_taken_for_the_same(
 def test_two_parts_make_what_one_makes(root: Path, weights: Path) -> None:
     assert main(words(root, weights)) == 0
     whole = np.load(root.parent / "features" / "train_ims.npy")
-    net, listing = TimmBackbone(BACKBONE, weights), read_flickr8k(root)
+    net, listing = Backbone.pretrained(BACKBONE, weights), read_flickr8k(root)
     manifest, out = describe(net, weights, "pooled"), root.parent / "parts"
     done = [
         extract(listing, out, net, manifest, plan=Plan(2, 2, (k, 2), 1), progress=False)
@@ -232,17 +232,17 @@ def test_other_weights_are_noticed(root: Path, weights: Path, tmp_path: Path) ->
 
 def test_an_unknown_backbone() -> None:
     with pytest.raises(ValueError, match="timm has no backbone 'resnet5O'; near are"):
-        TimmBackbone("resnet5O")
+        Backbone.pretrained("resnet5O")
 
 
 @pytest.mark.parametrize("name", ["test_vit", "test_efficientnet", "test_convnext"])
-@pytest.mark.parametrize("kind", ["pooled", "grid"])
+@pytest.mark.parametrize("kind", ["pooled", "regions"])
 def test_any_kind_of_network(name: str, kind: Kind, tmp_path: Path) -> None:
     save_file(timm.create_model(name).state_dict(), tmp_path / "net.safetensors")
-    net = TimmBackbone(name, tmp_path / "net.safetensors")
-    picture = net.picture(open_picture(photo(tmp_path / "a.jpg")))[None]
+    net = Backbone.pretrained(name, tmp_path / "net.safetensors")
+    picture = net.transform(open_picture(photo(tmp_path / "a.jpg")))[None]
     shape = (1, net.width) if kind == "pooled" else (1, 36, net.width)
-    assert getattr(net, kind)(picture).shape == shape
+    assert encode(net, kind, picture).shape == shape
 
 
 def test_your_own_photos_train_in_one_command(

@@ -9,13 +9,13 @@ import pytest
 import torch
 from data.files import flickr8k, photo
 from PIL import Image
+from toy import toy_encoder
 
 from gaussmatch.data import featuriser, load_data
 from gaussmatch.data.batches import Batches, image_batches
 from gaussmatch.data.pairs import RandomViews
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.data.pixels import PhotoPixels
-from gaussmatch.data.vocabulary import Vocabulary
 from gaussmatch.recipe import DataRecipe, Recipe
 
 pytest.importorskip("timm", reason="pixels of photos need the extra 'vision'")
@@ -30,8 +30,8 @@ def recipe(tmp_path: Path) -> DataRecipe:
 
 def epoch(recipe: DataRecipe, number: int, seed: int = 3, workers: int = 0) -> torch.Tensor:
     pairs = load_data(recipe).train
-    words = Vocabulary.build(pairs.captions, 1)
-    return torch.cat([b.images for b in Batches(pairs, words, 4, seed, workers).epoch(number)])
+    texts = toy_encoder(pairs.captions)
+    return torch.cat([b.images for b in Batches(pairs, texts, 4, seed, workers).epoch(number)])
 
 
 def test_views_depend_on_seed_epoch_and_pair_alone(recipe: DataRecipe) -> None:
@@ -47,8 +47,8 @@ def test_views_depend_on_seed_epoch_and_pair_alone(recipe: DataRecipe) -> None:
 
 def test_two_captions_of_an_image_see_two_views(recipe: DataRecipe) -> None:
     pairs = load_data(recipe).train
-    words = Vocabulary.build(pairs.captions, 1)
-    (batch,) = Batches(pairs, words, 12, 0).epoch(1)
+    texts = toy_encoder(pairs.captions)
+    (batch,) = Batches(pairs, texts, 12, 0).epoch(1)
     one, two = (batch.image_ids == 0).nonzero().flatten()
     assert not torch.equal(batch.images[one], batch.images[two])
 
@@ -100,8 +100,8 @@ def test_reading_with_threads_changes_nothing(recipe: DataRecipe) -> None:
 
 def test_steps_shorten_an_epoch(recipe: DataRecipe) -> None:
     pairs = load_data(recipe).train
-    words = Vocabulary.build(pairs.captions, 1)
-    whole, short = Batches(pairs, words, 4, 0), Batches(pairs, words, 4, 0, steps=2)
+    texts = toy_encoder(pairs.captions)
+    whole, short = Batches(pairs, texts, 4, 0), Batches(pairs, texts, 4, 0, steps=2)
     assert (len(whole), len(short)) == (3, 2)
     got = list(short.epoch(1))
     assert len(got) == 2

@@ -10,9 +10,8 @@ from encoders.contract import EncoderContract
 from torch import nn
 
 from gaussmatch.encoders import Probabilistic, Projection
-from gaussmatch.encoders.backbone import Backbone, NormMode
+from gaussmatch.encoders.backbone import Backbone, NormMode, statistics
 from gaussmatch.encoders.scenenet import SceneNet
-from gaussmatch.encoders.timm_backbone import statistics
 from gaussmatch.encoders.torchvision_compat import make_importable
 
 make_importable()
@@ -145,6 +144,14 @@ def test_the_grid_is_what_is_pooled() -> None:
         torch.testing.assert_close(grid.mean(1), pooled)
 
 
-def test_a_network_without_a_map_is_told() -> None:
-    with pytest.raises(ValueError, match="test_vit gives no map of local features"):
-        Backbone("test_vit").eval().forward_grid(pictures(1, 160))
+def test_the_grid_of_a_transformer_is_its_patches() -> None:
+    backbone = Backbone("test_vit").eval()
+    side = 160 // backbone.net.patch_embed.patch_size[0]
+    assert backbone.forward_grid(pictures(1, 160)).shape == (1, side**2, backbone.width)
+
+
+def test_a_network_without_a_map_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone = Backbone("test_resnet").eval()
+    monkeypatch.setattr(backbone.net, "forward_features", lambda x: x.flatten(1))
+    with pytest.raises(ValueError, match="test_resnet gives no map of regions"):
+        backbone.forward_grid(pictures(1))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from encoders.contract import EncoderContract
 from torch import Tensor, nn
+from toy import toy_words
 
 from gaussmatch.encoders import Probabilistic, Projection, Shape, Tokens, WordGRU, pad
 from gaussmatch.encoders.scenenet import SceneNet
@@ -71,12 +72,12 @@ class TextContract(EncoderContract):
 
 class TestWordGRU(TextContract):
     def make(self) -> nn.Module:
-        return WordGRU(10, self.dim, word_dim=5)
+        return WordGRU(toy_words(10), self.dim, word_dim=5)
 
 
 class TestProbabilisticText(TextContract):
     def make(self) -> nn.Module:
-        return Probabilistic(WordGRU(10, self.dim, word_dim=5), "embed")
+        return Probabilistic(WordGRU(toy_words(10), self.dim, word_dim=5), "embed")
 
 
 class TestProbabilisticImage(TestProjection):

@@ -12,6 +12,7 @@ from encoders.test_encoders import TextContract
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from toy import toy_words
 
 from gaussmatch.encoders import PCMEImage, PCMEText, PVSEImage, PVSEText, pad
 from gaussmatch.encoders.bigru import BiGRU, padding_of
@@ -91,7 +92,7 @@ class TestPVSEText(TextContract):
     embeddings = 3
 
     def make(self) -> nn.Module:
-        return PVSEText(10, self.dim, word_dim=5, embeddings=3, dropout=0.1)
+        return PVSEText(toy_words(10), self.dim, word_dim=5, embeddings=3, dropout=0.1)
 
 
 class TestPVSETextLastToken(TextContract):
@@ -99,19 +100,19 @@ class TestPVSETextLastToken(TextContract):
     embeddings = 2
 
     def make(self) -> nn.Module:
-        return PVSEText(10, self.dim, word_dim=5, embeddings=2, state="last-token")
+        return PVSEText(toy_words(10), self.dim, word_dim=5, embeddings=2, state="last-token")
 
 
 class TestPCMEText(TextContract):
     def make(self) -> nn.Module:
-        return PCMEText(10, self.dim, word_dim=5)
+        return PCMEText(toy_words(10), self.dim, word_dim=5)
 
 
 class TestPCMETextLastToken(TextContract):
     idle = READS_ONE_WORD
 
     def make(self) -> nn.Module:
-        return PCMEText(10, self.dim, word_dim=5, state="last-token")
+        return PCMEText(toy_words(10), self.dim, word_dim=5, state="last-token")
 
 
 # ---- by hand, in float64 ----
@@ -194,7 +195,7 @@ def test_the_spread_of_an_image_is_its_formula():
 
 def test_the_spread_of_a_caption_has_attention_and_a_gru_of_its_own():
     torch.manual_seed(0)
-    encoder, tokens = PCMEText(9, 6, word_dim=4), pad([[5, 6, 7], [8]])
+    encoder, tokens = PCMEText(toy_words(9), 6, word_dim=4), pad([[5, 6, 7], [8]])
     words, spread = encoder.words(tokens.ids), encoder.spread
     attended = spread.attention(words, padding_of(tokens.lengths, 3)).squeeze(1)
     expected = 2 * (spread.attended(attended) + spread.embed(words, tokens.lengths))
@@ -205,7 +206,7 @@ def test_the_spread_of_a_caption_has_attention_and_a_gru_of_its_own():
 def test_the_spread_starts_where_asked():
     torch.manual_seed(0)
     image = PCMEImage(10, 6, start=-3.0)(torch.randn(50, 5, 10))
-    text = PCMEText(9, 6, word_dim=4, start=-3.0)(pad([[5, 6, 7], [8]]))
+    text = PCMEText(toy_words(9), 6, word_dim=4, start=-3.0)(pad([[5, 6, 7], [8]]))
     for g in (image, text):
         assert abs(float(g.log_var.detach().mean()) + 6) < 1
 

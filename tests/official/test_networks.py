@@ -114,7 +114,7 @@ def test_pvse(tmp_path: Path, net: nn.Module, heads: int, legacy: bool, prefix: 
 def test_pcme(tmp_path: Path, net: nn.Module) -> None:
     content = pcme(net)
     model, state = the_run(tmp_path, content, words=False), content["model"]
-    assert model.vocabulary.words == WORDS
+    assert model.matcher.text_encoder.tokenizer.words == WORDS
     own = "img_enc.uncertain_net"
     images = model.encode_images(PICTURES)
     for k, x in enumerate(grid(net, PICTURES)):

@@ -36,8 +36,8 @@ def test_the_same_embeddings(tmp_path: Path, how: str) -> None:
     path = save(tmp_path / "model_best.pth.tar", content, how)
     recipe = import_checkpoint(path, tmp_path / "run", vocabulary(tmp_path / "v.pkl"))
     model, (image, text) = gm.load(tmp_path / "run"), content["model"]
-    assert model.vocabulary.words == WORDS
-    assert model.vocabulary.rows(CAPTIONS) == NUMBERS
+    assert model.matcher.text_encoder.tokenizer.words == WORDS
+    assert model.matcher.text_encoder.tokenizer.rows(CAPTIONS) == NUMBERS
     torch.testing.assert_close(model.encode_texts(CAPTIONS).mean, read_by_a_gru(text, NUMBERS))
     features = torch.rand(5, 10)
     wanted = normalize(features @ image["fc.weight"].T + image["fc.bias"], dim=-1)

@@ -14,7 +14,7 @@ import pytest
 from service.served import jpeg, make_index
 from starlette.testclient import TestClient
 
-from gaussmatch.data.vocabulary import Reading
+from gaussmatch.encoders import Reading
 from gaussmatch.index import Index, Record, Where
 from gaussmatch.service import Settings, create_app
 from gaussmatch.service.encoding import Question

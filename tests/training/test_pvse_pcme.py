@@ -12,7 +12,7 @@ from training.test_vsrn import region_data
 import gaussmatch as gm
 from gaussmatch.cli import main
 from gaussmatch.data.batches import Batch, Batches
-from gaussmatch.data.vocabulary import Vocabulary
+from gaussmatch.encoders.vocabulary import Vocabulary
 from gaussmatch.evaluation.evaluate import measure_run
 from gaussmatch.files import read_json
 from gaussmatch.losses import SoftContrastive, TripletLoss, bottleneck, diversity, mean_discrepancy
@@ -71,9 +71,8 @@ def run(recipe: Recipe, out: Path, *, resume: bool = False) -> gm.Model:
 def first_batch(recipe: Recipe) -> tuple[Matcher, Batch]:
     torch.manual_seed(0)
     pairs = region_data().train
-    vocabulary = Vocabulary.build(pairs.captions, 1)
-    batch = next(iter(Batches(pairs, vocabulary, 16, 0).epoch(1)))
-    return build(recipe.model, len(vocabulary)), batch
+    matcher = build(recipe.model, Vocabulary.build(pairs.captions, 1))
+    return matcher, next(iter(Batches(pairs, matcher.text_encoder, 16, 0).epoch(1)))
 
 
 @RECIPES
@@ -134,7 +133,7 @@ def test_the_terms_of_pvse() -> None:
     for side in ("image", "text"):
         part = matcher.part(f"{side}.pie.residual")
         part.register_forward_hook(lambda m, i, out, side=side: seen.update({side: out}))
-    images, captions = matcher(batch.images, batch.tokens)
+    images, captions = matcher(batch.images, batch.texts)
     apart = diversity(seen["image"]) + diversity(seen["text"])
     torch.testing.assert_close(terms["diversity"], 0.1 * apart)
     gap = mean_discrepancy(images.mean, captions.mean)
@@ -147,7 +146,7 @@ def test_the_terms_of_pcme(name: str) -> None:
     loss = LossRecipe(kind="soft-contrastive", **{name: 1e-5})
     terms = Objective.of_epoch(loss, 1)(matcher, batch)
     assert list(terms) == ["soft_contrastive", name]
-    kl = sum(bottleneck(g, as_published=name != "vib") for g in matcher(batch.images, batch.tokens))
+    kl = sum(bottleneck(g, as_published=name != "vib") for g in matcher(batch.images, batch.texts))
     torch.testing.assert_close(terms[name], 1e-5 * kl)
 
 

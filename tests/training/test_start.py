@@ -16,8 +16,7 @@ from toy import Rows, toy_data
 import gaussmatch as gm
 from gaussmatch.cli import main
 from gaussmatch.data.pairs import DataSet, Pairs
-from gaussmatch.encoders.backbone import Backbone
-from gaussmatch.encoders.timm_backbone import create
+from gaussmatch.encoders.backbone import Backbone, create
 from gaussmatch.encoders.torchvision_compat import make_importable
 from gaussmatch.files import read_json
 from gaussmatch.recipe import DataRecipe, LossRecipe, ModelRecipe, Recipe, TrainingRecipe

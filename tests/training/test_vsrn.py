@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from toy import Rows, toy_data
+from toy import Rows, toy_data, toy_encoder, toy_words
 
 import gaussmatch as gm
 from gaussmatch.data.batches import Batch, Batches
 from gaussmatch.data.pairs import DataSet, Pairs
-from gaussmatch.data.vocabulary import Vocabulary
+from gaussmatch.encoders import Tokenizer
 from gaussmatch.matcher import build
 from gaussmatch.recipe import (
     DataRecipe,
@@ -65,10 +65,10 @@ def run(out: Path, recipe: Recipe = RECIPE, *, resume: bool = False) -> gm.Model
     return train(recipe, out, resume=resume, data=region_data(), progress_bar=False)
 
 
-def first_batch() -> tuple[Batch, int]:
+def first_batch() -> tuple[Batch, Tokenizer]:
     pairs = region_data().train
-    vocabulary = Vocabulary.build(pairs.captions, 1)
-    return next(Batches(pairs, vocabulary, 24, 0).epoch(1)), len(vocabulary)
+    encoder = toy_encoder(pairs.captions)
+    return next(Batches(pairs, encoder, 24, 0).epoch(1)), encoder.tokenizer
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "kl"])
@@ -159,7 +159,7 @@ def test_a_run_keeps_its_generator(tmp_path: Path) -> None:
 
 def test_a_model_without_generator_has_no_head() -> None:
     without = replace(MODEL, vsrn=VSRNRecipe(generator=GeneratorRecipe(used=False)))
-    assert not build(without, 20).heads
+    assert not build(without, toy_words(20)).heads
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from gaussmatch.data.boxes import Boxes
 from gaussmatch.data.extract import Plan, extract
 from gaussmatch.data.features import Kind, describe
 from gaussmatch.data.shards import UNREADABLE
-from gaussmatch.encoders.timm_backbone import TimmBackbone
+from gaussmatch.encoders.backbone import Backbone
 from gaussmatch.recipe import DataRecipe
 from gaussmatch.training.setup import choose_device
 
@@ -61,7 +61,7 @@ def run(argv: Sequence[str]) -> None:
     device = choose_device(options.device)
     batch = options.batch or (2 if device.type == "cpu" else 64)
     plan = Plan(options.shard, batch, options.part, options.workers, options.skip_unreadable)
-    net = TimmBackbone(options.backbone, options.weights).to(device)
+    net = Backbone.pretrained(options.backbone, options.weights).to(device)
     manifest = describe(net, options.weights, kind)
     done = extract(listing, options.out, net, manifest, plan=plan, boxes=boxes)
     if (options.out / UNREADABLE).is_file():

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,27 +15,30 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from gaussmatch.data.pairs import Pairs, RandomViews
-from gaussmatch.data.vocabulary import Vocabulary
-from gaussmatch.encoders.text import Tokens, pad
+from gaussmatch.encoders import TextEncoder
 
 BUCKET_BATCHES = 20
 """With bucketing, captions are sorted by length among this many batches."""
 
 
 class Batch(NamedTuple):
-    """n pairs: image k belongs to caption k; ``image_ids`` tell which images are the same."""
+    """n pairs: image k belongs to caption k; equal ``image_ids`` are the same image.
+
+    ``texts`` is what the text encoder collates: ``Tokens`` for one with a tokenizer.
+    """
 
     images: Float[Tensor, "n ..."]
-    tokens: Tokens
+    texts: Any
     image_ids: Int[Tensor, "n"]
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(self.images.to(device), self.tokens.to(device), self.image_ids.to(device))
+        return Batch(self.images.to(device), self.texts.to(device), self.image_ids.to(device))
 
 
 class Batches:
     """The training pairs of one split, shuffled anew each epoch.
 
+    The captions are prepared by the text encoder once, and collated by it batch by batch.
     The order of epoch e is drawn from (seed, e), so a resumed run sees the same batches as an
     uninterrupted one; the random view of an image (``RandomViews``) is drawn from (seed, e, pair).
     A last batch of a single pair has no negative and is left out. With ``steps`` an epoch ends
@@ -48,7 +51,7 @@ class Batches:
     def __init__(
         self,
         pairs: Pairs,
-        vocabulary: Vocabulary,
+        encoder: TextEncoder,
         batch_size: int,
         seed: int,
         workers: int = 0,
@@ -56,8 +59,7 @@ class Batches:
         steps: int | None = None,
     ) -> None:
         self.pairs, self.batch_size, self.seed, self.workers = pairs, batch_size, seed, workers
-        self._rows = vocabulary.rows(pairs.captions)
-        self._lengths = [len(row) for row in self._rows]
+        self._rows, self._collate_texts = encoder.prepare(pairs.captions), encoder.collate
         self._bucket, self._steps = bucket, steps
         if len(self.pairs.captions) < 2:
             raise ValueError(f"{pairs.name}: training needs at least two pairs")
@@ -79,7 +81,7 @@ class Batches:
             DataLoader(
                 _PairDataset(self.pairs, self._rows, self.seed, epoch),
                 batch_sampler=[c for c in chunks if len(c) > 1][: len(self)],
-                collate_fn=_collate,
+                collate_fn=self._collate,
                 num_workers=self.workers,
                 pin_memory=torch.cuda.is_available(),
             )
@@ -89,7 +91,12 @@ class Batches:
         """Sorted within windows of many batches, so that batches differ from epoch to epoch."""
         window = BUCKET_BATCHES * self.batch_size
         parts = (order[i : i + window] for i in range(0, len(order), window))
-        return [i for part in parts for i in sorted(part, key=self._lengths.__getitem__)]
+        return [i for part in parts for i in sorted(part, key=lambda i: len(self._rows[i]))]
+
+    def _collate(self, items: Sequence[tuple[np.ndarray, Any, int]]) -> Batch:
+        images, rows, ids = zip(*items, strict=True)
+        texts = self._collate_texts(rows)
+        return Batch(torch.from_numpy(np.stack(images)), texts, torch.tensor(ids))
 
 
 class Waiting(Iterator[Batch]):
@@ -99,22 +106,22 @@ class Waiting(Iterator[Batch]):
         self._batches, self.seconds = iter(batches), 0.0
 
     def __next__(self) -> Batch:
-        asked = time.perf_counter()
+        started = time.perf_counter()
         try:
             return next(self._batches)
         finally:
-            self.seconds += time.perf_counter() - asked
+            self.seconds += time.perf_counter() - started
 
 
-class _PairDataset(Dataset[tuple[np.ndarray, list[int], int]]):
-    def __init__(self, pairs: Pairs, rows: list[list[int]], seed: int, epoch: int) -> None:
+class _PairDataset(Dataset[tuple[np.ndarray, Any, int]]):
+    def __init__(self, pairs: Pairs, rows: Sequence[Any], seed: int, epoch: int) -> None:
         self._pairs, self._rows, self._seed, self._epoch = pairs, rows, seed, epoch
         self._image_of: list[int] = pairs.image_of.tolist()
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, list[int], int]:
+    def __getitem__(self, index: int) -> tuple[np.ndarray, Any, int]:
         image, images = self._image_of[index], self._pairs.images
         if isinstance(images, RandomViews):
             chance = np.random.SeedSequence([abs(self._seed), self._epoch, index])
@@ -122,11 +129,6 @@ class _PairDataset(Dataset[tuple[np.ndarray, list[int], int]]):
         else:
             shown = read_image(self._pairs, image)
         return shown, self._rows[index], image
-
-
-def _collate(items: Sequence[tuple[np.ndarray, list[int], int]]) -> Batch:
-    images, rows, ids = zip(*items, strict=True)
-    return Batch(torch.from_numpy(np.stack(images)), pad(list(rows)), torch.tensor(ids))
 
 
 def read_image(pairs: Pairs, index: int) -> np.ndarray:
@@ -141,10 +143,14 @@ def read_image(pairs: Pairs, index: int) -> np.ndarray:
     return image
 
 
+def read_images(pairs: Pairs, numbers: Iterable[int], read: Any = map) -> Float[Tensor, "n ..."]:
+    """Some images of a split as one batch; ``read`` may be the ``map`` of a pool of threads."""
+    return torch.from_numpy(np.stack(list(read(partial(read_image, pairs), numbers))))
+
+
 def image_batches(pairs: Pairs, batch_size: int, workers: int = 0) -> Iterator[Tensor]:
     """All images of a split in order, for encoding; ``workers`` threads read those of a batch."""
     with ThreadPoolExecutor(max(1, workers)) as pool:
         for start in range(0, len(pairs.images), batch_size):
-            ids = range(start, min(start + batch_size, len(pairs.images)))
-            read = pool.map if workers else map
-            yield torch.from_numpy(np.stack(list(read(partial(read_image, pairs), ids))))
+            numbers = range(start, min(start + batch_size, len(pairs.images)))
+            yield read_images(pairs, numbers, pool.map if workers else map)

@@ -23,7 +23,7 @@ from gaussmatch.data.features import MANIFEST, Manifest, encode
 from gaussmatch.data.listing import Listing, Photo
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.data.shards import check_same, is_of, join, shard_files
-from gaussmatch.encoders.timm_backbone import TimmBackbone
+from gaussmatch.encoders.backbone import Backbone
 from gaussmatch.files import atomic
 
 
@@ -56,7 +56,7 @@ class Plan:
 def extract(
     listing: Listing,
     out: Path,
-    net: TimmBackbone,
+    net: Backbone,
     manifest: Manifest,
     *,
     plan: Plan | None = None,
@@ -108,7 +108,7 @@ def _shards(
     name: str,
     photos: Sequence[Photo],
     out: Path,
-    net: TimmBackbone,
+    net: Backbone,
     manifest: Manifest,
     plan: Plan,
     boxes: Boxes | None,
@@ -142,9 +142,7 @@ def _shards(
                 )
 
 
-def _picture(
-    photo: Photo, net: TimmBackbone, boxes: Boxes | None, plan: Plan
-) -> torch.Tensor | None:
+def _picture(photo: Photo, net: Backbone, boxes: Boxes | None, plan: Plan) -> torch.Tensor | None:
     """The photo as the network takes it; ``None`` if it is broken and may be left out."""
     try:
         picture = open_picture(photo.path)
@@ -154,13 +152,13 @@ def _picture(
         raise ValueError(
             f"{error}; repair or remove it, or leave such photos out with --skip-unreadable"
         ) from error
-    return net.picture(picture) if boxes is None else net.whole_picture(picture)
+    return net.transform(picture, crop=boxes is None)
 
 
 def _features(
     photos: Sequence[Photo],
     pictures: torch.Tensor,
-    net: TimmBackbone,
+    net: Backbone,
     manifest: Manifest,
     boxes: Boxes | None,
 ) -> np.ndarray:
@@ -168,8 +166,9 @@ def _features(
     if boxes is None:
         features = encode(net, manifest.kind, pictures)
     else:
-        told = torch.stack([boxes.of(photo) for photo in photos]).to(net.device)
-        features = net.boxes(pictures.to(net.device), told).cpu().numpy()
+        at = torch.stack([boxes.of(photo) for photo in photos]).to(net.device)
+        with torch.inference_mode():
+            features = net.boxes(pictures.to(net.device), at).cpu().numpy()
     with np.errstate(over="ignore"):
         half = features.astype(np.float16)
     for photo, row in zip(photos, half, strict=True):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from gaussmatch.encoders.timm_backbone import TimmBackbone
+from gaussmatch.encoders.backbone import Backbone
 from gaussmatch.files import read_json, write_json
 
 MANIFEST = "manifest.json"
@@ -55,9 +55,9 @@ class Manifest:
         return Manifest(**fields)
 
 
-def describe(net: TimmBackbone, weights: str | Path | None, kind: Kind) -> Manifest:
-    told = None if weights is None else str(Path(weights).resolve())
-    return Manifest(net.name, told, net.sha256(), kind, net.width)
+def describe(net: Backbone, weights: str | Path | None, kind: Kind) -> Manifest:
+    file = None if weights is None else str(Path(weights).resolve())
+    return Manifest(net.name, file, net.sha256(), kind, net.width)
 
 
 def featuriser_of(folder: Path) -> Featurise:
@@ -69,7 +69,7 @@ def featuriser_of(folder: Path) -> Featurise:
             "with 'gaussmatch extract'"
         )
     manifest = Manifest.load(folder)
-    net = TimmBackbone(manifest.backbone, manifest.weights)
+    net = Backbone.pretrained(manifest.backbone, manifest.weights)
     if net.sha256() != manifest.sha256:
         raise ValueError(
             f"{folder / MANIFEST}: the features were made with other weights of "
@@ -78,7 +78,7 @@ def featuriser_of(folder: Path) -> Featurise:
     return featuriser_with(net, manifest.kind)
 
 
-def featuriser_with(net: TimmBackbone, kind: Kind) -> Featurise:
+def featuriser_with(net: Backbone, kind: Kind) -> Featurise:
     if kind == "boxes":
         raise ValueError(
             "the features were made from a detector's boxes, which a new photo does not have; "
@@ -86,17 +86,17 @@ def featuriser_with(net: TimmBackbone, kind: Kind) -> Featurise:
         )
 
     def featurise(images: Sequence[Image.Image], batch: int = 2) -> np.ndarray:
-        parts = [
-            encode(net, kind, torch.stack([net.picture(image) for image in images[i : i + batch]]))
-            for i in range(0, len(images), batch)
-        ]
-        return np.concatenate(parts)
+        chunks = (images[i : i + batch] for i in range(0, len(images), batch))
+        return np.concatenate(
+            [encode(net, kind, torch.stack([*map(net.transform, chunk)])) for chunk in chunks]
+        )
 
     return featurise
 
 
-def encode(net: TimmBackbone, kind: Kind, pictures: torch.Tensor) -> np.ndarray:
+@torch.inference_mode()
+def encode(net: Backbone, kind: Kind, pictures: torch.Tensor) -> np.ndarray:
     """Pictures as the network takes them → float32 features."""
     given = pictures.to(net.device)
-    out = net.pooled(given) if kind == "pooled" else net.grid(given)
+    out = net(given) if kind == "pooled" else net.regions(given)
     return np.asarray(out.float().cpu().numpy())

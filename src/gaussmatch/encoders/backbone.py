@@ -1,22 +1,38 @@
-"""Networks that are trained end to end ("ft"): pictures in, one feature vector each out."""
+"""Image networks by name, timm's and our own: pictures → one vector each, or one for each region.
+
+The same class extracts features, frozen, and is trained end to end ("ft").
+"""
 
 from __future__ import annotations
 
+import hashlib
+import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
+from PIL import Image
 from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d, grid_sample
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gaussmatch.encoders.scenenet import SceneNet
-from gaussmatch.encoders.timm_backbone import create, statistics
+from gaussmatch.encoders.torchvision_compat import make_importable
 
 NormMode = Literal["frozen", "train"]
 
+GRID = 6
+"""Regions are the cells of a GRID × GRID raster, row by row from the top left."""
+_POINTS = 7  # samples along each side of a box
+
 
 class Backbone(nn.Module):
-    """A network by name, with random weights: pictures with values in [0, 1] → features.
+    """A network by name: pictures with values in [0, 1] → features.
+
+    With random weights and without a classifier, to be trained; ``Backbone.pretrained`` gives it
+    frozen, as it was published.
 
     Args:
         name: ``scenenet``, or any name that timm knows, such as ``resnet152``.
@@ -34,16 +50,23 @@ class Backbone(nn.Module):
     _mean: Tensor
     _std: Tensor
 
-    def __init__(self, name: str, norm: NormMode = "frozen", checkpointing: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        norm: NormMode = "frozen",
+        checkpointing: bool = False,
+        net: Any = None,
+    ) -> None:
         super().__init__()
         self.name, self.norm = name, norm
+        self._transforms: dict[bool, Any] = {}
         mean: tuple[float, ...] = (0.0, 0.0, 0.0)
         std: tuple[float, ...] = (1.0, 1.0, 1.0)
         if name == "scenenet":
-            net: Any = SceneNet()
+            net = SceneNet() if net is None else net
             self.width = SceneNet.features
         else:
-            net = create(name, classes=0)
+            net = create(name, classes=0) if net is None else net
             self.width = int(getattr(net, "head_hidden_size", None) or net.num_features)
             mean, std = statistics(name)
         if checkpointing:
@@ -52,6 +75,28 @@ class Backbone(nn.Module):
         for buffer, values in (("_mean", mean), ("_std", std)):
             shaped = torch.tensor(values).view(3, 1, 1)
             self.register_buffer(buffer, shaped, persistent=False)
+
+    @staticmethod
+    def pretrained(name: str, weights: str | Path | None = None) -> Backbone:
+        """A network of timm with its weights, frozen.
+
+        Args:
+            weights: a local ``.safetensors`` or ``.pth`` file; ``None`` downloads timm's own.
+        """
+        return Backbone(name, net=pretrained(name, weights)).eval().requires_grad_(False)
+
+    @property
+    def device(self) -> torch.device:
+        return self._mean.device
+
+    def transform(self, picture: Image.Image, crop: bool = True) -> Float[Tensor, "3 h w"]:
+        """A picture as the network takes it: resized, center crop, values in [0, 1]. Without the
+        crop it is squeezed instead, so that boxes keep their place."""
+        if crop not in self._transforms:
+            changes: dict[str, Any] = {} if crop else {"crop_pct": 1.0, "crop_mode": "squash"}
+            self._transforms[crop] = _transform(self.net, **changes)
+        out: Tensor = self._transforms[crop](picture.convert("RGB"))
+        return out
 
     def forward(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n f"]:
         given = self._normalised(pictures)
@@ -62,13 +107,58 @@ class Backbone(nn.Module):
 
     def forward_grid(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n r f"]:
         """The cells of the last feature map, row by row from the top left."""
-        given = self._normalised(pictures)
         if isinstance(self.net, SceneNet):
-            return self.net.forward_grid(given)
-        grid: Tensor = self.net.forward_features(given)
-        if grid.ndim != 4 or grid.shape[1] != self.width:
-            raise ValueError(f"{self.name} gives no map of local features; take a ResNet")
-        return grid.flatten(2).transpose(1, 2)
+            return self.net.forward_grid(self._normalised(pictures))
+        return self.map(pictures).flatten(2).transpose(1, 2)
+
+    def regions(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 36 f"]:
+        """The 36 cells of a 6 × 6 raster over the last feature map."""
+        return adaptive_avg_pool2d(self.map(pictures), GRID).flatten(2).transpose(1, 2)
+
+    def boxes(
+        self, pictures: Float[Tensor, "n 3 h w"], boxes: Float[Tensor, "n r 4"]
+    ) -> Float[Tensor, "n r f"]:
+        """The mean over each box (left, top, right, bottom as shares of the side) of the map."""
+        n, r = boxes.shape[:2]
+        steps = (torch.arange(_POINTS, device=boxes.device) + 0.5) / _POINTS
+        low, size = boxes[..., :2], boxes[..., 2:] - boxes[..., :2]
+        x = low[..., 0, None] + size[..., 0, None] * steps  # n r p
+        y = low[..., 1, None] + size[..., 1, None] * steps
+        at = torch.stack(
+            [
+                x[:, :, None].expand(n, r, _POINTS, _POINTS),
+                y[..., None].expand(n, r, _POINTS, _POINTS),
+            ],
+            -1,
+        ).flatten(2, 3)
+        sampled = grid_sample(
+            self.map(pictures), 2 * at - 1, align_corners=False, padding_mode="border"
+        )
+        return sampled.mean(-1).transpose(1, 2)
+
+    def map(self, pictures: Tensor) -> Float[Tensor, "n f h w"]:
+        """The last feature map, whatever layout the network has."""
+        out: Tensor = self.net.forward_features(self._normalised(pictures))
+        width = int(self.net.num_features)
+        if out.ndim == 3:  # tokens of a transformer
+            out = out[:, getattr(self.net, "num_prefix_tokens", 0) :]
+            side = math.isqrt(out.shape[1])
+            if side * side != out.shape[1]:
+                raise ValueError(f"{self.name} gives no square map of regions; use pooled features")
+            return out.transpose(1, 2).unflatten(2, (side, side))
+        if out.ndim == 4 and out.shape[-1] == width != out.shape[1]:
+            return out.permute(0, 3, 1, 2)
+        if out.ndim != 4:
+            raise ValueError(f"{self.name} gives no map of regions; use pooled features")
+        return out
+
+    def sha256(self) -> str:
+        """Of all weights: two networks with the same hash give the same features."""
+        digest = hashlib.sha256(self.name.encode())
+        for key, value in sorted(self.net.state_dict().items()):
+            digest.update(key.encode())
+            digest.update(value.cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     def _normalised(self, pictures: Tensor) -> Tensor:
         given = (pictures - self._mean) / self._std
@@ -89,3 +179,76 @@ def _checkpoint(net: Any, name: str) -> None:
     if switch is None:
         raise ValueError(f"model.checkpointing: {name} has no blocks to compute again")
     switch(True)
+
+
+def known_backbones(like: str = "") -> Sequence[str]:
+    """Names of timm's networks, or of those that match a pattern such as ``"resnet*"``."""
+    return list(_timm().list_models(like or "*"))
+
+
+def _timm() -> Any:
+    make_importable()
+    try:
+        import timm
+    except ImportError as error:
+        raise ImportError(
+            f"features need timm ({error}); install it with: pip install 'gaussmatch[vision]'"
+        ) from error
+    return timm
+
+
+def create(name: str, classes: int | None = None) -> Any:
+    """A network of timm with random weights; with ``classes=0`` it has no classifier."""
+    return _known(name).create_model(name, **({} if classes is None else {"num_classes": classes}))
+
+
+def pretrained(name: str, weights: str | Path | None) -> Any:
+    """A network of timm with its weights: of a local file, or downloaded where none is given."""
+    timm = _known(name)
+    if weights is None:
+        try:
+            return timm.create_model(name, pretrained=True)
+        except Exception as error:  # the hub raises many kinds when offline
+            raise OSError(
+                f"the weights of {name} cannot be downloaded ({type(error).__name__}); give a "
+                "local file with --weights (in a recipe data.weights, or model.backbone_weights "
+                "for training end to end)"
+            ) from error
+    if not Path(weights).is_file():
+        raise FileNotFoundError(f"{weights}: no such file of weights")
+    net = create(name)
+    try:
+        timm.models.load_checkpoint(net, str(weights), weights_only=True)  # nothing is executed
+        return net
+    except Exception as error:  # safetensors, pickle and torch raise many kinds
+        first = str(error).splitlines()[0] if str(error) else ""
+        raise ValueError(
+            f"{weights}: not the weights of {name} ({type(error).__name__}: {first})"
+        ) from error
+
+
+def statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of the pixels, by channel, that a network was trained with."""
+    config = _known(name).get_pretrained_cfg(name)
+    if config is None:  # a network that timm has no weights of
+        return (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    return tuple(config.mean), tuple(config.std)
+
+
+def _known(name: str) -> Any:
+    """timm, if it has a network of this name."""
+    timm = _timm()
+    if not timm.is_model(name):
+        near = timm.list_models(f"*{name[:6]}*")[:5]
+        hint = f"; near are {', '.join(near)}" if near else ""
+        raise ValueError(f"timm has no backbone {name!r}{hint}")
+    return timm
+
+
+def _transform(net: Any, **changes: Any) -> Any:
+    """The transform that a network of timm was trained with, but for the normalisation."""
+    from timm.data import create_transform, resolve_model_data_config
+
+    plain = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+    config = {**resolve_model_data_config(net), **plain, **changes}
+    return create_transform(**config, is_training=False)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from gaussmatch.encoders.base import Tokenizer, Tokens
 from gaussmatch.encoders.bigru import BiGRU, State, padding_of
 from gaussmatch.encoders.image import Linear
 from gaussmatch.encoders.pie import Attention
 from gaussmatch.encoders.pvse import PVSEImage, PVSEText
-from gaussmatch.encoders.text import Tokens
 from gaussmatch.gaussian import Gaussian
 
 
@@ -83,21 +83,21 @@ class PCMEText(PVSEText):
     """The caption side of ``PCMEImage``.
 
     Args:
-        vocabulary, dim, word_dim, normalise: as of ``PVSEText``.
+        tokenizer, dim, word_dim, normalise: as of ``PVSEText``.
         state: what of both GRUs is taken; see ``BiGRU``.
         start: as of ``PCMEImage``.
     """
 
     def __init__(
         self,
-        vocabulary: int,
+        tokenizer: Tokenizer,
         dim: int,
         word_dim: int = 300,
         state: State = "final",
         normalise: bool = True,
         start: float = 0.0,
     ) -> None:
-        super().__init__(vocabulary, dim, word_dim, state=state, normalise=normalise)
+        super().__init__(tokenizer, dim, word_dim, state=state, normalise=normalise)
         self.spread = TextSpread(word_dim, dim, state, start)
 
     def forward(self, tokens: Tokens) -> Gaussian:  # type: ignore[override]

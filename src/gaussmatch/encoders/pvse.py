@@ -6,10 +6,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from gaussmatch.encoders.base import TextEncoder, Tokenizer, Tokens
 from gaussmatch.encoders.bigru import BiGRU, State, padding_of
 from gaussmatch.encoders.image import Linear
 from gaussmatch.encoders.pie import PIE
-from gaussmatch.encoders.text import Tokens
 
 
 class PVSEImage(nn.Module):
@@ -64,11 +64,11 @@ class PVSEImage(nn.Module):
         return normalize(points, dim=-1) if self.normalise else points
 
 
-class PVSEText(nn.Module):
+class PVSEText(TextEncoder):
     """Word vectors → their bi-directional GRU, PIE over themselves → L2-norm: (n, K, D).
 
     Args:
-        vocabulary: how many words.
+        tokenizer: the words.
         dim: D, even: half for each direction.
         word_dim: width of the word vectors.
         embeddings: K; 1 gives plain points (n, D).
@@ -79,7 +79,7 @@ class PVSEText(nn.Module):
 
     def __init__(
         self,
-        vocabulary: int,
+        tokenizer: Tokenizer,
         dim: int,
         word_dim: int = 300,
         embeddings: int = 1,
@@ -88,8 +88,8 @@ class PVSEText(nn.Module):
         normalise: bool = True,
     ) -> None:
         super().__init__()
-        self.dim, self.normalise = dim, normalise
-        self.words = nn.Embedding(vocabulary, word_dim)
+        self.tokenizer, self.dim, self.normalise = tokenizer, dim, normalise
+        self.words = nn.Embedding(len(tokenizer), word_dim)
         nn.init.uniform_(self.words.weight, -0.1, 0.1)
         self.embed = BiGRU(word_dim, dim, state)
         self.dropout = nn.Dropout(dropout)

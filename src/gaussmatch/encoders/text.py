@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import numpy as np
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.nn.utils.rnn import pack_padded_sequence
 
-
-class Tokens(NamedTuple):
-    """A batch of captions: word numbers (n, T), padded on the right, and true lengths (n)."""
-
-    ids: Int[Tensor, "n t"]
-    lengths: Int[Tensor, "n"]
-
-    def to(self, *args: object, **kwargs: object) -> Tokens:
-        return Tokens(self.ids.to(*args, **kwargs), self.lengths.to(*args, **kwargs))  # type: ignore[call-overload]
+from gaussmatch.encoders.base import TextEncoder, Tokenizer, Tokens
 
 
 class LastState(nn.Module):
@@ -41,7 +29,7 @@ class LastState(nn.Module):
         return self.rnn(packed)[1][-1]
 
 
-class WordGRU(nn.Module):
+class WordGRU(TextEncoder):
     """Word embedding (U(−0.1, 0.1)) → GRU → state at the last real token → L2-norm.
 
     ``embed`` is the learnable embedding function g_emb of the paper: the part that
@@ -51,27 +39,14 @@ class WordGRU(nn.Module):
     part = "embed"
 
     def __init__(
-        self, vocabulary: int, dim: int, word_dim: int = 300, normalise: bool = True
+        self, tokenizer: Tokenizer, dim: int, word_dim: int = 300, normalise: bool = True
     ) -> None:
         super().__init__()
-        self.dim, self.normalise = dim, normalise
-        self.words = nn.Embedding(vocabulary, word_dim)
+        self.tokenizer, self.dim, self.normalise = tokenizer, dim, normalise
+        self.words = nn.Embedding(len(tokenizer), word_dim)
         nn.init.uniform_(self.words.weight, -0.1, 0.1)
         self.embed = LastState(word_dim, dim)
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "n d"]:
         state = self.embed(self.words(tokens.ids), tokens.lengths)
         return normalize(state, dim=-1) if self.normalise else state
-
-
-def pad(rows: list[list[int]], padding: int = 0) -> Tokens:
-    """Lists of word numbers as one padded batch.
-
-    >>> pad([[5, 6], [7]])
-    Tokens(ids=tensor([[5, 6],
-            [7, 0]]), lengths=tensor([2, 1]))
-    """
-    lengths = [len(row) for row in rows]
-    longest = max(lengths)
-    full = np.array([row + [padding] * (longest - len(row)) for row in rows], dtype=np.int64)
-    return Tokens(torch.from_numpy(full), torch.tensor(lengths))

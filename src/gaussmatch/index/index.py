@@ -69,7 +69,7 @@ class Index(Store):
 
     def search_text(self, texts: Sequence[str], k: int = 10, **options: Any) -> list[Hits]:
         """Captions as queries, see ``search``. A caption without any known word is refused."""
-        read = self.model.vocabulary.read([texts] if isinstance(texts, str) else texts)
+        read = self.model.read([texts] if isinstance(texts, str) else texts)
         found = self.search(self.model.encode_texts(read), k, kind="captions", **options)
         return [replace(hits, unknown=r.unknown) for hits, r in zip(found, read, strict=True)]
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
 from PIL import Image
 
 from gaussmatch.data import folder as tables
 from gaussmatch.data import load_data
+from gaussmatch.data.batches import read_images
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.gaussian import Gaussian
@@ -72,11 +72,10 @@ class SplitSource:
         return [f"{self._image(i)}#{self._here[c]}" for c, i in enumerate(self._image_of)]
 
     def encode(self, model: Model, gallery: Gallery, numbers: Sequence[int]) -> Encoded:
-        images, captions = self.pairs.images, self.pairs.captions
         if gallery == "images":
-            g = model.encode_images(np.stack([images[i] for i in numbers]))
+            g = model.encode_images(read_images(self.pairs, numbers))
             return g, [self._image_record(i) for i in numbers]
-        said = [captions[c] for c in numbers]
+        said = [self.pairs.captions[c] for c in numbers]
         records = []
         for c, text in zip(numbers, said, strict=True):
             image = self._image(self._image_of[c])

@@ -15,7 +15,7 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from gaussmatch.data.vocabulary import Vocabulary
+from gaussmatch.encoders.vocabulary import Vocabulary
 from gaussmatch.files import atomic
 from gaussmatch.official import pcme, pvse, vsepp, vsrn
 from gaussmatch.official.checkpoint import read_checkpoint
@@ -53,12 +53,12 @@ def import_checkpoint(
     if not SYSTEMS[system].recognises(content):
         raise ValueError(f"{where}: not a checkpoint of {system}; leave its name out to find it")
     found = SYSTEMS[system].translate(content, where)
-    words = _words(found, vocabulary, where)
+    words = Vocabulary.of(_words(found, vocabulary, where))
     recipe = _overridden(found.recipe, overrides)
-    weights = found.weights.fitted(recipe.model, len(words), where)
+    weights = found.weights.fitted(recipe.model, words, where)
     with atomic(out / "model.safetensors") as temporary:
         save_file(weights, os.fspath(temporary))
-    Vocabulary.of(words).save(out / "vocabulary.json")
+    words.save(out / words.file)
     write_metrics(out, finished=True, dev={}, imported=_about(system, checkpoint, found))
     recipe.save(out / "recipe.yaml")  # last: with it the folder is a run
     if found.options.unread:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from gaussmatch.encoders.vocabulary import Vocabulary
 from gaussmatch.matcher import build
 from gaussmatch.recipe import ModelRecipe
 
@@ -77,14 +78,14 @@ class Weights:
             )
         return self.values[ours].shape[dim]
 
-    def fitted(self, recipe: ModelRecipe, vocabulary: int, where: str) -> dict[str, Tensor]:
+    def fitted(self, recipe: ModelRecipe, words: Vocabulary, where: str) -> dict[str, Tensor]:
         """All weights of the recipe's model; a missing, spare or misshaped one is an error.
 
         The model is built without memory for its weights, so that a false size costs none.
         Counters of BatchNorm, which checkpoints before torch 0.4.1 do not have, become 0.
         """
         with torch.device("meta"):
-            wanted = build(recipe, vocabulary).state_dict()
+            wanted = build(recipe, words).state_dict()
         counters = [n for n in wanted if n.endswith("num_batches_tracked") and n not in self.values]
         values = {**self.values, **{n: torch.zeros((), dtype=torch.int64) for n in counters}}
         if missing := [name for name in wanted if name not in values]:

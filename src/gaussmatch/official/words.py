@@ -18,7 +18,7 @@ import pickletools
 from pathlib import Path
 from typing import Any
 
-from gaussmatch.data.vocabulary import SPECIALS
+from gaussmatch.encoders.vocabulary import SPECIALS
 
 LARGEST = 64 * 2**20
 """No vocabulary of words comes near so many bytes."""

@@ -12,7 +12,6 @@ from typing import Any
 
 from PIL import Image
 
-from gaussmatch.data.vocabulary import has_words
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import GALLERIES, Gallery, Hits, Index, Record, Where
 from gaussmatch.service import telling
@@ -153,10 +152,10 @@ class Answers:
 
     def encode_texts(self, texts: Sequence[str]) -> Gaussian:
         """Captions; one without any known word is refused."""
-        read = self.model.vocabulary.read(texts)
+        read = self.model.read(texts)
         for reading in read:
-            if not has_words(reading.numbers):
-                raise no_known_word(reading.caption)
+            if not reading.known:
+                raise no_known_word(reading.text)
         return self.model.encode_texts(read)
 
     def encode_pictures(self, pictures: Sequence[Image.Image]) -> Gaussian:

@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple
 
 from PIL import Image
 
-from gaussmatch.data.vocabulary import has_words
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import Gallery, Where
 from gaussmatch.model import Model
@@ -54,10 +53,10 @@ def encode(
 def _texts(texts: Mapping[int, str], model: Model) -> dict[int, Row | Exception]:
     """Those without any known word are refused, the others encoded together."""
     found: dict[int, Row | Exception] = {}
-    read = dict(zip(texts, model.vocabulary.read(list(texts.values())), strict=True))
+    read = dict(zip(texts, model.read(list(texts.values())), strict=True))
     for at, reading in list(read.items()):
-        if not has_words(reading.numbers):
-            found[at] = no_known_word(reading.caption)
+        if not reading.known:
+            found[at] = no_known_word(reading.text)
             del read[at]
     if read:
         batch = tried(model.encode_texts, list(read.values()))

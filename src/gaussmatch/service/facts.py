@@ -15,9 +15,9 @@ from gaussmatch.service.telling import Known, vagueness
 
 def warm_up(answers: Answers) -> None:
     """Load what the first question would have to wait for."""
-    words = [w for w in answers.model.vocabulary.words if w.isalpha()]
-    if words and answers.sizes["images"]:
-        (told,) = answers.work([Question("text", words[0], 1)])
+    text = answers.model.example_text
+    if text and answers.sizes["images"]:
+        (told,) = answers.work([Question("text", text, 1)])
         if isinstance(told, Exception):
             raise told
     described(answers)

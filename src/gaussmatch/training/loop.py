@@ -63,13 +63,13 @@ def train(
 
     seed_everything(settings.seed)
     model = resumable(recipe, out) if resumed else begin(recipe, data.train, origin)
-    vocabulary, matcher = model.vocabulary, model.matcher.to(device)
+    matcher = model.matcher.to(device)
     optimiser = adam(matcher, settings)
     schedule = torch.optim.lr_scheduler.StepLR(optimiser, settings.decay_epoch, settings.decay)
     precision = Precision(settings.precision, device)
     batches = Batches(
         data.train,
-        vocabulary,
+        matcher.text_encoder,
         settings.batch_size,
         settings.seed,
         settings.workers,
@@ -81,7 +81,7 @@ def train(
     if resumed:
         progress = load_checkpoint(checkpoint, matcher, optimiser, schedule, precision.scaler)
     recipe.save(out / "recipe.yaml")
-    vocabulary.save(out / "vocabulary.json")
+    matcher.text_encoder.save(out)
     log = RunLog(out, progress.epoch)
     steps = Steps(recipe, matcher, optimiser, log, progress, precision)
     if not resumed and recipe.model.backbone is not None:

@@ -6,13 +6,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from tqdm import tqdm
 
-from gaussmatch.data.batches import read_image
+from gaussmatch.data.batches import read_images
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.matcher import Matcher
 from gaussmatch.training.log import RunLog
@@ -48,9 +47,9 @@ def tell_memory(
     """Measure it on a few images of the data, print it and log it."""
     if len(pairs.images) < 2:
         return
-    images = np.stack([read_image(pairs, i) for i in range(min(SAMPLE, len(pairs.images)))])
+    images = read_images(pairs, range(min(SAMPLE, len(pairs.images))))
     with precision.forward():
-        per_image = activation_bytes(matcher.image, torch.from_numpy(images).to(precision.device))
+        per_image = activation_bytes(matcher.image, images.to(precision.device))
     tqdm.write(told(per_image, batch), file=sys.stderr)
     log.write("memory", 0, 0, activation_bytes_an_image=per_image)
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from gaussmatch.data.batches import Batch
+from gaussmatch.encoders.base import Tokens
 from gaussmatch.encoders.generator import CaptionGenerator
 from gaussmatch.encoders.observe import observe
-from gaussmatch.encoders.text import Tokens
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.losses import (
     ScoreLoss,
@@ -96,10 +96,10 @@ class Objective:
         used = {name: term for name, term in TERMS.items() if weights[name]}
         watched = {part for term in used.values() for part in term.watches}
         with observe({part: matcher.part(part) for part in watched}) as seen:
-            images, captions = matcher(batch.images, batch.tokens)
+            images, captions = matcher(batch.images, batch.texts)
         negative = negatives(batch.image_ids, same_image_negatives=self.recipe.same_image_negatives)
         terms = self.ranking(matcher.similarity.matrix(images, captions), negative)
-        outcome = Outcome(matcher, images, captions, batch.tokens, seen)
+        outcome = Outcome(matcher, images, captions, batch.texts, seen)
         for name, term in used.items():
             terms[name] = weights[name] * term.value(outcome)
         return terms

@@ -18,14 +18,12 @@ from tqdm import tqdm
 
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.data.scenes.backbone import WEIGHTS
-from gaussmatch.data.vocabulary import Vocabulary
-from gaussmatch.encoders.backbone import Backbone
-from gaussmatch.encoders.timm_backbone import pretrained
+from gaussmatch.encoders.backbone import Backbone, pretrained
 from gaussmatch.files import read_json
-from gaussmatch.matcher import build
+from gaussmatch.matcher import build, learn_tokenizer, load_tokenizer
 from gaussmatch.model import Model
 from gaussmatch.recipe import Recipe, load_recipe
-from gaussmatch.training.transfer import normalises_features, point_of, same_words, transfer
+from gaussmatch.training.transfer import normalises_features, point_of, same_tokenizer, transfer
 
 LOST = 0.9
 """A start below this share of the other run's validation rsum is warned of."""
@@ -106,10 +104,10 @@ def frozen_recipe(recipe: Recipe) -> Recipe:
 def begin(recipe: Recipe, pairs: Pairs, origin: Model | None) -> Model:
     """The model before the first step, on the CPU."""
     if origin is None:
-        words = Vocabulary.build(pairs.captions, recipe.data.min_count, recipe.data.words)
+        tokenizer = learn_tokenizer(recipe, pairs.captions)
     else:
-        words = same_words(recipe, pairs, origin)
-    model = Model(recipe, words, build(recipe.model, len(words)))
+        tokenizer = same_tokenizer(recipe, pairs, origin)
+    model = Model(recipe, build(recipe.model, tokenizer))
     backbone = getattr(point_of(model.matcher.image), "backbone", None)
     had = None if origin is None else origin.recipe.model.backbone
     if backbone is not None and had != recipe.model.backbone:
@@ -121,8 +119,7 @@ def begin(recipe: Recipe, pairs: Pairs, origin: Model | None) -> Model:
 
 def resumable(recipe: Recipe, out: Path) -> Model:
     """The model of a run whose weights a checkpoint holds."""
-    words = Vocabulary.load(out / "vocabulary.json")
-    return Model(recipe, words, build(recipe.model, len(words)))
+    return Model(recipe, build(recipe.model, load_tokenizer(recipe, out)))
 
 
 def load_backbone_weights(backbone: Backbone, weights: str | None) -> None:

@@ -1,12 +1,11 @@
-"""The weights and words of one run in the model of another; what cannot be is named."""
+"""The weights and the tokenizer of one run in the model of another; what cannot be is named."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
 from gaussmatch.data.pairs import Pairs
-from gaussmatch.data.vocabulary import SPECIALS, UNKNOWN, Vocabulary
-from gaussmatch.encoders import Probabilistic
+from gaussmatch.encoders import Probabilistic, Tokenizer
 from gaussmatch.matcher import Matcher
 from gaussmatch.model import Model
 from gaussmatch.recipe import Recipe
@@ -52,9 +51,9 @@ def _width(matcher: Matcher) -> int | None:
 
 
 def normalises_features(recipe: Recipe) -> bool:
-    """Whether the features are L2-normalised before the projection, asked for or officially."""
-    asked = recipe.model.normalise_features
-    return recipe.model.backbone is not None if asked is None else asked
+    """Whether the features are L2-normalised before the projection, set or official."""
+    chosen = recipe.model.normalise_features
+    return recipe.model.backbone is not None if chosen is None else chosen
 
 
 def _check_same(old: Recipe, new: Recipe, old_width: int | None, new_width: int | None) -> None:
@@ -84,8 +83,8 @@ def _check_same(old: Recipe, new: Recipe, old_width: int | None, new_width: int 
         )
 
 
-def same_words(recipe: Recipe, pairs: Pairs, origin: Model) -> Vocabulary:
-    """The vocabulary of the other run, if it fits the recipe and the captions."""
+def same_tokenizer(recipe: Recipe, pairs: Pairs, origin: Model) -> Tokenizer:
+    """The tokenizer of the other run, if it fits the recipe and the captions."""
     where = recipe.training.start_from
     for name in ("words", "min_count"):
         before, now = getattr(origin.recipe.data, name), getattr(recipe.data, name)
@@ -94,13 +93,11 @@ def same_words(recipe: Recipe, pairs: Pairs, origin: Model) -> Vocabulary:
                 f"data.{name} is {now}, but the vocabulary comes from {where} "
                 f"(training.start_from), where it is {before}; set it to the same"
             )
-    unknown = SPECIALS.index(UNKNOWN)
-    rows = origin.vocabulary.rows(pairs.captions)
-    total = sum(len(row) - 2 for row in rows)  # without start and end
-    known = 1 - sum(row.count(unknown) for row in rows) / max(1, total)
+    tokenizer = origin.matcher.text_encoder.tokenizer
+    known = tokenizer.known_share(pairs.captions)
     if known < KNOWN:
         raise ValueError(
             f"the vocabulary of {where} (training.start_from) knows only {known:.0%} of the words "
             f"of {pairs.name}; start from a run on captions of the same kind"
         )
-    return origin.vocabulary
+    return tokenizer

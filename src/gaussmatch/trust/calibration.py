@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from gaussmatch.data import load_data
+from gaussmatch.data.batches import read_images
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.files import read_json, write_json
 from gaussmatch.gaussian import Gaussian
@@ -221,7 +222,7 @@ def _sample(pairs: Pairs, model: Model) -> dict[str, Gaussian]:
         "captions": _spread(len(pairs.captions)),
     }
     parts = [
-        model.encode_images(np.stack([pairs.images[int(i)] for i in chosen["images"][k : k + 256]]))
+        model.encode_images(read_images(pairs, chosen["images"][k : k + 256].tolist()))
         for k in range(0, len(chosen["images"]), 256)
     ]
     texts = [pairs.captions[int(i)] for i in chosen["captions"]]

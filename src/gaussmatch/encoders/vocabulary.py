@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from tokenizers import (
     Encoding,
@@ -17,7 +17,7 @@ from tokenizers import (
     trainers,
 )
 
-from gaussmatch.encoders.text import Tokens, pad
+from gaussmatch.encoders.base import Reading
 from gaussmatch.files import write_text
 
 PAD, START, END, UNKNOWN = "<pad>", "<start>", "<end>", "<unk>"
@@ -47,24 +47,17 @@ _QUOTES = [
 """nltk tells opening quotes from closing ones."""
 
 
-class Reading(NamedTuple):
-    """A caption as a vocabulary reads it: its word numbers with start and end, and the words that
-    are not in the vocabulary, as they were written."""
-
-    caption: str
-    numbers: list[int]
-    unknown: list[str]
-
-
 class Vocabulary:
     """Lower-cased words with at least ``min_count`` training occurrences (`tokenizers` WordLevel).
 
     >>> v = Vocabulary.build(["a red dog", "a dog"], min_count=2)
     >>> v.words
     ['<pad>', '<start>', '<end>', '<unk>', 'a', 'dog']
-    >>> v.encode(["A dog!"]).ids        # start, a, dog, unknown, end
-    tensor([[1, 4, 5, 3, 2]])
+    >>> v.rows(["A dog!"])        # start, a, dog, unknown, end
+    [[1, 4, 5, 3, 2]]
     """
+
+    file = "vocabulary.json"
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -110,37 +103,35 @@ class Vocabulary:
         return [e.ids for e in self._tokenizer.encode_batch_fast(list(captions))]
 
     def read(self, captions: Iterable[str]) -> list[Reading]:
-        """Word numbers and unknown words of each caption; for questions rather than data sets: one
-        by one, where ``rows`` sets several threads to work.
+        """Word numbers and unknown words of each caption; for queries rather than data sets: one
+        by one, where ``rows`` uses several threads.
 
         >>> Vocabulary.build(["a red dog", "a dog"], min_count=1).read(["A Cat, a dog"])
-        [Reading(caption='A Cat, a dog', numbers=[1, 4, 3, 3, 4, 5, 2], unknown=['Cat'])]
+        [Reading(text='A Cat, a dog', row=[1, 4, 3, 3, 4, 5, 2], unknown=['Cat'], known=True)]
         """
         read = []
         for caption in captions:
             encoding = self._tokenizer.encode(caption)
             numbers = encoding.ids
             unknown = _unknown(caption, encoding) if UNKNOWN_NUMBER in numbers else []
-            read.append(Reading(caption, numbers, unknown))
+            known = max(numbers, default=0) >= len(SPECIALS)
+            read.append(Reading(caption, numbers, unknown, known))
         return read
 
-    def encode(self, captions: Sequence[str]) -> Tokens:
-        """A padded batch for the text encoder."""
-        if not captions:
-            raise ValueError("no captions to encode")
-        return pad(self.rows(captions))
+    def known_share(self, captions: Sequence[str]) -> float:
+        """The share of the words of captions that are in the vocabulary.
 
-    def known(self, caption: str) -> bool:
-        """Whether the caption has at least one word that is in the vocabulary."""
-        return has_words(self.read([caption])[0].numbers)
-
-    def unknown(self, caption: str) -> list[str]:
-        """The words of a caption that are not in the vocabulary, as they were written.
-
-        >>> Vocabulary.build(["a red dog", "a dog"], min_count=1).unknown("A blue dog, a Cat!")
-        ['blue', 'Cat']
+        >>> Vocabulary.build(["a red dog", "a dog"], min_count=1).known_share(["a cat", "a dog"])
+        0.75
         """
-        return self.read([caption])[0].unknown
+        rows = self.rows(captions)
+        total = sum(len(row) - 2 for row in rows)  # without start and end
+        return 1 - sum(row.count(UNKNOWN_NUMBER) for row in rows) / max(1, total)
+
+    @property
+    def example(self) -> str:
+        """The first word that is none of the special ones."""
+        return next((w for w in self.words if w.isalpha()), "")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         write_text(path, self._tokenizer.to_str(pretty=True))
@@ -151,15 +142,6 @@ class Vocabulary:
             return Vocabulary(Tokenizer.from_file(os.fspath(path)))
         except Exception as error:  # tokenizers raises bare Exception
             raise ValueError(f"{path}: not a vocabulary of gaussmatch ({error})") from error
-
-
-def has_words(row: Iterable[int]) -> bool:
-    """Whether word numbers hold any word of the vocabulary.
-
-    >>> has_words([1, 4, 2]), has_words([1, 3, 2])
-    (True, False)
-    """
-    return max(row, default=0) >= len(SPECIALS)
 
 
 def _unknown(caption: str, encoding: Encoding) -> list[str]:

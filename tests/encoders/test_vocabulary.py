@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
-from gaussmatch.data.vocabulary import SPECIALS, Vocabulary, Words, has_words
+from gaussmatch.encoders import pad
+from gaussmatch.encoders.vocabulary import SPECIALS, Vocabulary, Words
 
 CAPTIONS = ["a red dog", "a red cat", "A RED dog!", "a café"]
 
@@ -19,7 +19,7 @@ def test_rare_words_are_unknown_and_specials_come_first() -> None:
 
 
 def test_batches_are_padded_on_the_right() -> None:
-    tokens = Vocabulary.build(CAPTIONS, min_count=1).encode(["dog", "a red dog"])
+    tokens = pad(Vocabulary.build(CAPTIONS, min_count=1).rows(["dog", "a red dog"]))
     assert tokens.lengths.tolist() == [3, 5]
     assert tokens.ids[0, 3:].tolist() == [0, 0]
 
@@ -31,14 +31,14 @@ def test_round_trip(tmp_path: Path) -> None:
     assert again.words == vocabulary.words
     for caption in ("a red dog", "Ünknown 😀 words", "a CAFÉ"):
         assert again.rows([caption]) == vocabulary.rows([caption])
-    assert torch.equal(again.encode(CAPTIONS).ids, vocabulary.encode(CAPTIONS).ids)
+    assert again.rows(CAPTIONS) == vocabulary.rows(CAPTIONS)
 
 
 def test_known() -> None:
     vocabulary = Vocabulary.build(CAPTIONS, min_count=1)
-    assert vocabulary.known("the dog")
-    assert not vocabulary.known("xyzzy 😀")
-    assert not vocabulary.known("<start>")
+    read = vocabulary.read(["the dog", "xyzzy 😀", "<start>"])
+    assert [r.known for r in read] == [True, False, False]
+    assert vocabulary.read([vocabulary.example])[0].known
 
 
 def test_errors(tmp_path: Path) -> None:
@@ -79,9 +79,9 @@ def test_reading_agrees_with_rows_and_unknown_words(words: Words) -> None:
     vocabulary = Vocabulary.build(CAPTIONS, min_count=1, words=words)
     captions = ["a red dog", "A Blue CAT, a blue cat?", "xyzzy 😀", "ﬁne dog's café", ""]
     read = vocabulary.read(captions)
-    assert [r.caption for r in read] == captions
-    assert [r.numbers for r in read] == vocabulary.rows(captions)
-    assert [r.unknown for r in read] == [vocabulary.unknown(caption) for caption in captions]
-    assert [has_words(r.numbers) for r in read] == [vocabulary.known(c) for c in captions]
+    assert [r.text for r in read] == captions
+    assert [r.row for r in read] == vocabulary.rows(captions)
+    assert [r.known for r in read] == [True, True, False, True, False]
     assert read[1].unknown == ["Blue", "blue"]
+    assert read[2].unknown == ["xyzzy"]
     assert vocabulary.read([]) == []

@@ -1,0 +1,103 @@
+"""What every text encoder has: texts in, prepared once by its own tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+
+class Tokens(NamedTuple):
+    """A batch of texts: token ids (n, T), padded on the right, and true lengths (n)."""
+
+    ids: Int[Tensor, "n t"]
+    lengths: Int[Tensor, "n"]
+
+    def to(self, *args: object, **kwargs: object) -> Tokens:
+        return Tokens(self.ids.to(*args, **kwargs), self.lengths.to(*args, **kwargs))  # type: ignore[call-overload]
+
+
+def pad(rows: Sequence[list[int]], padding: int = 0) -> Tokens:
+    """Lists of token ids as one padded batch.
+
+    >>> pad([[5, 6], [7]])
+    Tokens(ids=tensor([[5, 6],
+            [7, 0]]), lengths=tensor([2, 1]))
+    """
+    lengths = [len(row) for row in rows]
+    longest = max(lengths)
+    full = np.array([row + [padding] * (longest - len(row)) for row in rows], dtype=np.int64)
+    return Tokens(torch.from_numpy(full), torch.tensor(lengths))
+
+
+class Reading(NamedTuple):
+    """A text as an encoder reads it.
+
+    Args:
+        text: as written.
+        row: what the encoder was given of it, see ``TextEncoder.prepare``.
+        unknown: its words that the encoder does not know, as written; none for sub-word encoders.
+        known: whether the encoder knows anything of it.
+    """
+
+    text: str
+    row: Any
+    unknown: list[str]
+    known: bool
+
+
+class Tokenizer(Protocol):
+    """Texts → token ids. One that is learned from captions is saved in the run as ``file``."""
+
+    file: str
+
+    def __len__(self) -> int:
+        """How many tokens there are."""
+
+    def rows(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, with start and end."""
+
+    def read(self, texts: Iterable[str]) -> list[Reading]:
+        """Token ids and unknown words of each text."""
+
+    def known_share(self, texts: Sequence[str]) -> float:
+        """The share of the words of texts that are known."""
+
+    @property
+    def example(self) -> str:
+        """A text that is known, such as a word."""
+
+    def save(self, path: Path) -> None: ...
+
+
+class TextEncoder(nn.Module):
+    """Texts → points (n, D) or Gaussians, in three steps.
+
+    ``prepare`` turns texts into rows, once for a data set; ``collate`` makes a batch of some rows;
+    ``forward`` encodes the batch. ``part`` names the submodule that ``Probabilistic`` duplicates.
+    """
+
+    tokenizer: Tokenizer
+    dim: int
+
+    def prepare(self, texts: Sequence[str]) -> Sequence[Any]:
+        """One row for each text; ``len(row)`` is its length, where texts are sorted by it."""
+        return self.tokenizer.rows(texts)
+
+    def read(self, texts: Iterable[str]) -> list[Reading]:
+        """Rows of a few texts, with their unknown words."""
+        return self.tokenizer.read(texts)
+
+    @staticmethod
+    def collate(rows: Sequence[Any]) -> Any:
+        """Rows as the batch that ``forward`` takes; it has ``to(device)``."""
+        return pad(rows)
+
+    def save(self, folder: Path) -> None:
+        """Keep in a run folder what ``forward`` needs besides weights."""
+        self.tokenizer.save(folder / self.tokenizer.file)
