@@ -50,7 +50,7 @@ def train(steps: int = 1500) -> tuple[nn.Module, nn.Module]:
         loss = TripletLoss(margin=0.2, mining="sum" if step < steps // 3 else "hardest")
         scores = similarity.matrix(images(x), captions(c))
         optimiser.zero_grad()
-        loss(scores, negatives(torch.arange(len(x))))["triplet"].backward()
+        loss(scores, scores, negatives(torch.arange(len(x))))["triplet"].backward()
         nn.utils.clip_grad_norm_(parameters, 2.0)
         optimiser.step()
     return images, captions

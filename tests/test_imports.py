@@ -198,7 +198,7 @@ def test_the_shapes_in_signatures_are_checked():
     with pytest.raises(TypeError, match="Type-check error"):
         first_ranks(torch.zeros(3, 5), boolean)
     with pytest.raises(TypeError, match="Type-check error"):
-        TripletLoss()(torch.zeros(3, 4), boolean)
+        TripletLoss()(torch.zeros(3, 4), torch.zeros(3, 4), boolean)
     with pytest.raises(TypeError, match="Type-check error"):
         similarity("cosine").matrix(torch.zeros(3, 4), torch.zeros(3, 4))
     with pytest.raises(TypeError, match="Type-check error"):

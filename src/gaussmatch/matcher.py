@@ -24,7 +24,8 @@ from gaussmatch.encoders.generator import CaptionGenerator
 from gaussmatch.encoders.vocabulary import Vocabulary
 from gaussmatch.encoders.vsrn import RegionReasoning
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.recipe import ModelRecipe, Recipe
+from gaussmatch.losses import InfoNCE, PairwiseSigmoid
+from gaussmatch.recipe import LossRecipe, ModelRecipe, Recipe
 from gaussmatch.similarities import Similarity, similarity
 
 
@@ -33,8 +34,8 @@ class Matcher(nn.Module):
     those with several embeddings an item a batch (n, K). A similarity that learns is trained and
     saved with them.
 
-    ``heads`` are networks that only a loss term uses, such as a caption generator; they are
-    trained and saved with the rest.
+    ``heads`` are modules that only the loss uses, such as a caption generator or a loss with a
+    learned scale (``"loss"``); they are trained and saved with the rest.
     """
 
     def __init__(
@@ -74,8 +75,9 @@ class Matcher(nn.Module):
         return encoder
 
 
-def build(recipe: ModelRecipe, tokenizer: Tokenizer) -> Matcher:
-    """The network of a recipe, with random weights; its text encoder owns the tokenizer.
+def build(recipe: ModelRecipe, tokenizer: Tokenizer, loss: LossRecipe | None = None) -> Matcher:
+    """The network of a recipe, with random weights; its text encoder owns the tokenizer. A loss
+    with learned parameters becomes one of its heads.
 
     A probabilistic model is its point model with both encoders adapted; nothing else differs.
     """
@@ -89,7 +91,24 @@ def build(recipe: ModelRecipe, tokenizer: Tokenizer) -> Matcher:
     if recipe.similarity == "match_prob":
         pcme = recipe.pcme
         settings = {"samples": pcme.samples, "scale": pcme.scale, "shift": pcme.shift}
-    return Matcher(image, text, similarity(recipe.similarity, **settings), heads)
+    return Matcher(
+        image, text, similarity(recipe.similarity, **settings), heads | _learned_loss(loss)
+    )
+
+
+def _learned_loss(recipe: LossRecipe | None) -> dict[str, nn.Module]:
+    if recipe is not None and recipe.kind == "infonce":
+        return {"loss": InfoNCE(recipe.scale, recipe.learn_scale, recipe.reduction)}
+    if recipe is not None and recipe.kind == "sigmoid":
+        loss = PairwiseSigmoid(
+            recipe.scale,
+            recipe.bias,
+            recipe.learn_scale,
+            recipe.pseudo_positives,
+            recipe.reduction,
+        )
+        return {"loss": loss}
+    return {}
 
 
 def learn_tokenizer(recipe: Recipe, captions: Sequence[str]) -> Tokenizer:

@@ -20,6 +20,7 @@ from gaussmatch.encoders import Reading
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.matcher import Matcher
 from gaussmatch.recipe import Recipe
+from gaussmatch.similarities import Side
 
 Pictures = Sequence[str | os.PathLike[str] | Image.Image] | Tensor | np.ndarray
 
@@ -144,9 +145,15 @@ class Model:
         return Gaussian.cat(images), self._encode_rows(rows)
 
     @torch.no_grad()
-    def similarity(self, images: Gaussian, captions: Gaussian) -> Tensor:
-        """Scores (n × m) of every image with every caption; higher is better."""
-        return self.matcher.similarity.matrix(images, captions)
+    def similarity(self, images: Gaussian, captions: Gaussian, query: Side | None = None) -> Tensor:
+        """Scores (n × m) of every image with every caption; higher is better.
+
+        Args:
+            query: which side asks; needed where the model scores each direction differently
+                (query_kl).
+        """
+        s = self.matcher.similarity
+        return (s if query is None else s.for_query(query)).matrix(images, captions)
 
     def uncertainty(self, items: Gaussian) -> Tensor:
         """log det Σ of each item: comparable within this model and one modality.
@@ -157,7 +164,7 @@ class Model:
         if note is not None and not items.is_point:
             warnings.warn(
                 f"uncertainty of a model trained with {self.matcher.similarity.name!r}: {note}; "
-                "train with kl or min_kl for an uncertainty that tells vague from specific",
+                "train with query_kl or kl for an uncertainty that tells vague from specific",
                 UncertaintyWarning,
                 stacklevel=2,
             )

@@ -38,7 +38,7 @@ def load(run: str | os.PathLike[str], device: str | torch.device = "cpu") -> Mod
             "make one with 'gaussmatch train RECIPE --out DIR'"
         )
     recipe = load_recipe(folder / "recipe.yaml")
-    matcher = build(recipe.model, load_tokenizer(recipe, folder))
+    matcher = build(recipe.model, load_tokenizer(recipe, folder), recipe.loss)
     load_weights(matcher, folder / "model.safetensors")
     return Model(recipe, matcher.to(device))
 

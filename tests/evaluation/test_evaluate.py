@@ -13,9 +13,9 @@ from training.test_loop import RECIPE
 
 from gaussmatch.cli import main
 from gaussmatch.data.pairs import DataSet
-from gaussmatch.evaluation.blocks import Blocks
 from gaussmatch.evaluation.evaluate import against, evaluate_run, measure_run
 from gaussmatch.evaluation.reliability import ambiguity, best_scores
+from gaussmatch.evaluation.scores import blocks_of
 from gaussmatch.evaluation.tables import latex, markdown, rows
 from gaussmatch.files import read_json
 from gaussmatch.gaussian import Gaussian
@@ -79,13 +79,14 @@ def test_a_run_does_not_differ_from_itself(run: Path, data: DataSet) -> None:
         against(found, found, (data.test, data.dev))
 
 
-def test_best_scores_are_the_largest() -> None:
+@pytest.mark.parametrize("name", ["kl", "query_kl"])
+def test_best_scores_are_the_largest(name: str) -> None:
     images = Gaussian(torch.randn(5, 4), torch.randn(5, 4))
     captions = Gaussian(torch.randn(7, 4), torch.randn(7, 4))
-    scores = similarity("kl").matrix(images, captions).double()
-    i2t, t2i = best_scores(Blocks(similarity("kl"), images, captions))
-    torch.testing.assert_close(i2t, scores.amax(1), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(t2i, scores.amax(0), rtol=1e-5, atol=1e-5)
+    by_image, by_caption = similarity(name).both_ways(images, captions)
+    i2t, t2i = best_scores(blocks_of(similarity(name), images, captions))
+    torch.testing.assert_close(i2t.float(), by_image.amax(1), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(t2i.float(), by_caption.amax(0), rtol=1e-5, atol=1e-5)
 
 
 def test_rho_is_left_out_where_it_is_not_defined() -> None:

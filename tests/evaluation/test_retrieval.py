@@ -8,10 +8,12 @@ import torch
 
 from gaussmatch.evaluation.blocks import Blocks
 from gaussmatch.evaluation.retrieval import ranks, top
+from gaussmatch.evaluation.scores import blocks_of
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import Relevance, first_ranks, recall_at_k
 from gaussmatch.metrics.ranking import NEVER
 from gaussmatch.similarities import SIMILARITIES, Similarity, similarity
+from gaussmatch.similarities.base import SIDES
 
 NAMES = tuple(SIMILARITIES)
 LIFTED = tuple(name for name, s in SIMILARITIES.items() if s.no_lift is None)
@@ -31,8 +33,9 @@ def relation(density: float = 0.05) -> Relevance:
     return Relevance.from_sets([row.nonzero()[:, 0].tolist() for row in mask], gallery=IMAGES)
 
 
-def exact(s: Similarity, images: Gaussian, captions: Gaussian) -> torch.Tensor:
-    return s.matrix(images.to(torch.float64), captions.to(torch.float64))
+def exact(s: Similarity, images: Gaussian, captions: Gaussian) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores of image queries and of caption queries, images × captions."""
+    return s.both_ways(images.to(torch.float64), captions.to(torch.float64))
 
 
 def bounds(scores: torch.Tensor, relevant: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -49,11 +52,11 @@ def bounds(scores: torch.Tensor, relevant: torch.Tensor) -> tuple[torch.Tensor, 
 def test_float32_ranks_agree_with_float64_up_to_ties(name, shape, far):
     s, pairs = similarity(name), relation()
     images, captions = gaussians(IMAGES, shape, far), gaussians(CAPTIONS, shape, far)
-    scores = exact(s, images, captions)
+    by_image, by_caption = exact(s, images, captions)
     i2t, t2i = ranks(s, images, captions, pairs, dtype=torch.float32)
     for got, (least, most) in (
-        (i2t, bounds(scores, pairs.transpose().dense())),
-        (t2i, bounds(scores.T.contiguous(), pairs.dense())),
+        (i2t, bounds(by_image, pairs.transpose().dense())),
+        (t2i, bounds(by_caption.T.contiguous(), pairs.dense())),
     ):
         assert (least <= got).all()
         assert (got <= most).all()
@@ -64,21 +67,22 @@ def test_float32_ranks_agree_with_float64_up_to_ties(name, shape, far):
 def test_small_problems_are_exact(name, density):
     s, pairs = similarity(name), relation(density)
     images, captions = gaussians(IMAGES, "ellipsoid"), gaussians(CAPTIONS, "ellipsoid")
-    scores = exact(s, images, captions)
+    by_image, by_caption = exact(s, images, captions)
     i2t, t2i = ranks(s, images, captions, pairs)
-    assert i2t.tolist() == first_ranks(scores, pairs.transpose().dense()).tolist()
-    assert t2i.tolist() == first_ranks(scores.T.contiguous(), pairs.dense()).tolist()
+    assert i2t.tolist() == first_ranks(by_image, pairs.transpose().dense()).tolist()
+    assert t2i.tolist() == first_ranks(by_caption.T.contiguous(), pairs.dense()).tolist()
 
 
+@pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("name", LIFTED)
-def test_closeness_is_the_score(name):
+def test_closeness_is_the_score(name, side):
     """Up to ``offset`` and the monotone ``from_raw``; rows, columns and pairs are one matrix."""
-    s = similarity(name)
+    s = similarity(name).for_query(side)
     images, captions = gaussians(IMAGES, "ellipsoid"), gaussians(CAPTIONS, "ellipsoid")
     blocks = Blocks(s, images, captions)
     raw = blocks.rows(0, IMAGES) + blocks.offset
     scores = s.from_raw(raw if s.metric == "inner_product" else -raw)
-    torch.testing.assert_close(scores, exact(s, images, captions))
+    torch.testing.assert_close(scores, exact(s, images, captions)[0])
     torch.testing.assert_close(blocks.columns(3, 9).T, blocks.rows(0, IMAGES)[:, 3:9])
     close, rounding = blocks.pairs(torch.tensor([2, 5]), torch.tensor([7, 0]))
     torch.testing.assert_close(close, blocks.rows(0, 6)[[2, 5], [7, 0]])
@@ -102,18 +106,25 @@ def test_tiles_cover_everything_once(name, tile, monkeypatch):
     assert t2i.tolist() == first_ranks(whole.T.contiguous(), pairs.dense()).tolist()
 
 
+@pytest.mark.parametrize("name", ["kl", "query_kl", "match_prob"])
+def test_a_direction_costs_a_matrix_product_only_where_it_counts(name):
+    g = gaussians(4, "ellipsoid")
+    blocks = blocks_of(similarity(name), g, g)
+    assert (blocks.image_queries is blocks.caption_queries) == (name != "query_kl")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_top_agrees_with_brute_force(name):
     s = similarity(name)
     images, captions = gaussians(IMAGES, "ellipsoid"), gaussians(CAPTIONS, "ellipsoid")
-    scores = exact(s, images, captions)
+    by_image, by_caption = exact(s, images, captions)
     for dtype in (torch.float32, None):
         i2t, t2i = top(s, images, captions, 7, dtype)
         torch.testing.assert_close(
-            scores.gather(1, i2t), scores.topk(7).values, rtol=1e-5, atol=1e-5
+            by_image.gather(1, i2t), by_image.topk(7).values, rtol=1e-5, atol=1e-5
         )
         torch.testing.assert_close(
-            scores.T.gather(1, t2i), scores.T.topk(7).values, rtol=1e-5, atol=1e-5
+            by_caption.T.gather(1, t2i), by_caption.T.topk(7).values, rtol=1e-5, atol=1e-5
         )
     everything = top(s, images, captions, 10**6)[1]
     assert everything.sort(1).values.tolist() == [list(range(IMAGES))] * CAPTIONS

@@ -36,7 +36,9 @@ def test_every_part_is_a_part_of_the_matrix(name: str) -> None:
     images, captions = sides(name)
     s = similarity(name)
     whole = s.matrix(images, captions).detach()
-    blocks = blocks_of(s, images, captions)
+    both = blocks_of(s, images, captions)
+    blocks = both.image_queries
+    assert blocks is both.caption_queries
     assert isinstance(blocks, PairwiseBlocks)
     torch.testing.assert_close(blocks.rows(2, 6), whole[2:6])
     torch.testing.assert_close(blocks.columns(1, 4), whole[:, 1:4].T)
@@ -49,7 +51,7 @@ def test_every_part_is_a_part_of_the_matrix(name: str) -> None:
     close, rounding = blocks.pairs(image, caption)
     torch.testing.assert_close(close, whole[image, caption])
     assert ((rounding > 0) & (rounding < 1e-5 * (1 + close.abs()))).all()
-    torch.testing.assert_close(best_scores(blocks)[0].float(), whole.amax(1))
+    torch.testing.assert_close(best_scores(both)[0].float(), whole.amax(1))
     assert torch.equal(top(s, images, captions, 2)[0], whole.topk(2).indices)
 
 

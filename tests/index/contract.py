@@ -40,8 +40,8 @@ def truth(name: str, items: Gaussian, queries: Gaussian, gallery: str) -> torch.
     """Queries × items, in float64."""
     items, queries = items.to(torch.float64), queries.to(torch.float64)
     if gallery == "images":
-        return similarity(name).matrix(items, queries).T
-    return similarity(name).matrix(queries, items)
+        return similarity(name).for_query("captions").matrix(items, queries).T
+    return similarity(name).for_query("images").matrix(queries, items)
 
 
 class IndexContract:

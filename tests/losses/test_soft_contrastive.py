@@ -22,7 +22,7 @@ class TestMean(LossContract):
 
 
 def value(loss: SoftContrastive, scores: torch.Tensor, negative: torch.Tensor) -> float:
-    return loss(scores, negative)["soft_contrastive"].item()
+    return loss(scores, scores, negative)["soft_contrastive"].item()
 
 
 @pytest.mark.parametrize("same", [False, True], ids=["distinct", "same-image"])

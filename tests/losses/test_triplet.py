@@ -50,7 +50,7 @@ def reference(scores: list[list[float]], ids: list[int], margin, mining, same_im
 
 
 def value(loss: TripletLoss, scores: torch.Tensor, negative: torch.Tensor) -> float:
-    return loss(scores, negative)["triplet"].item()
+    return loss(scores, scores, negative)["triplet"].item()
 
 
 @st.composite
@@ -101,7 +101,7 @@ def test_the_peers_collapse_is_two_batches_of_margins(mining):
 @pytest.mark.parametrize("ids", [[5], [5, 5, 5]], ids=["one pair", "one image"])
 def test_without_negatives_the_loss_is_exactly_zero(mining, ids):
     scores = torch.randn(len(ids), len(ids), requires_grad=True)
-    total = TripletLoss(0.2, mining)(scores, negatives(torch.tensor(ids)))["triplet"]
+    total = TripletLoss(0.2, mining)(scores, scores, negatives(torch.tensor(ids)))["triplet"]
     total.backward()
     assert total.item() == 0
     assert (scores.grad == 0).all()
@@ -117,7 +117,7 @@ def test_beyond_the_margin_there_is_nothing_to_learn(mining):
 
 def test_the_gradient_reaches_the_positive_and_the_hardest_negative_both_ways():
     scores = torch.tensor([[0.5, 0.4, 0.1], [0.1, 0.9, 0.0], [0.3, 0.0, 0.9]], requires_grad=True)
-    TripletLoss(0.25)(scores, negatives(torch.arange(3)))["triplet"].backward()
+    TripletLoss(0.25)(scores, scores, negatives(torch.arange(3)))["triplet"].backward()
     # Row 0 is beaten by (0, 1); column 0 by (2, 0). Everything else lies beyond the margin.
     assert scores.grad.tolist() == [[-2, 1, 0], [0, 0, 0], [1, 0, 0]]
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.similarities import Similarity, base, pairwise, similarity
+from gaussmatch.similarities import Side, Similarity, base, pairwise, similarity
+from gaussmatch.similarities.base import SIDES
 
 LOW, HIGH = math.log(0.1), math.log(10.0)
 KINDS = ("ellipsoid", "sphere")
@@ -65,6 +66,8 @@ class Largest(TorchDispatchMode):
 class SimilarityContract(ABC):
     name: ClassVar[str]
     symmetric: ClassVar[bool]
+    query: ClassVar[Side] = "captions"
+    """The side of the query; subclass once for each where the direction counts."""
 
     @staticmethod
     @abstractmethod
@@ -75,7 +78,7 @@ class SimilarityContract(ABC):
 
     @property
     def similarity(self) -> Similarity:
-        made = similarity(self.name)
+        made = similarity(self.name).for_query(self.query)
         return made.requires_grad_(False) if isinstance(made, nn.Module) else made
 
     def reference(self, images: Gaussian, captions: Gaussian) -> np.ndarray:
@@ -248,7 +251,7 @@ class SimilarityContract(ABC):
         if not self.similarity.needs_variance:
             assert self.call(how, **sides).isfinite().all()
             return
-        with pytest.raises(ValueError, match=f"{self.name} .* the {side} are points"):
+        with pytest.raises(ValueError, match=f"{self.similarity.name} .* the {side} are points"):
             self.call(how, **sides)
 
     def test_paired_refuses_unequal_lengths(self):
@@ -263,8 +266,32 @@ class SimilarityContract(ABC):
             self.similarity.matrix(**sides)
 
     def test_knows_its_name(self):
-        assert self.similarity.name == self.name
-        assert repr(self.similarity) == f"similarity({self.name!r})"
+        assert similarity(self.name).name == self.name
+        assert repr(similarity(self.name)) == f"similarity({self.name!r})"
+
+    # ---- directions ----
+
+    def test_both_ways_are_the_matrices_of_each_query(self):
+        images, captions = draw(4, 6, seed=1), draw(5, 6, seed=2)
+        whole = similarity(self.name)
+        for side, scores in zip(SIDES, whole.both_ways(images, captions), strict=True):
+            expected = whole.for_query(side).matrix(images, captions)
+            torch.testing.assert_close(scores, expected)
+
+    def test_a_direction_that_does_not_count_costs_nothing(self):
+        """The same object is asked once; another one differs."""
+        a, b = (similarity(self.name).for_query(side) for side in SIDES)
+        made = similarity(self.name)
+        if type(a) is type(b):
+            assert made.for_query("images") is made
+            assert made.for_query("captions") is made
+        else:
+            images, captions = draw(4, 6, seed=1), draw(5, 6, seed=2)
+            assert not torch.allclose(a.matrix(images, captions), b.matrix(images, captions))
+
+    def test_refuses_an_unknown_side(self):
+        with pytest.raises(ValueError, match=r"no side 'image' .* images or captions"):
+            similarity(self.name).for_query("image")
 
 
 class LiftedContract(SimilarityContract):

@@ -49,6 +49,20 @@ class TestMinKL(LiftedContract):
         return -min(kl(mi, vi, mc, vc), kl(mc, vc, mi, vi))
 
 
+class TestQueryKLOfCaptions(LiftedContract):
+    name = "query_kl"
+    query = "captions"
+    symmetric = False
+    formula = TestKL.formula
+
+
+class TestQueryKLOfImages(LiftedContract):
+    name = "query_kl"
+    query = "images"
+    symmetric = False
+    formula = TestReverseKL.formula
+
+
 class TestWasserstein(LiftedContract):
     name = "wasserstein"
     symmetric = True

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,3 +64,32 @@ def test_a_caption_that_is_off_gains_by_being_wide_under_kl_only():
     assert (pull("kl") > 0).all()
     assert (pull("reverse_kl") == 0).all()  # at equal variances
     assert (pull("csd") < 0).all()
+
+
+@given(st.integers(0, 10_000), st.integers(1, 100), *[st.sampled_from(KINDS)] * 2)
+def test_query_kl_turned_round_is_itself(seed, dim, left, right):
+    """Images that ask captions are scored as captions that ask images: roles, not kinds, count."""
+    a, b = draw(3, dim, left, seed=seed), draw(4, dim, right, seed=seed + 1)
+    s = similarity("query_kl")
+    there, back = s.for_query("images").matrix(a, b), s.for_query("captions").matrix(b, a).T
+    torch.testing.assert_close(there, back)
+
+
+def test_query_kl_alone_explains_what_it_needs():
+    g = draw(2, 3)
+    for how in ("matrix", "paired", "lift_images", "lift_captions"):
+        with pytest.raises(ValueError, match=r"choose the side of the query with .*for_query"):
+            getattr(similarity("query_kl"), how)(*[g] * (1 if "lift" in how else 2))
+
+
+def test_under_query_kl_the_width_of_the_query_is_its_temperature():
+    """Among items of one width, a wider query scores flatter and in the same order."""
+    items = Gaussian(torch.randn(6, 4), torch.zeros(6, 4))
+    scores = [
+        similarity("query_kl")
+        .for_query("captions")
+        .matrix(items, Gaussian(torch.zeros(1, 4), torch.full((1, 4), log_var)))[:, 0]
+        for log_var in (0.0, 1.0)
+    ]
+    narrow, wide = (s - s.mean() for s in scores)
+    torch.testing.assert_close(narrow, wide * torch.e)

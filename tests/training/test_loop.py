@@ -32,6 +32,13 @@ RECIPE = Recipe(
 )
 
 
+LEARNED = replace(
+    RECIPE,
+    model=replace(RECIPE.model, similarity="query_kl"),
+    loss=LossRecipe(kind="infonce", scale=2.0, reduction="mean"),
+)
+
+
 def run(out: Path, recipe: Recipe = RECIPE, *, resume: bool = False) -> gm.Model:
     return train(recipe, out, resume=resume, data=toy_data(), progress_bar=False)
 
@@ -75,14 +82,16 @@ def test_the_kept_model_is_the_best_on_validation(tmp_path: Path) -> None:
     assert dev["rsum"] == read_json(tmp_path / "run" / "metrics.json")["dev"]["rsum"]
 
 
-@pytest.mark.parametrize("killed_in", [2, 3])
+@pytest.mark.parametrize(
+    ("recipe", "killed_in"), [(RECIPE, 2), (RECIPE, 3), (LEARNED, 2)], ids=["2", "3", "learned-2"]
+)
 def test_resumed_equals_uninterrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_in: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: Recipe, killed_in: int
 ) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    run(whole)
+    run(whole, recipe)
     step = loop.Steps.step
-    stop_at = (killed_in - 1) * 8 + 3  # in the middle of an epoch
+    stop_at = (killed_in - 1) * 8 + 3  # inside an epoch
 
     def killed(self: loop.Steps, *args: object) -> float:
         if self.progress.step == stop_at:
@@ -92,8 +101,8 @@ def test_resumed_equals_uninterrupted(
     with monkeypatch.context() as patched:
         patched.setattr(loop.Steps, "step", killed)
         with pytest.raises(KeyboardInterrupt):
-            run(broken)
-    run(broken, resume=True)
+            run(broken, recipe)
+    run(broken, recipe, resume=True)
     a, b = weights(whole), weights(broken)
     assert all(torch.equal(a[k], b[k]) for k in a)
 
@@ -103,6 +112,37 @@ def test_resumed_equals_uninterrupted(
 
     assert without_clock(whole) == without_clock(broken)
     assert read_json(whole / "metrics.json") == read_json(broken / "metrics.json")
+
+
+@pytest.mark.parametrize("kind", ["infonce", "sigmoid"])
+@pytest.mark.parametrize("similarity", ["cosine", "query_kl", "wasserstein"])
+def test_losses_that_learn_a_scale_train_every_similarity(
+    tmp_path: Path, kind: str, similarity: str
+) -> None:
+    """Points too: the baseline has the same choice of losses."""
+    recipe = replace(
+        RECIPE,
+        model=replace(RECIPE.model, similarity=similarity, probabilistic=similarity != "cosine"),
+        loss=LossRecipe(kind=kind, scale=4.0, reduction="mean"),
+        training=replace(RECIPE.training, epochs=2),
+    )
+    run(tmp_path / "run", recipe)
+    scale = weights(tmp_path / "run")["heads.loss.log_scale"].exp()
+    assert scale > 0
+    assert scale != pytest.approx(4.0)  # it was trained, and saved with the model
+    epochs = [r for r in read_log(tmp_path / "run") if r["kind"] == "epoch"]
+    assert epochs[-1]["loss"] < epochs[0]["loss"]
+    assert epochs[-1]["rsum"] > 150  # chance is about 100
+
+
+def test_a_model_whose_direction_counts_wants_the_side_of_the_query(tmp_path: Path) -> None:
+    model = run(tmp_path / "run", replace(LEARNED, training=replace(RECIPE.training, epochs=1)))
+    images, captions = model.encode_pairs(toy_data().dev)
+    by_caption = model.similarity(images, captions, query="captions")
+    torch.testing.assert_close(by_caption, gm.similarity("kl").matrix(images, captions))
+    assert not torch.allclose(by_caption, model.similarity(images, captions, query="images"))
+    with pytest.raises(ValueError, match="choose the side of the query"):
+        model.similarity(images, captions)
 
 
 def test_seeds_matter_and_repeat(tmp_path: Path) -> None:

@@ -84,8 +84,12 @@ def measures_of(
         by_image = None if truth.known is None else truth.known.transpose()
         classes = None if truth.classes is None else truth.classes.numpy()
         spread = None if classes is None else classes[truth.image_of.numpy()]
-        each |= _precisions("i2t", blocks.rows, blocks.images, by_image, classes, spread)
-        each |= _precisions("t2i", blocks.columns, blocks.captions, truth.known, spread, classes)
+        each |= _precisions(
+            "i2t", blocks.image_queries.rows, len(images), by_image, classes, spread
+        )
+        each |= _precisions(
+            "t2i", blocks.caption_queries.columns, len(captions), truth.known, spread, classes
+        )
     return means(each) | measures, each
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gaussmatch.evaluation.scores import Scores
+from gaussmatch.evaluation.scores import BothWays
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import (
     MatchProbability,
@@ -36,14 +36,15 @@ def ambiguity(images: Gaussian, captions: Gaussian, relevance: Relevance) -> dic
     return {name: rho for name, rho in found.items() if not math.isnan(rho)}
 
 
-def best_scores(blocks: Scores) -> tuple[Tensor, Tensor]:
+def best_scores(blocks: BothWays) -> tuple[Tensor, Tensor]:
     """The closeness of each image to its nearest caption, and of each caption to its image."""
-    i2t = blocks.offset.new_full((blocks.images,), -torch.inf)
-    t2i = blocks.offset.new_full((blocks.captions,), -torch.inf)
-    for rows, columns, scores in blocks.tiles():
-        i2t[rows] = i2t[rows].maximum(scores.amax(1))
-        t2i[columns] = t2i[columns].maximum(scores.amax(0))
-    return (i2t + blocks.offset).cpu(), (t2i + blocks.offset).cpu()
+    i, c = blocks.image_queries, blocks.caption_queries
+    i2t = i.offset.new_full((i.images,), -torch.inf)
+    t2i = c.offset.new_full((c.captions,), -torch.inf)
+    for rows, columns, by_image, by_caption in blocks.tiles():
+        i2t[rows] = i2t[rows].maximum(by_image.amax(1))
+        t2i[columns] = t2i[columns].maximum(by_caption.amax(0))
+    return (i2t + i.offset).cpu(), (t2i + c.offset).cpu()
 
 
 def selective(way: str, correct: Tensor, unsure: Tensor, kind: str = "") -> dict[str, Any]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gaussmatch.data.pairs import Pairs
-from gaussmatch.evaluation.scores import Scores, blocks_of
+from gaussmatch.evaluation.scores import BothWays, blocks_of
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import Relevance, summary
 from gaussmatch.metrics.ranking import NEVER, ScoreRows
@@ -25,9 +25,10 @@ def ranks(
 ) -> tuple[Tensor, Tensor]:
     """Rank (from 0) of the best right item: of each image among captions, and the other way.
 
-    One matrix product serves both ways. A query's rank is the number of wrong items that come as
-    close as its best right one; what differs by no more than the rounding of the product is a tie,
-    and a tie never counts in the model's favour. A query without right items gets ``NEVER``.
+    One matrix product serves both ways, two where the similarity depends on the direction. A
+    query's rank is the number of wrong items that come as close as its best right one; what differs
+    by no more than the rounding of the product is a tie, and a tie never counts in the model's
+    favour. A query without right items gets ``NEVER``.
 
     Args:
         pairs: captions × images.
@@ -36,28 +37,32 @@ def ranks(
     return ranks_of(blocks_of(s, images, captions, dtype), pairs)
 
 
-def ranks_of(blocks: Scores, pairs: Relevance) -> tuple[Tensor, Tensor]:
+def ranks_of(blocks: BothWays, pairs: Relevance) -> tuple[Tensor, Tensor]:
     """``ranks`` of scores that are already lifted."""
     of_images = pairs.transpose()  # image by image, as the blocks come
-    starts, device = of_images.indptr, blocks.offset.device
-    image, caption = of_images.query_of.to(device), of_images.items.to(device)
-    close, rounding = blocks.pairs(image, caption)
+    sides, starts = blocks.image_queries, of_images.indptr
+    image, caption = (ids.to(sides.offset.device) for ids in (of_images.query_of, of_images.items))
     least_i, least_c = (
         close.new_full((size,), torch.inf).scatter_reduce(
             0, ids, close - rounding, "amax", include_self=False
         )
-        for size, ids in ((blocks.images, image), (blocks.captions, caption))
+        for (close, rounding), size, ids in zip(
+            blocks.pairs(image, caption),
+            (sides.images, sides.captions),
+            (image, caption),
+            strict=True,
+        )
     )
-    i2t, t2i = image.new_zeros(blocks.images), image.new_zeros(blocks.captions)
-    for rows, columns, scores in blocks.tiles():
-        i2t[rows] += _count(scores >= least_i[rows, None], 1)
-        t2i[columns] += _count(scores >= least_c[columns], 0)
+    i2t, t2i = image.new_zeros(sides.images), image.new_zeros(sides.captions)
+    for rows, columns, by_image, by_caption in blocks.tiles():
+        i2t[rows] += _count(by_image >= least_i[rows, None], 1)
+        t2i[columns] += _count(by_caption >= least_c[columns], 0)
         here = slice(int(starts[rows.start]), int(starts[rows.stop]))
         inside = (caption[here] >= columns.start) & (caption[here] < columns.stop)
         i, c = image[here][inside], caption[here][inside]
-        right = scores[i - rows.start, c - columns.start]  # right items do not stand in the way
-        i2t.index_add_(0, i, -(right >= least_i[i]).long())
-        t2i.index_add_(0, c, -(right >= least_c[c]).long())
+        at = i - rows.start, c - columns.start  # right items do not stand in the way
+        i2t.index_add_(0, i, -(by_image[at] >= least_i[i]).long())
+        t2i.index_add_(0, c, -(by_caption[at] >= least_c[c]).long())
     i2t, t2i = i2t.cpu(), t2i.cpu()
     i2t[of_images.counts == 0] = NEVER
     t2i[pairs.counts == 0] = NEVER
@@ -81,9 +86,10 @@ def top(
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
     blocks = blocks_of(s, images, captions, dtype)
+    count_i, count_c = len(images), len(captions)
     return (
-        _top(blocks.rows, blocks.images, min(k, blocks.captions)),
-        _top(blocks.columns, blocks.captions, min(k, blocks.images)),
+        _top(blocks.image_queries.rows, count_i, min(k, count_c)),
+        _top(blocks.caption_queries.columns, count_c, min(k, count_i)),
     )
 
 

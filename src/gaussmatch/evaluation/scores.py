@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -31,16 +32,50 @@ class Scores(Protocol):
     def pairs(self, image: Tensor, caption: Tensor) -> tuple[Tensor, Tensor]: ...
 
 
+@dataclass(frozen=True)
+class BothWays:
+    """The scores of a split for image queries and for caption queries: one object twice, and one
+    matrix product, where the similarity does not depend on the direction."""
+
+    image_queries: Scores
+    caption_queries: Scores
+
+    @property
+    def _one(self) -> bool:
+        return self.image_queries is self.caption_queries
+
+    def tiles(self) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
+        """(images, captions, part for image queries, part for caption queries)."""
+        if self._one:
+            for rows, columns, part in self.image_queries.tiles():
+                yield rows, columns, part, part
+            return
+        both = zip(self.image_queries.tiles(), self.caption_queries.tiles(), strict=True)
+        for (rows, columns, by_image), (_, _, by_caption) in both:
+            yield rows, columns, by_image, by_caption
+
+    def pairs(self, image: Tensor, caption: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """(closeness, rounding) of listed pairs for image queries and for caption queries."""
+        first = self.image_queries.pairs(image, caption)
+        return [first, first if self._one else self.caption_queries.pairs(image, caption)]
+
+
 def blocks_of(
     similarity: Similarity,
     images: Gaussian,
     captions: Gaussian,
     dtype: torch.dtype | None = None,
-) -> Scores:
+) -> BothWays:
     """The scores of a split by the similarity's lift, or pair by pair where it has none."""
-    if similarity.no_lift is None:
-        return Blocks(similarity, images, captions, dtype)
-    return PairwiseBlocks(similarity, images, captions)
+
+    def scores(s: Similarity) -> Scores:
+        if s.no_lift is None:
+            return Blocks(s, images, captions, dtype)
+        return PairwiseBlocks(s, images, captions)
+
+    by_image, by_caption = similarity.for_query("images"), similarity.for_query("captions")
+    image_queries = scores(by_image)
+    return BothWays(image_queries, image_queries if by_caption is by_image else scores(by_caption))
 
 
 KEPT_BYTES = 2**29

@@ -22,6 +22,7 @@ from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import binary_selection
 from gaussmatch.model import Model
 from gaussmatch.similarities import Similarity
+from gaussmatch.similarities.base import SIDES
 
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
 LARGEST = 10  # regions looked at
@@ -145,14 +146,19 @@ def overlap(a: Box, b: Box) -> float:
 def _measure(
     s: Similarity, images: Gaussian, captions: Gaussian, crop: torch.Tensor, word: torch.Tensor
 ) -> dict[str, float]:
-    scores = torch.stack(
-        [
-            torch.stack([s.paired(images[crop[:, i]], captions[word[:, c]]) for c in (0, 1)], -1)
-            for i in (0, 1)
-        ],
-        1,
-    )
-    measures = {"triplets": float(len(crop)), **binary_selection(scores)}
+    def scores(s: Similarity) -> torch.Tensor:
+        return torch.stack(
+            [
+                torch.stack(
+                    [s.paired(images[crop[:, i]], captions[word[:, c]]) for c in (0, 1)], -1
+                )
+                for i in (0, 1)
+            ],
+            1,
+        )
+
+    by_image, by_caption = (scores(s.for_query(side)) for side in SIDES)
+    measures = {"triplets": float(len(crop)), **binary_selection(by_image, by_caption)}
     if not images.is_point:
         for kind, rows, g in (("crop", crop, images), ("caption", word, captions)):
             for n, name in enumerate("ac"):

@@ -25,6 +25,7 @@ from torch import Tensor
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.layout import Gallery
 from gaussmatch.similarities import Lifted, Similarity
+from gaussmatch.similarities.base import other_side
 
 FILE = "lift.safetensors"
 SAMPLE = 10_000
@@ -33,18 +34,23 @@ LARGEST = 1e16
 """A standardised coordinate; those of variances that a model learns are far below."""
 
 
+def directed(similarity: Similarity, gallery: Gallery) -> Similarity:
+    """The similarity that scores a gallery's items: queries are of the other side."""
+    return similarity.for_query(other_side(gallery))
+
+
 @torch.no_grad()
 def scores(similarity: Similarity, gallery: Gallery, items: Gaussian, queries: Gaussian) -> Tensor:
     """``Similarity.matrix`` as queries × items, whichever of them are the images."""
-    if gallery == "images":
-        return similarity.matrix(items, queries).T
-    return similarity.matrix(queries, items)
+    s = directed(similarity, gallery)
+    return s.matrix(items, queries).T if gallery == "images" else s.matrix(queries, items)
 
 
 @torch.no_grad()
 def paired(similarity: Similarity, gallery: Gallery, items: Gaussian, queries: Gaussian) -> Tensor:
     """``Similarity.paired`` of item k with query k."""
-    return similarity.paired(*((items, queries) if gallery == "images" else (queries, items)))
+    s = directed(similarity, gallery)
+    return s.paired(*((items, queries) if gallery == "images" else (queries, items)))
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,7 @@ class Lift:
     @staticmethod
     def of(similarity: Similarity, gallery: Gallery, some: Gaussian) -> Lift:
         """From typical items of the gallery."""
+        similarity = directed(similarity, gallery)
         some = some.to(torch.float64)
         shift = some.mean.mean(0) if similarity.shift_invariant else torch.zeros_like(some.mean[0])
         plain = Lift(similarity, gallery, shift, (), ())
@@ -114,7 +121,7 @@ class Lift:
         centres, scales = (
             tuple(held[f"{what}{i}"] for i in range(count)) for what in ("centre", "scale")
         )
-        return Lift(similarity, gallery, held["shift"], centres, scales)
+        return Lift(directed(similarity, gallery), gallery, held["shift"], centres, scales)
 
     def lifted(self, g: Gaussian, *, query: bool) -> Lifted:
         log_var = None if g.log_var is None else g.log_var.to(torch.float64)

@@ -9,11 +9,15 @@ from gaussmatch.losses.bottleneck import bottleneck
 from gaussmatch.losses.discrepancy import mean_discrepancy
 from gaussmatch.losses.diversity import diversity
 from gaussmatch.losses.generation import generation_loss, lesson
+from gaussmatch.losses.infonce import InfoNCE
+from gaussmatch.losses.sigmoid import PairwiseSigmoid
 from gaussmatch.losses.soft_contrastive import SoftContrastive
 from gaussmatch.losses.triplet import Mining, TripletLoss, negatives
 
 __all__ = [
+    "InfoNCE",
     "Mining",
+    "PairwiseSigmoid",
     "Reduction",
     "ScoreLoss",
     "SoftContrastive",

@@ -27,11 +27,11 @@ class TripletLoss:
         reduction: ``sum`` over the batch, as in the paper; ``mean`` (PVSE) divides that by the n
             rows, or by the n² entries where all negatives count.
 
-    Takes the scores of a batch of n pairs — row k and column k belong together — and a mask of
-    negatives; see ``negatives``. Knows nothing of the similarity behind the scores.
+    Takes scores and a mask of negatives as every ``ScoreLoss``; knows nothing of the similarity
+    behind the scores.
 
     >>> scores = torch.tensor([[0.9, 0.8], [0.1, 0.7]])
-    >>> TripletLoss(margin=0.2)(scores, negatives(torch.tensor([0, 1])))
+    >>> TripletLoss(margin=0.2)(scores, scores, negatives(torch.tensor([0, 1])))
     {'triplet': tensor(0.4000)}
     """
 
@@ -49,15 +49,18 @@ class TripletLoss:
             raise ValueError(f"margin must not be negative, got {self.margin}")
 
     def __call__(
-        self, scores: Float[Tensor, "n n"], negative: Bool[Tensor, "n n"]
+        self,
+        image_queries: Float[Tensor, "n n"],
+        caption_queries: Float[Tensor, "n n"],
+        negative: Bool[Tensor, "n n"],
     ) -> dict[str, Tensor]:
-        positive = scores.diagonal()
-        captions = self._one_way(scores, positive, negative)
-        images = self._one_way(scores.T, positive, negative.T)
-        return {self.name: (captions + images) / self._terms(len(scores))}
+        captions = self._one_way(image_queries, negative)
+        images = self._one_way(caption_queries.T, negative.T)
+        return {self.name: (captions + images) / self._terms(len(negative))}
 
-    def _one_way(self, scores: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+    def _one_way(self, scores: Tensor, negative: Tensor) -> Tensor:
         """Every row's positive against the negatives of that row."""
+        positive = scores.diagonal()
         violation = scores - positive[:, None] + self.margin  # differences first: exact at ties
         if self.mining == "sum":
             return (violation.clamp_min(0) * negative).sum()

@@ -7,11 +7,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def binary_selection(scores: Float[Tensor, "triplets 2 2"]) -> dict[str, float]:
+def binary_selection(
+    scores: Float[Tensor, "triplets 2 2"],
+    caption_queries: Float[Tensor, "triplets 2 2"] | None = None,
+) -> dict[str, float]:
     """Percentage of right choices for each kind of query; a tie is a wrong choice.
 
     Args:
         scores: of crop A and crop C (rows) with caption A and caption C (columns).
+        caption_queries: the same scores for caption queries, where they differ.
 
     Returns:
         ``crop_a`` and ``crop_c``: image-to-text, a crop selects its caption. ``caption_a`` and
@@ -24,10 +28,10 @@ def binary_selection(scores: Float[Tensor, "triplets 2 2"]) -> dict[str, float]:
         raise ValueError("no triplets: there is nothing to select")
     if scores.isnan().any():
         raise ValueError(f"a score of triplet {int(scores.isnan().nonzero()[0, 0])} is NaN")
-    own = torch.stack([scores[:, 0, 0], scores[:, 1, 1]], -1)
+    by_caption = (scores if caption_queries is None else caption_queries).transpose(1, 2)
     right = {
-        "crop": own > torch.stack([scores[:, 0, 1], scores[:, 1, 0]], -1),
-        "caption": own > torch.stack([scores[:, 1, 0], scores[:, 0, 1]], -1),
+        kind: table.diagonal(dim1=1, dim2=2) > torch.stack([table[:, 0, 1], table[:, 1, 0]], -1)
+        for kind, table in (("crop", scores), ("caption", by_caption))
     }
     return {
         f"{kind}_{name}": 100 * float(chosen[:, n].double().mean())

@@ -16,10 +16,17 @@ class LossRecipe:
     """Which loss.
 
     Args:
-        kind: triplet (the hinge), or soft-contrastive (PCME; with similarity match_prob).
+        kind: triplet (the hinge), infonce, sigmoid (pairwise), or soft-contrastive (PCME; with
+            similarity match_prob).
         margin: α of the hinge.
         mining: which negatives count in the hinge.
         reduction: sum over the batch, or mean (PVSE).
+        scale: logit = scale · score in infonce and sigmoid; an inverse temperature.
+        learn_scale: train the scale; it is saved with the model.
+        bias: of the logit in sigmoid, at the start; it is learned. About −scale suits the cosine, 0
+            a divergence or distance.
+        pseudo_positives: weight of a second sigmoid term in which negatives that score as high as
+            the pair count as matches (PCME++: 0.1).
         warmup_epochs: epochs with all negatives (sum) first; one of them prevents the collapse.
         same_image_negatives: count other captions of an image as its negatives (official VSE++).
         generation: weight of telling the caption from the regions (vsrn).
@@ -29,10 +36,14 @@ class LossRecipe:
         vib_as_published: weight of the same in the form of PCME's code, with ln σ for ln σ².
     """
 
-    kind: Literal["triplet", "soft-contrastive"] = "triplet"
+    kind: Literal["triplet", "soft-contrastive", "infonce", "sigmoid"] = "triplet"
     margin: float = 0.2
     mining: Mining = "hardest"
     reduction: Reduction = "sum"
+    scale: float = 10.0
+    learn_scale: bool = True
+    bias: float = 0.0
+    pseudo_positives: float = 0.0
     warmup_epochs: int = 0
     same_image_negatives: bool = False
     generation: float = 0.0
@@ -42,7 +53,11 @@ class LossRecipe:
     vib_as_published: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("generation", "diversity", "mmd", "vib", "vib_as_published"):
+        positive("loss", self, "scale")
+        if self.pseudo_positives and self.kind != "sigmoid":
+            raise ValueError(f"loss.pseudo_positives is for loss.kind sigmoid, not {self.kind}")
+        weights = ("generation", "diversity", "mmd", "vib", "vib_as_published", "pseudo_positives")
+        for name in weights:
             if getattr(self, name) < 0:
                 raise ValueError(f"loss.{name} must not be negative, got {getattr(self, name)}")
 

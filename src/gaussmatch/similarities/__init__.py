@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gaussmatch.similarities.base import Lifted, Similarity
+from gaussmatch.similarities.base import Lifted, Side, Similarity
 from gaussmatch.similarities.cosine import Cosine
 from gaussmatch.similarities.csd import CSD
-from gaussmatch.similarities.divergence import KL, MinKL, ReverseKL
+from gaussmatch.similarities.divergence import KL, MinKL, QueryKL, ReverseKL
 from gaussmatch.similarities.match_prob import MatchProb
 from gaussmatch.similarities.mil import MIL
 from gaussmatch.similarities.wasserstein import Wasserstein, WassersteinLiteral
@@ -19,6 +19,7 @@ SIMILARITIES: dict[str, type[Similarity]] = {
         KL,
         ReverseKL,
         MinKL,
+        QueryKL,
         Wasserstein,
         WassersteinLiteral,
         CSD,
@@ -27,7 +28,7 @@ SIMILARITIES: dict[str, type[Similarity]] = {
     )
 }
 
-__all__ = ["SIMILARITIES", "Lifted", "Similarity", "similarity"]
+__all__ = ["SIMILARITIES", "Lifted", "Side", "Similarity", "similarity"]
 
 
 def similarity(name: str, **settings: Any) -> Similarity:
@@ -37,7 +38,7 @@ def similarity(name: str, **settings: Any) -> Similarity:
     similarity('kl')
     >>> similarity("kull")
     Traceback (most recent call last):
-    ValueError: no similarity 'kull'; choose cosine, kl, reverse_kl, min_kl, wasserstein, ...
+    ValueError: no similarity 'kull'; choose cosine, kl, reverse_kl, min_kl, query_kl, ...
     """
     if name not in SIMILARITIES:
         raise ValueError(f"no similarity {name!r}; choose {', '.join(SIMILARITIES)}")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from gaussmatch.gaussian import Gaussian
+
+Side = Literal["images", "captions"]
+"""Images or captions: which of them is the query, or is searched."""
+SIDES: tuple[Side, ...] = get_args(Side)
 
 Lifted = tuple[Tensor, ...]
 """One vector set (n, W) for each lift; nearly always just one."""
@@ -28,7 +32,8 @@ class Similarity(ABC):
     n × m × D tensor. Where there are several lifts, the score is the best of them (minimum KL).
 
     To add one: give ``name``, ``metric``, the two lifts and, for a distance, ``from_raw``. What has
-    no such lift is a ``PairwiseSimilarity`` and says why in ``no_lift``.
+    no such lift is a ``PairwiseSimilarity`` and says why in ``no_lift``. One that scores image
+    queries and caption queries differently returns the similarity of each side in ``for_query``.
     """
 
     name: ClassVar[str]
@@ -50,6 +55,23 @@ class Similarity(ABC):
     uncertainty_note: ClassVar[str | None] = None
     """Why the variances learned with this similarity do not tell vague from specific, or ``None``
     where they do (docs/uncertainty.md has the measurements)."""
+
+    def for_query(self, side: Side) -> Similarity:
+        """The similarity to score with when ``side`` asks: itself, unless the direction counts.
+
+        >>> from gaussmatch.similarities import similarity
+        >>> similarity("kl").for_query("images"), similarity("query_kl").for_query("images")
+        (similarity('kl'), similarity('reverse_kl'))
+        """
+        check_side(side)
+        return self
+
+    def both_ways(self, images: Gaussian, captions: Gaussian) -> tuple[Tensor, Tensor]:
+        """``matrix`` for image queries and for caption queries, each images × captions; the same
+        tensor twice where the direction does not count."""
+        by_image, by_caption = self.for_query("images"), self.for_query("captions")
+        scores = by_image.matrix(images, captions)
+        return scores, scores if by_caption is by_image else by_caption.matrix(images, captions)
 
     @abstractmethod
     def lift_images(self, g: Gaussian) -> Lifted:
@@ -133,6 +155,16 @@ class Similarity(ABC):
 
     def __repr__(self) -> str:
         return f"similarity({self.name!r})"
+
+
+def check_side(side: str) -> None:
+    if side not in SIDES:
+        raise ValueError(f"no side {side!r} of a query; choose images or captions")
+
+
+def other_side(side: Side) -> Side:
+    """The side that is searched when ``side`` asks, and the other way round."""
+    return "captions" if side == "images" else "images"
 
 
 def wide(g: Gaussian) -> torch.dtype:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.similarities.base import Lifted, Similarity
+from gaussmatch.similarities.base import Lifted, Side, Similarity, check_side
 
 
 class KL(Similarity):
@@ -55,6 +55,39 @@ class MinKL(Similarity):
 
     def lift_captions(self, g: Gaussian) -> Lifted:
         return (_reference(g), _divergent(g))
+
+
+class QueryKL(Similarity):
+    """−KL(image ‖ caption) for caption queries, −KL(caption ‖ image) for image queries: the
+    variance of the *query* divides.
+
+    With one KL for both directions a caption's variance also decides how it competes with other
+    captions for an image. Here it only has the role of a query's temperature, so it comes to mean
+    the query's ambiguity (docs/uncertainty.md). Two lifts, one for each direction.
+
+    >>> g = Gaussian(torch.zeros(1, 2), torch.zeros(1, 2))
+    >>> QueryKL().for_query("captions").matrix(g, g).abs()
+    tensor([[0.]])
+    >>> QueryKL().matrix(g, g)
+    Traceback (most recent call last):
+    ValueError: query_kl scores each direction differently: choose the side of the query with ...
+    """
+
+    name = "query_kl"
+    metric = "inner_product"
+
+    def for_query(self, side: Side) -> Similarity:
+        check_side(side)
+        return ReverseKL() if side == "images" else KL()
+
+    def lift_images(self, g: Gaussian) -> Lifted:
+        raise ValueError(
+            f"{self.name} scores each direction differently: choose the side of the query with "
+            'similarity.for_query("captions") or for_query("images"), or '
+            'model.similarity(..., query="captions")'
+        )
+
+    lift_captions = lift_images
 
 
 def _divergent(g: Gaussian) -> Tensor:

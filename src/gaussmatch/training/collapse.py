@@ -41,7 +41,7 @@ class CollapseWatch:
         if not isinstance(loss, TripletLoss):
             return (
                 f"the loss stands at {value:.1f}, that of a guess: every pair scores alike. To "
-                "cure it, change training.learning_rate."
+                "cure it, change training.learning_rate or loss.scale."
             )
         cure = (
             f"raise loss.warmup_epochs (now {recipe.warmup_epochs}) or lower training.learning_rate"

@@ -160,7 +160,7 @@ class Steps:
     def epoch(self, epoch: int, bar: tqdm[Batch]) -> float:
         """Train on every batch; returns the mean loss."""
         self.matcher.train()
-        objective = Objective.of_epoch(self.recipe.loss, epoch)
+        objective = Objective.of_epoch(self.recipe.loss, epoch, self.matcher.heads)
         summed, started = 0.0, time.perf_counter()
         done, waiting = 0, Waiting(bar)
         for done, batch in enumerate(waiting, start=1):

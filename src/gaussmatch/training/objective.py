@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gaussmatch.data.batches import Batch
 from gaussmatch.encoders.base import Tokens
@@ -84,8 +84,12 @@ class Objective:
     ranking: ScoreLoss
 
     @staticmethod
-    def of_epoch(recipe: LossRecipe, epoch: int) -> Objective:
-        """All negatives during the warm-up, then as asked; epochs count from 1."""
+    def of_epoch(recipe: LossRecipe, epoch: int, heads: nn.ModuleDict | None = None) -> Objective:
+        """The hinge takes all negatives during the warm-up, then the recipe's; epochs count from 1.
+        A loss that learns is one of the matcher's heads."""
+        if recipe.kind in ("infonce", "sigmoid"):
+            assert heads is not None
+            return Objective(recipe, cast(ScoreLoss, heads["loss"]))
         if recipe.kind == "soft-contrastive":
             return Objective(recipe, SoftContrastive(recipe.reduction))
         mining = "sum" if epoch <= recipe.warmup_epochs else recipe.mining
@@ -98,7 +102,7 @@ class Objective:
         with observe({part: matcher.part(part) for part in watched}) as seen:
             images, captions = matcher(batch.images, batch.texts)
         negative = negatives(batch.image_ids, same_image_negatives=self.recipe.same_image_negatives)
-        terms = self.ranking(matcher.similarity.matrix(images, captions), negative)
+        terms = self.ranking(*matcher.similarity.both_ways(images, captions), negative)
         outcome = Outcome(matcher, images, captions, batch.texts, seen)
         for name, term in used.items():
             terms[name] = weights[name] * term.value(outcome)

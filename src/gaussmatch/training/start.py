@@ -107,7 +107,7 @@ def begin(recipe: Recipe, pairs: Pairs, origin: Model | None) -> Model:
         tokenizer = learn_tokenizer(recipe, pairs.captions)
     else:
         tokenizer = same_tokenizer(recipe, pairs, origin)
-    model = Model(recipe, build(recipe.model, tokenizer))
+    model = Model(recipe, build(recipe.model, tokenizer, recipe.loss))
     backbone = getattr(point_of(model.matcher.image), "backbone", None)
     had = None if origin is None else origin.recipe.model.backbone
     if backbone is not None and had != recipe.model.backbone:
@@ -119,7 +119,7 @@ def begin(recipe: Recipe, pairs: Pairs, origin: Model | None) -> Model:
 
 def resumable(recipe: Recipe, out: Path) -> Model:
     """The model of a run whose weights a checkpoint holds."""
-    return Model(recipe, build(recipe.model, load_tokenizer(recipe, out)))
+    return Model(recipe, build(recipe.model, load_tokenizer(recipe, out), recipe.loss))
 
 
 def load_backbone_weights(backbone: Backbone, weights: str | None) -> None:

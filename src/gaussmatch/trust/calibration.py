@@ -179,10 +179,11 @@ def _probabilities(
         ("captions", images, truth.transpose()),
     ):
         items = images if gallery == "images" else captions
+        by = s.for_query("captions" if gallery == "images" else "images")
         rows, scores = [], []
         for start in range(0, len(queries), 512):
             some = queries[start : start + 512]
-            block = s.matrix(items, some).T if gallery == "images" else s.matrix(some, items)
+            block = by.matrix(items, some).T if gallery == "images" else by.matrix(some, items)
             values, indices = block.topk(min(TOP, len(items)))
             rows.append(indices)
             scores.append(values)
