@@ -10,6 +10,7 @@ import pytest
 from data.files import features, write_json
 
 from gaussmatch.data import coco, cxc, load_data, visual_genome
+from gaussmatch.data.pairs import Region
 from gaussmatch.recipe import DataRecipe
 
 YEARS = {"train2014": range(1, 5), "val2014": range(5, 13)}
@@ -29,7 +30,11 @@ def write_coco(root: Path) -> Path:
             for k in range(2)
             for i in numbers
         ]
-        things = [{"id": i, "image_id": i, "category_id": 1 + i % 2} for i in numbers if i != 12]
+        things = [
+            {"id": i, "image_id": i, "category_id": 1 + i % 2, "bbox": [1.0, 2.0, 3.0, 4.0]}
+            for i in numbers
+            if i != 12
+        ]
         kinds = [{"id": 2, "name": "dog"}, {"id": 1, "name": "cat"}]
         write_json(
             root / "annotations" / f"captions_{year}.json", {"images": images, "annotations": said}
@@ -95,6 +100,8 @@ def test_classes_and_judgements_reach_the_metrics(tmp_path: Path) -> None:
         + "COCO_val2014:sentid:90,COCO_val2014_000000000009.jpg,5,c2i_original\n"
         + "COCO_val2014:sentid:90,COCO_val2014_000000000010.jpg,3.0,c2i_intrasim\n"
         + "COCO_val2014:sentid:91,COCO_val2014_000000000010.jpg,2.9,c2i_intrasim\n"
+        + "COCO_val2014:sentid:110,COCO_val2014_000000000010.jpg,4,c2i_intrasim\n"
+        + "COCO_val2014:sentid:100,COCO_val2014_000000000007.jpg,4,c2i_intrasim\n"
     )
     path = features(root, "net", [name("train2014" if i < 5 else "val2014", i) for i in range(13)])
     data = load_data(DataRecipe(name="coco", root=str(root), extracted=str(path), cxc=str(root)))
@@ -103,6 +110,17 @@ def test_classes_and_judgements_reach_the_metrics(tmp_path: Path) -> None:
     assert data.test.relevance is not None
     assert [data.test.relevance.of(c).tolist() for c in range(3)] == [[0, 1], [0], [1]]
     assert data.dev.relevance is None
+    assert data.notes[-1].startswith("sits_test.csv: 1 of the 3 further pairs")
+    assert data.notes[-1].endswith("2 are left out")
+
+
+def test_boxes_become_regions_with_the_name_of_their_class(tmp_path: Path) -> None:
+    root = write_coco(tmp_path)
+    write_ids(root, train=[1, 2], dev=[7, 8], test=[9, 10, 12])
+    assert all(not photo.regions for photo in coco.read(root).photos)
+    first, second, bare = coco.read(root, boxes=True).splits["test"]
+    assert first.regions == (Region((1, 2, 4, 6), "a dog"),)
+    assert (second.regions[0].caption, bare.regions, bare.size) == ("a cat", (), (64, 48))
 
 
 def test_an_id_that_no_caption_has(tmp_path: Path) -> None:
@@ -148,6 +166,24 @@ def test_coco_mini_with_classes(shared_data: Path) -> None:
     assert sum(len(p.captions) for p in listing.photos) == 795
     assert all(p.path.is_file() for p in listing.photos)
     assert sum(bool(p.classes) for p in listing.photos) > 140
+
+
+def test_the_part_of_coco_that_could_be_had(shared_data: Path) -> None:
+    root = shared_data / "coco_real"
+    if not root.is_dir():
+        pytest.skip(f"no {root}")
+    recipe = DataRecipe(
+        name="coco", root=str(root), extracted="lite2.npz", cxc=str(shared_data / "cxc")
+    )
+    data = load_data(recipe)
+    sizes = [(len(s.images), len(s.captions)) for s in (data.train, data.dev, data.test)]
+    assert sizes == [(27_570, 42_488), (1000, 5000), (4407, 22_035)]
+    assert data.test.classes is not None
+    assert data.test.classes.shape == (4407, 80)
+    assert data.test.relevance is not None
+    assert len(data.test.relevance.items) > 22_035 + 8000
+    assert any("sits_test.csv" in note and "left out" in note for note in data.notes)
+    assert data.test.images[0].shape == (1280,)
 
 
 def test_ids_without_their_captions(shared_data: Path) -> None:

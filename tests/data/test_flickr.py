@@ -135,3 +135,22 @@ def test_flickr8k_as_published(shared_data: Path) -> None:
     notes = read_flickr8k(root).notes
     assert notes[0].startswith("2258277193_586949ec62.jpg.1 has captions and no photo")
     assert notes[1].startswith("91 photos")
+
+
+def test_packed_features_are_decoded_row_by_row(tmp_path: Path) -> None:
+    root = flickr8k(tmp_path, photos=False)
+    names = [f"{i}.jpg" for i in reversed(range(10))]
+    codes = np.arange(40, dtype=np.uint8).reshape(10, 4)
+    low, step = np.array([0, 1, 2, 3], np.float32), np.full(4, 0.5, np.float32)
+    np.savez(root / "net.npz", codes=codes, low=low, step=step, files=np.array(names))
+    data = load_data(DataRecipe(name="flickr8k", root=str(root), extracted="net.npz"))
+    assert data.test.images[1].tolist() == [0.0, 1.5, 3.0, 4.5]  # 9.jpg is the first row
+    np.savez(root / "net.npz", codes=codes.astype(float), low=low, step=step, files=np.array(names))
+    with pytest.raises(ValueError, match=r"net\.npz: codes are float64"):
+        load_data(DataRecipe(name="flickr8k", root=str(root), extracted="net.npz"))
+    np.savez(root / "net.npz", codes=codes, low=low, files=np.array(names))
+    with pytest.raises(ValueError, match=r"net\.npz: not packed features"):
+        load_data(DataRecipe(name="flickr8k", root=str(root), extracted="net.npz"))
+    np.savez(root / "net.npz", codes=codes[:3], low=low, step=step, files=np.array(names[:3]))
+    with pytest.raises(ValueError, match=r"does not name 0\.jpg"):
+        load_data(DataRecipe(name="flickr8k", root=str(root), extracted="net.npz"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gaussmatch.experiments.experiment import Claim, Column, Experiment, Row
+from gaussmatch.experiments.experiment import Claim, Column, Experiment, TableRow
 from gaussmatch.experiments.paper import NAMES, experiment
 from gaussmatch.experiments.reproduce import Setting, plan
 from gaussmatch.recipe import find_recipe, load_recipe
@@ -124,15 +124,15 @@ def test_recipe_files_are_where_the_rows_say() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rows": (Row("a", "x"), Row("a", "y"))}, "two rows have one name"),
-        ({"rows": (Row("a", "x", against="b"),)}, "no row 'b'"),
-        ({"rows": (Row("a", "x", published={"nothing": 1.0}),)}, "no column"),
+        ({"rows": (TableRow("a", "x"), TableRow("a", "y"))}, "two rows have one name"),
+        ({"rows": (TableRow("a", "x", against="b"),)}, "no row 'b'"),
+        ({"rows": (TableRow("a", "x", published={"nothing": 1.0}),)}, "no column"),
         ({"claims": (Claim("c", ("a", "k"), ("b", "k")),)}, "names b, k"),
     ],
 )
 def test_a_wrong_table_is_refused(change: dict, message: str) -> None:
     fields = {"name": "n", "title": "", "about": "", "place": "", "data": "coco", "split": "test",
-              "columns": (Column("k", "K"),), "rows": (Row("a", "x"),)}  # fmt: skip
+              "columns": (Column("k", "K"),), "rows": (TableRow("a", "x"),)}  # fmt: skip
     Experiment(**fields)
     with pytest.raises(ValueError, match=message):
         Experiment(**fields | change)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from gaussmatch.experiments.experiment import Claim, Column, Experiment, Row, Slip
+from gaussmatch.experiments.experiment import Claim, Column, Experiment, Slip, TableRow
 from gaussmatch.experiments.reproduce import Cell, Outcome, Plan, Setting
 from gaussmatch.experiments.results import table, verdicts
 from gaussmatch.experiments.store import Run, Store, merged
@@ -26,10 +26,10 @@ ONE = Experiment(
     split="test",
     columns=(Column("i2t_r1", "R@1", ("image-to-text",)), Column("rsum", "rsum"), Column("x", "X")),
     rows=(
-        Row("point", "vsepp", published={"i2t_r1": 50.0, "rsum": 300.0}),
-        Row("ours", "vsepp-kl", published={"i2t_r1": 55.0, "rsum": 1.0}, against="point",
+        TableRow("point", "vsepp", published={"i2t_r1": 50.0, "rsum": 300.0}),
+        TableRow("ours", "vsepp-kl", published={"i2t_r1": 55.0, "rsum": 1.0}, against="point",
             slips={"rsum": Slip(310.0, "misprinted")}),
-        Row("lost", "vsepp-min-kl", group="other"),
+        TableRow("lost", "vsepp-min-kl", group="other"),
     ),
     claims=(
         Claim("ours is above point", ("ours", "rsum"), ("point", "rsum")),

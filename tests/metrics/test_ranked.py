@@ -137,10 +137,16 @@ def test_a_k_below_one_is_refused():
 # ---- folds ----
 
 
-@pytest.mark.parametrize(("images", "folds"), [(7, 5), (3, 5), (5, 0)])
-def test_folds_are_equal_or_refused(images, folds):
-    with pytest.raises(ValueError, match="equal folds"):
+@pytest.mark.parametrize(("images", "folds"), [(3, 5), (5, 0)])
+def test_more_folds_than_images_are_refused(images, folds):
+    with pytest.raises(ValueError, match="do not part into"):
         contiguous_folds([0], images, folds)
+
+
+def test_what_does_not_divide_makes_the_first_folds_larger():
+    folds = contiguous_folds([0, 3, 3, 6, 1], images=7, folds=3)
+    assert [f.images.tolist() for f in folds] == [[0, 1, 2], [3, 4], [5, 6]]
+    assert [f.captions.tolist() for f in folds] == [[0, 4], [1, 2], [3]]
 
 
 def test_a_cut_ranking_cannot_be_folded():

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussmatch.cli.parser import SECTIONS, Parser
-from gaussmatch.cli.tables import COLUMNS, plain_table
-from gaussmatch.experiments.compare import Row, compare, plan, save_rows
+from gaussmatch.cli.tables import plain_table
+from gaussmatch.experiments.compare import Compared, compare, plan, save_rows
+from gaussmatch.metrics.measures import heading, shown
 
 SHOWN = ("rsum", "i2t_r_precision", "t2i_r_precision", "caption_rho", "image_rho")
 
@@ -40,18 +41,15 @@ def run(argv: Sequence[str]) -> None:
         raise ValueError("some runs failed:\n  " + "\n  ".join(failed))
 
 
-def seeds_table(rows: Sequence[Row]) -> str:
+def seeds_table(rows: Sequence[Compared]) -> str:
     """Mean ± std over the seeds, one row for each recipe."""
-    shown = [key for key in SHOWN if any(row.mean_std(key) for row in rows)]
-    cells = [["model", "runs", *(COLUMNS[key] for key in shown)]]
+    keys = [key for key in SHOWN if any(row.mean_std(key) for row in rows)]
+    cells = [["model", "runs", *(heading(key) for key in keys)]]
     for row in rows:
-        values = [row.mean_std(key) for key in shown]
-        digits = [3 if key.endswith("_rho") else 1 for key in shown]
-        cells.append(
-            [row.title, str(len(row.runs))]
-            + [
-                f"{v[0]:.{d}f} ± {v[1]:.{d}f}" if v else ""
-                for v, d in zip(values, digits, strict=True)
-            ]
-        )
+        values = [row.mean_std(key) for key in keys]
+        texts = [
+            f"{shown(key, value[0])} ± {shown(key, value[1])}" if value else ""
+            for key, value in zip(keys, values, strict=True)
+        ]
+        cells.append([row.title, str(len(row.runs)), *texts])
     return plain_table(cells)

@@ -1,4 +1,4 @@
-"""``gaussmatch reproduce NAME --data {scenes|flickr8k|flickr30k|coco} [--any.field value]``."""
+"""``gaussmatch reproduce NAME [NAME …] --data DATA [--any.field value]``."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ from pathlib import Path
 from gaussmatch.cli.parser import SECTIONS, Parser
 from gaussmatch.cli.tables import plain_table
 from gaussmatch.experiments.estimate import estimate
-from gaussmatch.experiments.folder import claim_folder, made_before
 from gaussmatch.experiments.page import write_page
 from gaussmatch.experiments.paper import NAMES
-from gaussmatch.experiments.reproduce import Outcome, Plan, Setting, execute, plan
+from gaussmatch.experiments.reproduce import (
+    Outcome,
+    Plan,
+    Setting,
+    claim_folder,
+    execute,
+    made_before,
+    plan,
+)
 from gaussmatch.experiments.sections import Section, write_all
+from gaussmatch.recipe import recipe_folder
 
-DATA = ("scenes", "flickr8k", "flickr30k", "coco")
+DATA = sorted(path.parent.name for path in recipe_folder().glob("*/vsepp.yaml"))
+"""Folders of recipes that name the rows of the experiments."""
 
 
 def run(argv: Sequence[str]) -> None:
@@ -26,13 +35,13 @@ def run(argv: Sequence[str]) -> None:
         notes="Any field of the recipes can be given too, for all rows.",
         examples=[
             "gaussmatch reproduce all --data scenes --fast",
-            "gaussmatch reproduce coco --data coco --data.root COCO --dry-run",
+            "gaussmatch reproduce coco cxc --data coco --data.root COCO --dry-run",
             "gaussmatch reproduce stability --data scenes --seeds 2 --training.epochs 2",
         ],
         fields=SECTIONS,
         computes=True,
     )
-    parser.add_argument("name", choices=(*NAMES, "all"), help="an experiment, or all")
+    parser.add_argument("names", nargs="+", choices=(*NAMES, "all"), help="experiments, or all")
     parser.add_argument("--data", default="scenes", choices=DATA, help="the data set")
     parser.add_argument("--out", type=Path, help="default: runs/reproduce/DATA, or DATA-fast")
     parser.add_argument("--fast", action="store_true", help="scenes in half an hour on two cores")
@@ -54,7 +63,7 @@ def run(argv: Sequence[str]) -> None:
     )
     out = options.out or Path("runs/reproduce") / f"{options.data}{'-fast' * options.fast}"
     jobs = options.jobs or (2 if options.data == "scenes" else 1)
-    names = NAMES if options.name == "all" else (options.name,)
+    names = NAMES if "all" in options.names else tuple(dict.fromkeys(options.names))
     made = plan(names, setting, out)
     if options.dry_run:
         print(estimate(made, jobs))

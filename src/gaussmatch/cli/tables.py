@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-COLUMNS = {
-    "i2t_r1": "i2t R@1",
-    "i2t_r5": "R@5",
-    "i2t_r10": "R@10",
-    "t2i_r1": "t2i R@1",
-    "t2i_r5": "R@5",
-    "t2i_r10": "R@10",
-    "rsum": "rsum",
-    "i2t_r_precision": "i2t R-P",
-    "t2i_r_precision": "t2i R-P",
-    "caption_rho": "ρ captions",
-    "image_rho": "ρ images",
-}
+from gaussmatch.metrics.measures import heading
+from gaussmatch.metrics.measures import shown as shown_value
+
+SHOWN = (
+    *(f"{way}_r{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)),
+    *("rsum", "i2t_r_precision", "t2i_r_precision", "caption_rho", "image_rho"),
+)
 """What a table shows, in this order, where it was measured."""
 
 
@@ -28,8 +22,8 @@ def measures_table(rows: Sequence[tuple[str, Mapping[str, float | str]]]) -> str
     point     300.0
     ours      310.5
     """
-    shown = [key for key in COLUMNS if any(key in measures for _, measures in rows)]
-    cells = [["model", *(COLUMNS[key] for key in shown)]]
+    shown = [key for key in SHOWN if any(key in measures for _, measures in rows)]
+    cells = [["model", *(heading(key) for key in shown)]]
     cells += [[name, *(_cell(key, measures.get(key)) for key in shown)] for name, measures in rows]
     return plain_table(cells)
 
@@ -48,6 +42,4 @@ def plain_table(cells: Sequence[Sequence[str]]) -> str:
 
 
 def _cell(key: str, value: float | str | None) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
-    return f"{value:.3f}" if key.endswith("_rho") else f"{value:.1f}"
+    return value or "" if value is None or isinstance(value, str) else shown_value(key, value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 from gaussmatch.data import karpathy
 from gaussmatch.data.cxc import read_positives, score_files
 from gaussmatch.data.listing import SPLITS, Caption, Listing, Photo, split_name
+from gaussmatch.data.pairs import Box, Region
 from gaussmatch.data.source import Source
 from gaussmatch.files import read_json
 
@@ -32,12 +33,19 @@ class Annotated:
     images: dict[int, Path]
     year_of: dict[int, str]  #: such as ``val2014``
     captions: dict[int, tuple[int, str]]  #: caption id → image number, words
-    classes: dict[int, set[str]]
+    things: dict[int, list[tuple[str, Box | None]]]  #: class and box; none for a crowd
     class_names: tuple[str, ...]
+    size_of: dict[int, tuple[int, int]]  #: width and height that the boxes are in
 
 
-def read(root: Path, cxc: Path | None = None) -> Listing:
-    """COCO with its object classes; ``cxc`` adds the judgements of Crisscrossed Captions."""
+def read(root: Path, cxc: Path | None = None, boxes: bool = False) -> Listing:
+    """COCO, or a part of it, with its object classes.
+
+    Args:
+        cxc: the folder of Crisscrossed Captions, whose judgements become true pairs. Those about
+            captions or images that are not here are left out, and a note says how many.
+        boxes: give the boxes of objects as regions, each with its class for a caption.
+    """
     told = read_annotations(root)
     places = (root, root / "annotations")
     karpathys = next(
@@ -51,13 +59,30 @@ def read(root: Path, cxc: Path | None = None) -> Listing:
         chosen = _from_ids(ids, told)
     else:
         chosen, notes = _own_split(told)
-    splits = {s: [_photo(told, i, captions) for i, captions in chosen[s].items()] for s in SPLITS}
-    also = frozenset(
-        (str(caption), str(image))
-        for path in (score_files(cxc) if cxc is not None else ())
-        for caption, image in read_positives(path).extra
-    )
-    return Listing("coco", splits, notes, also, told.class_names)
+    splits = {
+        s: [_photo(told, i, captions, boxes) for i, captions in chosen[s].items()] for s in SPLITS
+    }
+    also: set[tuple[str, str]] = set()
+    for path in score_files(cxc) if cxc is not None else ():
+        judged = {(str(caption), str(image)) for caption, image in read_positives(path).extra}
+        inside = _inside(judged, splits)
+        if len(inside) < len(judged):
+            notes.append(
+                f"{path.name}: {len(inside):,} of the {len(judged):,} further pairs that people "
+                f"judged to match lie in dev or test; {len(judged) - len(inside):,} are left out"
+            )
+        also |= inside
+    return Listing("coco", splits, notes, frozenset(also), told.class_names)
+
+
+def _inside(pairs: set[tuple[str, str]], splits: dict[str, list[Photo]]) -> set[tuple[str, str]]:
+    """The pairs whose caption and image are both in dev, or both in test."""
+    found: set[tuple[str, str]] = set()
+    for split in ("dev", "test"):
+        images = {photo.id for photo in splits[split]}
+        captions = {caption.id for photo in splits[split] for caption in photo.captions}
+        found |= {(c, i) for c, i in pairs if c in captions and i in images}
+    return found
 
 
 def training_images(root: Path) -> set[int]:
@@ -70,13 +95,15 @@ def read_annotations(root: Path) -> Annotated:
     files = sorted(folder.glob("captions_*.json"))
     if not files:
         raise FileNotFoundError(f"{folder}: no captions_*.json; see 'gaussmatch data where coco'")
-    told = Annotated({}, {}, {}, {}, ())
+    told = Annotated({}, {}, {}, {}, (), {})
     for path in files:
         content, year = _content(path), path.stem.removeprefix("captions_")
         photos = next((p for p in (root / year, root / "images" / year) if p.is_dir()), root / year)
         for i, image in enumerate(content["images"]):
             number, name = _fields(image, f"{path}, image {i}", "id", "file_name")
             told.images[number], told.year_of[number] = photos / name, year
+            if "width" in image and "height" in image:
+                told.size_of[number] = (image["width"], image["height"])
         for i, said in enumerate(content["annotations"]):
             place = f"{path}, annotation {i}"
             caption, number, words = _fields(said, place, "id", "image_id", "caption")
@@ -95,9 +122,17 @@ def read_annotations(root: Path) -> Annotated:
             number, category = _fields(thing, f"{path}, annotation {i}", "image_id", "category_id")
             if category not in names:
                 raise ValueError(f"{path}, annotation {i}: no category {category} in 'categories'")
-            told.classes.setdefault(number, set()).add(names[category])
-    ordered = tuple(names[key] for key in sorted(names))
-    return Annotated(told.images, told.year_of, told.captions, told.classes, ordered)
+            box = None if thing.get("iscrowd") else _box(thing.get("bbox"))
+            told.things.setdefault(number, []).append((names[category], box))
+    return replace(told, class_names=tuple(names[key] for key in sorted(names)))
+
+
+def _box(bbox: list[float] | None) -> Box | None:
+    """Left, top, right, bottom from COCO's left, top, width, height."""
+    if bbox is None:
+        return None
+    x, y, width, height = map(float, bbox)
+    return (x, y, x + width, y + height)
 
 
 Chosen = dict[str, dict[int, list[int]]]  # split → image number → caption ids
@@ -165,13 +200,29 @@ def _own_split(told: Annotated) -> tuple[Chosen, list[str]]:
     return chosen, [note]
 
 
-def _photo(told: Annotated, image: int, captions: list[int]) -> Photo:
+def _photo(told: Annotated, image: int, captions: list[int], boxes: bool) -> Photo:
+    things = told.things.get(image, [])
     return Photo(
         str(image),
         told.images[image],
         tuple(Caption(str(c), told.captions[c][1]) for c in captions),
-        frozenset(told.classes.get(image, ())),
+        frozenset(name for name, _ in things),
+        tuple(Region(box, one_of(name)) for name, box in things if box) if boxes else (),
+        told.size_of.get(image),
     )
+
+
+PLURAL = ("skis", "scissors", "broccoli")
+
+
+def one_of(name: str) -> str:
+    """A caption for a box that shows one object of a class.
+
+    >>> one_of("dog"), one_of("umbrella"), one_of("skis")
+    ('a dog', 'an umbrella', 'skis')
+    """
+    article = "" if name in PLURAL else "an " if name[0] in "aeiou" else "a "
+    return f"{article}{name}"
 
 
 def _content(path: Path) -> dict[str, Any]:
@@ -196,7 +247,7 @@ def _has(folder: Path, name: str) -> bool:
 SOURCE = Source(
     "coco",
     where="""\
-MS-COCO (Lin et al. 2014). In one folder:
+MS-COCO (Lin et al. 2014), or a part of it. In one folder:
   annotations/captions_train2014.json, captions_val2014.json      the captions
   annotations/instances_train2014.json, instances_val2014.json    object classes (for PMRP)
   train2014/, val2014/                                            the photos

@@ -27,7 +27,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Row:
+class CaptionRow:
     """One image–caption pair of the table; ``place`` is the file and line, for messages."""
 
     place: str
@@ -83,7 +83,7 @@ def find_image(root: Path, name: str) -> Path:
     return beside if beside.is_file() else root / name
 
 
-def rows(table: Path) -> Iterator[Row]:
+def rows(table: Path) -> Iterator[CaptionRow]:
     """The pairs of a table, with the line of each."""
     lines = read_lines(table)
     if not lines:
@@ -94,7 +94,7 @@ def rows(table: Path) -> Iterator[Row]:
         yield from _table_rows(table, lines)
 
 
-def _table_rows(table: Path, lines: list[str]) -> Iterator[Row]:
+def _table_rows(table: Path, lines: list[str]) -> Iterator[CaptionRow]:
     delimiter = "\t" if table.suffix.lower() == ".tsv" or "\t" in lines[0] else ","
     if delimiter == "," and lines[0].count(";") > lines[0].count(","):
         delimiter = ";"
@@ -113,7 +113,7 @@ def _table_rows(table: Path, lines: list[str]) -> Iterator[Row]:
                     f"{place}: {len(fields)} fields, but the header has {len(header)}; "
                     'put a caption with the delimiter in it in "quotes"'
                 )
-            yield Row(
+            yield CaptionRow(
                 place,
                 fields[image].strip(),
                 fields[caption],
@@ -123,17 +123,17 @@ def _table_rows(table: Path, lines: list[str]) -> Iterator[Row]:
         raise ValueError(f"{table}, line {reader.line_num}: not valid CSV ({error})") from error
 
 
-def _column(table: Path, header: list[str], kind: str) -> int:
+def _column(table: Path, header: list[str], role: str) -> int:
     for i, word in enumerate(header):
-        if word in COLUMNS[kind]:
+        if word in COLUMNS[role]:
             return i
     raise ValueError(
-        f"{table}, line 1: no column for the {kind}; the header must name one of "
-        f"{', '.join(COLUMNS[kind])} (it has {', '.join(header)})"
+        f"{table}, line 1: no column for the {role}; the header must name one of "
+        f"{', '.join(COLUMNS[role])} (it has {', '.join(header)})"
     )
 
 
-def _json_rows(table: Path, lines: list[str]) -> Iterator[Row]:
+def _json_rows(table: Path, lines: list[str]) -> Iterator[CaptionRow]:
     for number, line in enumerate(lines, start=1):
         place = f"{table}, line {number}"
         if not line.strip():
@@ -149,14 +149,14 @@ def _json_rows(table: Path, lines: list[str]) -> Iterator[Row]:
         for caption in said if isinstance(said, list) else [said]:
             if not isinstance(caption, str) or not isinstance(image, str):
                 raise ValueError(f"{place}: image and caption must be text, got {caption!r}")
-            yield Row(place, image, caption, None if split is None else str(split))
+            yield CaptionRow(place, image, caption, None if split is None else str(split))
 
 
-def _field(record: dict[str, Any], place: str, kind: str) -> Any:
-    for name in COLUMNS[kind]:
+def _field(record: dict[str, Any], place: str, role: str) -> Any:
+    for name in COLUMNS[role]:
         if name in record:
             return record[name]
-    raise ValueError(f"{place}: no field {kind!r}; it has {', '.join(record)}")
+    raise ValueError(f"{place}: no field {role!r}; it has {', '.join(record)}")
 
 
 SOURCE = Source(

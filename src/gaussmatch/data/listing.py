@@ -41,6 +41,7 @@ class Photo:
         captions: one or more.
         classes: names of the objects in it, where the data set tells.
         regions: boxes with captions of their own, where the data set tells.
+        size: width and height that the boxes are in, if not the file's own.
     """
 
     id: str
@@ -48,6 +49,7 @@ class Photo:
     captions: tuple[Caption, ...]
     classes: frozenset[str] = frozenset()
     regions: tuple[Region, ...] = ()
+    size: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,8 @@ def assemble(
     for name, photos in chosen.items():
         if not photos:
             raise ValueError(f"{listing.name}: no image is in the split {name!r}")
-    return DataSet(listing.name, *(_pairs(listing, n, p, images(n, p)) for n, p in chosen.items()))
+    train, dev, test = (_pairs(listing, n, p, images(n, p)) for n, p in chosen.items())
+    return DataSet(listing.name, train, dev, test, notes=tuple(listing.notes))
 
 
 def _pairs(listing: Listing, split: str, photos: Sequence[Photo], source: ImageSource) -> Pairs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -35,11 +35,15 @@ class RandomViews(Protocol):
     def random_view(self, index: int, seed: int) -> np.ndarray: ...
 
 
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom, in pixels."""
+
+
 @dataclass(frozen=True)
 class Region:
-    """A box of an image with its own caption; ``box`` is (left, top, right, bottom) in pixels."""
+    """A box of an image with its own caption."""
 
-    box: tuple[float, float, float, float]
+    box: Box
     caption: str
 
 
@@ -100,6 +104,9 @@ class DataSet:
     train: Pairs
     dev: Pairs
     test: Pairs
+    notes: tuple[str, ...] = field(
+        default=(), kw_only=True
+    )  #: what a reader of its figures should know
 
     def split(self, name: str) -> Pairs:
         if name not in ("train", "dev", "test"):

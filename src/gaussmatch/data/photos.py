@@ -38,7 +38,7 @@ def load_photos(recipe: DataRecipe, root: Path, listing: Listing) -> DataSet:
     listing = _without_unreadable(listing, given)
 
     def images(split: str, photos: Sequence[Photo]) -> ImageSource:
-        array = given if given.suffix == ".npy" else given / f"{split}_ims.npy"
+        array = given if given.suffix in (".npy", ".npz") else given / f"{split}_ims.npy"
         source = features_by_name(array, [p.id for p in photos], [p.path for p in photos])
         _check_shape(recipe, array, source[0].shape)
         return source

@@ -189,7 +189,7 @@ def _sample(g: Gaussian) -> Gaussian:
 
 
 def _filled(
-    kind: str,
+    side: str,
     g: Gaussian,
     lift: Callable[[Gaussian], Lifted],
     writers: Sequence[Callable[[Tensor, Tensor], None]],
@@ -206,16 +206,16 @@ def _filled(
             write(x, kept)
             if not kept.abs().amax().isfinite():
                 at = start + int((~kept.isfinite()).any(-1).nonzero()[0])
-                raise ValueError(f"{kind} {at}: its embedding is too large to be scored in {dtype}")
+                raise ValueError(f"{side} {at}: its embedding is too large to be scored in {dtype}")
     return filled
 
 
-def refuse_nan(kind: str, g: Gaussian) -> None:
+def refuse_nan(side: str, g: Gaussian) -> None:
     """A NaN compares false with everything and would pass for a good rank."""
     for what, values in (("mean", g.mean), ("log-variance", g.log_var)):
         if values is not None and not values.isfinite().all():
             at = int((~values.isfinite()).flatten(1).any(1).nonzero()[0])
-            raise ValueError(f"the {what} of {kind} {at} holds a NaN or infinity")
+            raise ValueError(f"the {what} of {side} {at} holds a NaN or infinity")
 
 
 def _product(left: list[Tensor], right: list[Tensor], room: Sequence[Tensor] = ()) -> Tensor:

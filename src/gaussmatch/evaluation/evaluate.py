@@ -106,7 +106,7 @@ def measure(
     model: Model, data: DataSet, split: str = "test", s: Similarity | None = None
 ) -> Evaluation:
     """Retrieval always; R-Precision and mAP@R where true matches are known; PMRP where classes
-    are; 1K folds on large splits; selective answering and, on test, a calibrated match
+    are; five folds (1K) of a large split; selective answering and, on test, a calibrated match
     probability; ρ where there are variances too; binary selection where there are regions."""
     pairs = data.split(split)
     images, captions = model.encode_pairs(pairs)
@@ -118,8 +118,13 @@ def measure(
     }
     found, each = measures_of(s, images, captions, truth)
     measures |= found
-    if len(images) >= FOLDED_FROM and len(images) % FOLDS == 0:
+    notes = list(data.notes)
+    if len(images) >= FOLDED_FROM:
         measures |= folded(s, images, captions, truth)
+        if len(images) != FOLDS * 1000:
+            notes.append(f"1K: means over {FOLDS} folds of about {len(images) // FOLDS} images")
+    if notes:
+        measures["notes"] = notes
     measures |= _reliability(model, s, data, split, images, captions, each)
     if pairs.relevance is not None and not captions.is_point:
         measures |= ambiguity(images, captions, pairs.relevance)

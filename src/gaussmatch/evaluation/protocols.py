@@ -26,8 +26,9 @@ from gaussmatch.metrics.recall import KS
 from gaussmatch.similarities import Similarity
 
 FOLDS = 5
-FOLDED_FROM = 5000
-"""Images from which the 1K protocol (five contiguous folds) is measured too."""
+FOLDED_FROM = 4000
+"""Images from which the 1K protocol (five contiguous folds) is measured too. COCO's test has 5,000,
+so a fold has 1,000; of a part of COCO it has fewer, and a note says how many."""
 
 Each = dict[str, Tensor]
 """Measure → its value in percent for each query; NaN where it is not defined."""
@@ -114,9 +115,9 @@ def means(each: Each) -> dict[str, float]:
     }
 
 
-def _recalls(i2t: Tensor, t2i: Tensor, kind: str) -> Each:
+def _recalls(i2t: Tensor, t2i: Tensor, truth: str) -> Each:
     return {
-        f"{way}_{kind}r{k}": 100 * (ranks < k).double()
+        f"{way}_{truth}r{k}": 100 * (ranks < k).double()
         for way, ranks in (("i2t", i2t), ("t2i", t2i))
         for k in KS
     }

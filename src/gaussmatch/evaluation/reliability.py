@@ -47,16 +47,16 @@ def best_scores(blocks: BothWays) -> tuple[Tensor, Tensor]:
     return (i2t + i.offset).cpu(), (t2i + c.offset).cpu()
 
 
-def selective(way: str, correct: Tensor, unsure: Tensor, kind: str = "") -> dict[str, Any]:
+def selective(way: str, correct: Tensor, unsure: Tensor, by: str = "") -> dict[str, Any]:
     """Answer only the surest queries: areas, the gain over chance, R@1 of the surest half and
     fifth, R@1 by uncertainty decile, and the curve.
 
     Args:
-        way: ``i2t`` or ``t2i``; ``kind`` names what stands for uncertainty if not the variance.
+        way: ``i2t`` or ``t2i``; ``by`` names what stands for uncertainty if not the variance.
         correct: 1 where the first item is right.
     """
     curve = risk_coverage(correct, unsure)
-    name = f"{way}_{kind}"
+    name = f"{way}_{by}"
     measures: dict[str, Any] = {
         f"{name}aurc": curve.aurc,
         f"{name}aurc_oracle": curve.oracle,

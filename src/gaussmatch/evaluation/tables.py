@@ -3,62 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
-Row = tuple[str, str, str]
-"""Name, image-to-text, text-to-image (or images, captions)."""
+from gaussmatch.metrics.measures import MEASURES, shown
 
-BOTH_WAYS = {
-    "r1": "R@1",
-    "r5": "R@5",
-    "r10": "R@10",
-    "median_rank": "median rank",
-    "true_r1": "R@1, known truth",
-    "true_r5": "R@5, known truth",
-    "true_r10": "R@10, known truth",
-    "r_precision": "R-Precision",
-    "map_at_r": "mAP@R",
-    "pmrp_0": "PMRP, ζ = 0",
-    "pmrp_1": "PMRP, ζ = 1",
-    "pmrp_2": "PMRP, ζ = 2",
-    "pmrp": "PMRP",
-    "r1_surest_half": "R@1 of the surest half",
-    "r1_surest_fifth": "R@1 of the surest fifth",
-    "aurc": "AURC",
-    "aurc_oracle": "AURC, oracle",
-    "aurc_random": "AURC, random",
-    "aurc_gain": "AURC gain",
-    "score_aurc": "AURC by score",
-    "score_aurc_gain": "AURC gain by score",
-    "ece": "ECE of the match probability",
-}
-FINE = ("aurc", "ece", "rho")  # shown with three digits
+SIDES = ("crop", "caption")
 
 
-def rows(measures: Mapping[str, Any]) -> list[Row]:
-    """Every measure that was taken, both ways side by side, with 95 % intervals."""
-    shown: list[Row] = []
+def rows(measures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Every measure that was taken: its name, then of images and of captions as queries, each with
+    its 95 % interval."""
+    found: list[tuple[str, str, str]] = []
     for prefix, note in (("", ""), ("1k_", " (1K)")):
-        for key, label in BOTH_WAYS.items():
-            cells = [_cell(measures, f"{prefix}{way}_{key}") for way in ("i2t", "t2i")]
-            if any(cells):
-                shown.append((label + note, *cells))  # type: ignore[arg-type]
+        for entry in MEASURES.values():
+            i2t, t2i = (_cell(measures, f"{prefix}{way}_{entry.key}") for way in ("i2t", "t2i"))
+            if i2t or t2i:
+                found.append((entry.label + note, i2t, t2i))
         if f"{prefix}rsum" in measures:
-            shown.append((f"rsum{note}", f"{measures[f'{prefix}rsum']:.1f}", ""))
-    rho = [_cell(measures, key) for key in ("image_rho", "caption_rho")]
-    if any(rho):
-        shown.append(("ρ of uncertainty with ambiguity", rho[0], rho[1]))
+            found.append((f"rsum{note}", _cell(measures, f"{prefix}rsum"), ""))
+    if "image_rho" in measures or "caption_rho" in measures:
+        images, captions = (_cell(measures, key) for key in ("image_rho", "caption_rho"))
+        found.append(("ρ of uncertainty with ambiguity", images, captions))
     for limit, chosen in measures.get("selection", {}).items():
         threshold = f"{limit} ({chosen['triplets']:.0f} triplets)"
-        for name in "ac":
-            cells = [f"{chosen[f'{kind}_{name}']:.1f}" for kind in ("crop", "caption")]
-            shown.append((f"selection by {name.upper()}, area < {threshold}", *cells))  # type: ignore[arg-type]
-            if f"crop_{name}_uncertainty" in chosen:
-                cells = [
-                    f"{chosen[f'{kind}_{name}_uncertainty']:.2f}" for kind in ("crop", "caption")
-                ]
-                shown.append((f"uncertainty of {name.upper()}, area < {threshold}", *cells))  # type: ignore[arg-type]
-    return shown
+        for name, ending in product("ac", ("", "_uncertainty")):
+            crop, caption = (_cell(chosen, f"{side}_{name}{ending}") for side in SIDES)
+            if crop or caption:
+                what = "uncertainty of" if ending else "selection by"
+                found.append((f"{what} {name.upper()}, area < {threshold}", crop, caption))
+    return found
 
 
 def markdown(title: str, measures: Mapping[str, Any]) -> str:
@@ -102,8 +76,7 @@ def _about(measures: Mapping[str, Any]) -> str:
 def _cell(measures: Mapping[str, Any], key: str) -> str:
     if key not in measures:
         return ""
-    digits = 3 if any(word in key for word in FINE) else 1
-    text = f"{measures[key]:.{digits}f}"
+    text = shown(key, measures[key])
     interval = measures.get("intervals", {}).get(key)
     return text if interval is None else f"{text} [{interval[0]:.1f}, {interval[1]:.1f}]"
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from gaussmatch.data.pairs import Pairs, Region
+from gaussmatch.data.pairs import Box, Pairs, Region
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import binary_selection
 from gaussmatch.model import Model
@@ -28,7 +28,6 @@ THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
 LARGEST = 10  # regions looked at
 MOST = 2000  # pictures taken
 
-Box = tuple[float, float, float, float]
 Cut = Callable[[Image.Image, Box], Image.Image]
 
 
@@ -160,10 +159,10 @@ def _measure(
     by_image, by_caption = (scores(s.for_query(side)) for side in SIDES)
     measures = {"triplets": float(len(crop)), **binary_selection(by_image, by_caption)}
     if not images.is_point:
-        for kind, rows, g in (("crop", crop, images), ("caption", word, captions)):
+        for side, rows, g in (("crop", crop, images), ("caption", word, captions)):
             for n, name in enumerate("ac"):
                 unsure = g[rows[:, n]].uncertainty().double().mean()
-                measures[f"{kind}_{name}_uncertainty"] = float(unsure)
+                measures[f"{side}_{name}_uncertainty"] = float(unsure)
     return measures
 
 

@@ -1,4 +1,4 @@
-"""Recipes × seeds: train each, measure each on test, and tell mean ± std.
+"""Recipes × seeds: train each, measure each on test, and report mean ± std.
 
 Every run is chosen on validation. What is finished is never done again, so a killed comparison
 goes on where it was; a run that fails is reported as failed and the others go on.
@@ -23,7 +23,7 @@ from gaussmatch.training.loop import train
 
 
 @dataclass(frozen=True)
-class Cell:
+class SeededRun:
     """One run of a comparison: a recipe with a seed, and its folder."""
 
     recipe: Recipe
@@ -36,7 +36,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class Compared:
     """The runs of one recipe: their measures, and the errors of those that failed."""
 
     title: str
@@ -53,7 +53,7 @@ class Row:
 
 def plan(
     recipes: Sequence[str], seeds: int, out: Path, overrides: Sequence[str] = ()
-) -> list[Cell]:
+) -> list[SeededRun]:
     """All runs of a comparison, seed by seed so that early results cover every recipe."""
     if seeds < 1:
         raise ValueError(f"at least one seed is needed, got {seeds}")
@@ -61,13 +61,13 @@ def plan(
     for seed in range(seeds):
         for name in recipes:
             recipe = load_recipe(name, [*overrides, "--training.seed", str(seed)])
-            cells.append(Cell(recipe, seed, out / find_recipe(name).stem / f"seed-{seed}"))
+            cells.append(SeededRun(recipe, seed, out / find_recipe(name).stem / f"seed-{seed}"))
     if len({cell.folder for cell in cells}) < len(cells):
         raise ValueError("two recipes have the same file name; give each one of its own")
     return cells
 
 
-def compare(cells: Sequence[Cell], jobs: int = 1) -> list[Row]:
+def compare(cells: Sequence[SeededRun], jobs: int = 1) -> list[Compared]:
     """Run what is not finished, ``jobs`` at a time; the rows come in the order of the plan."""
     todo = [cell for cell in cells if not cell.result.exists()]
     work = partial(run_cell, progress_bar=jobs == 1)
@@ -78,9 +78,9 @@ def compare(cells: Sequence[Cell], jobs: int = 1) -> list[Row]:
             if error is not None:
                 errors[cell.folder] = f"seed {cell.seed}: {error}"
                 bar.write(f"failed: {cell.folder}: {error}")
-    rows: dict[str, Row] = {}
+    rows: dict[str, Compared] = {}
     for cell in cells:
-        row = rows.setdefault(cell.folder.parent.name, Row(_title(cell), [], []))
+        row = rows.setdefault(cell.folder.parent.name, Compared(_title(cell), [], []))
         if cell.folder in errors:
             row.errors.append(errors[cell.folder])
         else:
@@ -88,15 +88,15 @@ def compare(cells: Sequence[Cell], jobs: int = 1) -> list[Row]:
     return list(rows.values())
 
 
-def save_rows(rows: Iterable[Row], path: Path) -> None:
+def save_rows(rows: Iterable[Compared], path: Path) -> None:
     write_json(path, [vars(row) for row in rows])
 
 
-def run_cell(cell: Cell, progress_bar: bool) -> None:
+def run_cell(cell: SeededRun, progress_bar: bool) -> None:
     """Train and measure one run."""
     train(cell.recipe, cell.folder, resume=True, progress_bar=progress_bar)
     evaluate_run(cell.folder)
 
 
-def _title(cell: Cell) -> str:
+def _title(cell: SeededRun) -> str:
     return cell.recipe.title or cell.folder.parent.name

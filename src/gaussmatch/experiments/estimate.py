@@ -1,6 +1,6 @@
 """What a plan would take: time and disk, from a few steps that are really made.
 
-Of every kind of run (the same network on the same data) two short epochs are trained and measured
+Of every class of runs (the same network on the same data) two short epochs are trained and measured
 in a temporary folder; the second gives the time of a step, the files give the disk. Scenes are
 taken as they are; for photos random features of the published sizes stand in, so that a plan can
 be made before the data is there.
@@ -54,7 +54,7 @@ class Cost:
 
 
 def estimate(made: Plan, jobs: int) -> str:
-    """The plan in words: how many runs of which kind, their time and disk."""
+    """The plan in words: how many runs of which class, their time and disk."""
     todo, runs = made.todo, made.runs
     lines = [
         f"{len(made.cells)} cells of {len(made.experiments)} experiment(s) are {len(runs)} runs, "
@@ -65,20 +65,20 @@ def estimate(made: Plan, jobs: int) -> str:
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, threads // jobs))
     try:
-        kinds: dict[Recipe, list[Run]] = {}
+        classes: dict[Recipe, list[Run]] = {}
         for run in todo:
-            kinds.setdefault(kind_of(run), []).append(run)
+            classes.setdefault(cost_class(run), []).append(run)
         seconds, kept, peaks, unknown = 0.0, 0, [0], 0
-        for kind, same in kinds.items():
+        for recipe, same in classes.items():
             try:
                 cost = measured(same[0])
             except (ValueError, OSError, ImportError, RuntimeError) as error:
                 unknown += len(same)
                 lines.append(f"  {len(same):3} × {_words(same[0])}: not measured, {error}")
                 continue
-            train_images, dev, test = sizes(kind.data)
-            steps = math.ceil(5 * train_images / kind.training.batch_size)
-            steps = min(steps, kind.training.steps or steps)
+            train_images, dev, test = sizes(recipe.data)
+            steps = math.ceil(5 * train_images / recipe.training.batch_size)
+            steps = min(steps, recipe.training.steps or steps)
             one = [
                 run.recipe.training.epochs * (steps * cost.step + dev * cost.encode)
                 + len(run.wants) * test * cost.measure
@@ -101,7 +101,7 @@ def estimate(made: Plan, jobs: int) -> str:
     return "\n".join(lines)
 
 
-def kind_of(run: Run) -> Recipe:
+def cost_class(run: Run) -> Recipe:
     """What decides the cost: not the seed, the title, the similarity or the number of epochs."""
     recipe = run.recipe
     similarity = "kl" if recipe.model.probabilistic else recipe.model.similarity
@@ -217,9 +217,9 @@ class _Head:
 
 def _words(run: Run) -> str:
     model = run.recipe.model
-    kind = "probabilistic" if model.probabilistic else "point"
+    family = "probabilistic" if model.probabilistic else "point"
     tuned = " ft" if run.start is not None else ""
-    return f"{model.system}{tuned} {kind}, D = {model.dim}, {run.recipe.data.features}"
+    return f"{model.system}{tuned} {family}, D = {model.dim}, {run.recipe.data.features}"
 
 
 def _bytes(folder: Path) -> int:

@@ -10,10 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from gaussmatch.metrics.measures import measure
+
 SplitName = Literal["test", "dev", "crops"]
 """What the runs are measured on; ``crops`` are triplets of crops (``evaluation.triplets``)."""
 
-Kind = Literal["table", "area", "galleries"]
+Display = Literal["table", "area", "galleries"]
 """How it is shown beside its table: nothing more, uncertainty over area, or pictures."""
 
 
@@ -35,6 +37,13 @@ class Column:
     digits: int = 1
     lower: bool | None = False
 
+    @staticmethod
+    def of(key: str, group: tuple[str, ...] = (), label: str = "", digits: int = -1) -> Column:
+        """A column of a registered measure; label and digits are its own unless given."""
+        entry = measure(key)
+        digits = entry.digits if digits < 0 else digits
+        return Column(key, label or entry.label, group, digits, entry.lower)
+
 
 @dataclass(frozen=True)
 class Slip:
@@ -45,7 +54,7 @@ class Slip:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A model of a table.
 
     Args:
@@ -74,7 +83,7 @@ class Row:
     def slug(self) -> str:
         """The title as a file name.
 
-        >>> Row("VSE++ft † KL, one value", "vsepp").slug
+        >>> TableRow("VSE++ft † KL, one value", "vsepp").slug
         'vsepp-ft-high-capacity-kl-one-value'
         """
         text = self.title.lower().replace("++ft", "pp-ft").replace("++", "pp")
@@ -115,7 +124,7 @@ class Experiment:
         columns: in the order of the paper; one that no run has is left out.
         rows: the models.
         seeds: runs of each row, unless told otherwise.
-        kind: what is shown beside the table.
+        display: what is shown beside the table.
         published_on: the split of the paper's figures, in words.
         claims: what the paper concludes from it.
     """
@@ -127,9 +136,9 @@ class Experiment:
     data: str
     split: SplitName
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     seeds: int = 1
-    kind: Kind = "table"
+    display: Display = "table"
     published_on: str = ""
     claims: tuple[Claim, ...] = ()
 
@@ -151,12 +160,12 @@ class Experiment:
                     raise ValueError(f"experiment {self.name}: {claim.text!r} names {title}, {key}")
 
     @property
-    def groups(self) -> Iterator[list[Row]]:
+    def groups(self) -> Iterator[list[TableRow]]:
         """Rows group by group, in order."""
         for group in dict.fromkeys(row.group for row in self.rows):
             yield [row for row in self.rows if row.group == group]
 
-    def row(self, title: str) -> Row:
+    def row(self, title: str) -> TableRow:
         return next(row for row in self.rows if row.title == title)
 
 

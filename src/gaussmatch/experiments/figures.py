@@ -72,9 +72,9 @@ def bars(
     """A bar for each row, coloured by group: the mean of its runs, each run as a dot."""
     names = [name for name, runs in values.items() if runs]
     figure, axes = _blank(title, xlabel, "", height=max(2.0, 0.6 + 0.28 * len(names)))
-    kinds = list(dict.fromkeys(groups.values()))
+    colour_of = list(dict.fromkeys(groups.values()))
     for place, name in enumerate(reversed(names)):
-        runs, colour = values[name], COLOURS[kinds.index(groups[name]) % len(COLOURS)]
+        runs, colour = values[name], COLOURS[colour_of.index(groups[name]) % len(COLOURS)]
         mean = sum(runs) / len(runs)
         axes.barh(place, mean, color=colour, alpha=0.75, height=0.62)
         if len(runs) > 1:
@@ -95,7 +95,7 @@ def lines(
     ylabel: str,
     dashed: Sequence[str] = (),
 ) -> Figure:
-    """Named lines over a common x; those in ``dashed`` are of the second kind."""
+    """Named lines over a common x; those named in ``dashed`` are dashed."""
     figure, axes = _blank(title, xlabel, ylabel)
     for i, (name, values) in enumerate(series.items()):
         style, colour = "--" if name in dashed else "-", COLOURS[i % len(COLOURS)]

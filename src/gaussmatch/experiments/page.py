@@ -9,7 +9,7 @@ from typing import Any
 from gaussmatch.experiments.experiment import Column
 from gaussmatch.experiments.report import template
 from gaussmatch.experiments.reproduce import Outcome
-from gaussmatch.experiments.results import Figure, Line, Table
+from gaussmatch.experiments.results import Line, Table, Value
 from gaussmatch.experiments.sections import Section
 from gaussmatch.experiments.tables import (
     context,
@@ -81,7 +81,7 @@ def bar(table: Table, line: Line, column: Column) -> float | None:
     """How full the bar behind a sum of recalls is: 0 for the lowest of the table, 1 the highest."""
     if not column.key.endswith("rsum"):
         return None
-    figures: list[Figure] = [one.figures[column.key] for one in table.lines]
+    figures: list[Value] = [one.figures[column.key] for one in table.lines]
     means = [f.mean for f in figures if f.mean is not None]
     mine: Any = line.figures[column.key].mean
     if mine is None or max(means) == min(means):

@@ -8,34 +8,36 @@ minimum KL for VSE++ft, all ellipsoidal; on Flickr30K spherical (avgpool) with K
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 
-from gaussmatch.experiments.experiment import Claim, Column, Experiment, Row, Slip
+from gaussmatch.experiments.experiment import Claim, Column, Experiment, Slip, TableRow
 
 WAYS = {"i2t": "image-to-text", "t2i": "text-to-image"}
-RECALLS = {"r1": "R@1", "r5": "R@5", "r10": "R@10"}
-RSUM = Column("rsum", "rsum")
-RHO = Column("caption_rho", "ρ captions", digits=2)
+RECALLS = ("r1", "r5", "r10")
+RSUM = Column.of("rsum")
+RHO = Column.of("caption_rho", label="ρ captions")
 
 SYSTEMS = {"vsepp": "VSE++", "vsepp-ft": "VSE++ft", "vsrn": "VSRN"}
 SIMILARITIES = {"kl": "KL", "min_kl": "minKL", "wasserstein": "Wasserstein"}
 SHAPES = ("spherical-avgpool", "spherical-one-value", "ellipsoidal")
 
 
-def _columns(measures: dict[str, str], above: str = "", prefix: str = "") -> tuple[Column, ...]:
+def _columns(
+    measures: Sequence[str], above: str = "", prefix: str = "", labels: Mapping[str, str] = {}
+) -> tuple[Column, ...]:
     """The same measures both ways."""
     return tuple(
-        Column(f"{prefix}{way}_{key}", label, tuple(filter(None, (above, name))))
+        Column.of(f"{prefix}{way}_{key}", tuple(filter(None, (above, name))), labels.get(key, ""))
         for way, name in WAYS.items()
-        for key, label in measures.items()
+        for key in measures
     )
 
 
-def _folds_and_whole(measures: dict[str, str]) -> tuple[Column, ...]:
+def _folds_and_whole(measures: Sequence[str], labels: Mapping[str, str] = {}) -> tuple[Column, ...]:
     return (
-        *_columns(measures, "1K (averaged over five folds)", "1k_"),
-        *_columns(measures, "full test set"),
+        *_columns(measures, "1K (averaged over five folds)", "1k_", labels),
+        *_columns(measures, "full test set", labels=labels),
     )
 
 
@@ -65,7 +67,7 @@ def _shaped(similarity: str, shape: str) -> tuple[str, ...]:
 
 # ---- Table 1: COCO ----
 
-_PMRP = _folds_and_whole({"pmrp": "PMRP", **RECALLS})
+_PMRP = _folds_and_whole(("pmrp", *RECALLS))
 _HEADLINE = (
     # title, recipe, group, against
     ("VSE++", "vsepp", "VSE++", None),
@@ -110,7 +112,7 @@ COCO = Experiment(
     split="test",
     columns=(*_PMRP, RSUM),
     rows=tuple(
-        Row(title, recipe, (), group, _figures(_PMRP, _COCO[title]), against=against,
+        TableRow(title, recipe, (), group, _figures(_PMRP, _COCO[title]), against=against,
             slips=_COCO_SLIPS.get(title, {}))
         for title, recipe, group, against in _HEADLINE
     ),
@@ -126,7 +128,8 @@ COCO = Experiment(
 # ---- Table 2: COCO with Crisscrossed Captions ----
 
 _RPC = _folds_and_whole(
-    {"r_precision": "RPC²", "true_r1": "R@1", "true_r5": "R@5", "true_r10": "R@10"}
+    ("r_precision", "true_r1", "true_r5", "true_r10"),
+    {"r_precision": "RPC²", "true_r1": "R@1", "true_r5": "R@5", "true_r10": "R@10"},
 )
 _CXC = {
     "VSE++": "39.0 59.3 87.1 93.9 40.2 44.7 78.4 88.4 23.8 37.2 66.7 78.6 23.4 25.3 54.0 67.3",
@@ -152,7 +155,7 @@ CXC = Experiment(
     split="test",
     columns=(*_RPC, RHO),
     rows=tuple(
-        Row(title, recipe, (), group, _figures(_RPC, _CXC[title]), against=against)
+        TableRow(title, recipe, (), group, _figures(_RPC, _CXC[title]), against=against)
         for title, recipe, group, against in _HEADLINE
         if title in _CXC
     ),
@@ -190,7 +193,7 @@ FLICKR30K = Experiment(
     split="test",
     columns=(*_SIX, RSUM),
     rows=tuple(
-        Row(title, recipe, (), group, _figures(_SIX, line), against=against)
+        TableRow(title, recipe, (), group, _figures(_SIX, line), against=against)
         for title, recipe, group, against, line in _FLICKR30K
     ),
     published_on="Flickr30K, 1,000 test images",
@@ -239,13 +242,13 @@ _ABLATION_SLIPS = {
 _BEST = {"VSE++": "Wasserstein", "VSE++ft": "minKL", "VSRN": "Wasserstein"}
 
 
-def _ablation_rows() -> tuple[Row, ...]:
+def _ablation_rows() -> tuple[TableRow, ...]:
     lines = iter(_ABLATION.strip().splitlines())
     rows = []
     for system, similarity, shape in product(SYSTEMS, SIMILARITIES, SHAPES):
         title = f"{SYSTEMS[system]} {SIMILARITIES[similarity]}, {shape.replace('-one-', '-one ')}"
         rows.append(
-            Row(title, _BASES[system], _shaped(similarity, shape), SYSTEMS[system],
+            TableRow(title, _BASES[system], _shaped(similarity, shape), SYSTEMS[system],
                 _figures(_SEVEN, next(lines)), slips=_ABLATION_SLIPS.get(title, {}))
         )  # fmt: skip
     return tuple(rows)
@@ -284,7 +287,7 @@ ABLATION = Experiment(
 # ---- Table 6: KL turned round ----
 
 
-def _reverse_rows() -> tuple[Row, ...]:
+def _reverse_rows() -> tuple[TableRow, ...]:
     rows = []
     lines = {
         ("vsepp", "spherical-avgpool"): "52.6 85.5 93.0 43.1 76.6 87.5 438.3",
@@ -298,9 +301,9 @@ def _reverse_rows() -> tuple[Row, ...]:
         kl, reverse = f"{name} KL, {word}", f"{name} reverse KL, {word}"
         group = f"{name}, {word}"
         before = forward[f"{name} KL, {shape}"]
-        rows.append(Row(kl, _BASES[system], _shaped("kl", shape), group, before))
+        rows.append(TableRow(kl, _BASES[system], _shaped("kl", shape), group, before))
         fields, now = _shaped("reverse_kl", shape), _figures(_SEVEN, line)
-        rows.append(Row(reverse, _BASES[system], fields, group, now, against=kl))
+        rows.append(TableRow(reverse, _BASES[system], fields, group, now, against=kl))
     return tuple(rows)
 
 
@@ -348,7 +351,7 @@ def _stability(data: str) -> Experiment:
         std = {"rsum": f30k_std} if small else {"1k_rsum": folds_std, "rsum": whole_std}
         group = title.split()[0]
         rows.append(
-            Row(title, flickr if small else coco, (), group, mean, std,
+            TableRow(title, flickr if small else coco, (), group, mean, std,
                 against=group if title != group else None)
         )  # fmt: skip
     return Experiment(
@@ -361,8 +364,8 @@ def _stability(data: str) -> Experiment:
         data="flickr30k" if small else "coco",
         split="test",
         columns=(
-            Column("1k_rsum", "rsum, 1K", digits=2),
-            Column("rsum", "rsum, full test set", digits=2),
+            Column.of("1k_rsum", (), "rsum, 1K", digits=2),
+            Column.of("rsum", (), "rsum, full test set", digits=2),
         ),
         rows=tuple(rows),
         seeds=5,
@@ -377,10 +380,10 @@ THRESHOLDS = {"scenes": ("4%", "7%", "10%", "15%", "20%")}
 """Area thresholds where they are not the paper's: a thing of a scene is small."""
 _PAPER_THRESHOLDS = ("10%", "20%", "30%", "40%", "50%")
 _SELECTED = {
-    "crop_a": ("crop A", "image-to-text"),
-    "crop_c": ("crop C", "image-to-text"),
-    "caption_a": ("caption A", "text-to-image"),
-    "caption_c": ("caption C", "text-to-image"),
+    "crop_a": "image-to-text",
+    "crop_c": "image-to-text",
+    "caption_a": "text-to-image",
+    "caption_c": "text-to-image",
 }
 
 
@@ -397,16 +400,15 @@ def _area(data: str) -> Experiment:
         data="coco",
         split="crops",
         columns=tuple(
-            Column(f"{t}_{kind}_{name}_uncertainty", f"{kind} {name.upper()}", (f"area < {t}",), 2,
-                   lower=None)
+            Column.of(f"{t}_{side}_{name}_uncertainty", (f"area < {t}",))
             for t in THRESHOLDS.get(data, _PAPER_THRESHOLDS)
-            for kind, name in product(("crop", "caption"), "ac")
+            for side, name in product(("crop", "caption"), "ac")
         ),
         rows=(
-            Row("VSE++ ours", "vsepp-wasserstein", note="2-Wasserstein, as in the paper"),
-            Row("VSE++ KL", "vsepp-kl", group="KL", note="not in the paper"),
+            TableRow("VSE++ ours", "vsepp-wasserstein", note="2-Wasserstein, as in the paper"),
+            TableRow("VSE++ KL", "vsepp-kl", group="KL", note="not in the paper"),
         ),
-        kind="area",
+        display="area",
         published_on="2,000 images of Visual Genome; a figure without numbers",
         claims=tuple(
             claim
@@ -429,8 +431,7 @@ def _area(data: str) -> Experiment:
 
 def _selection(data: str) -> Experiment:
     means = tuple(
-        Column(f"mean_{key}", label, ("mean of the thresholds", way))
-        for key, (label, way) in _SELECTED.items()
+        Column.of(f"mean_{key}", ("mean of the thresholds", way)) for key, way in _SELECTED.items()
     )
     return Experiment(
         name="selection",
@@ -445,18 +446,18 @@ def _selection(data: str) -> Experiment:
         columns=(
             *means,
             *(
-                Column(f"{t}_{key}", label, (f"area < {t}", way))
+                Column.of(f"{t}_{key}", (f"area < {t}", way))
                 for t in THRESHOLDS.get(data, _PAPER_THRESHOLDS)
-                for key, (label, way) in _SELECTED.items()
+                for key, way in _SELECTED.items()
             ),
         ),
         rows=(
-            Row("VSE++", "vsepp", published=_figures(means, "59.7 66.0 74.8 54.0")),
-            Row("VSE++ ours", "vsepp-wasserstein", published=_figures(means, "58.6 69.5 71.7 58.9"),
-                note="2-Wasserstein, as in the paper"),
-            Row("VSE++ KL", "vsepp-kl", note="not in the paper"),
+            TableRow("VSE++", "vsepp", published=_figures(means, "59.7 66.0 74.8 54.0")),
+            TableRow("VSE++ ours", "vsepp-wasserstein", note="2-Wasserstein, as in the paper",
+                     published=_figures(means, "58.6 69.5 71.7 58.9")),
+            TableRow("VSE++ KL", "vsepp-kl", note="not in the paper"),
         ),
-        kind="area",
+        display="area",
         published_on="2,000 crop triplets of Visual Genome, one unnamed threshold",
         claims=(
             *_gains("mean_crop_c", "choices by the ambiguous crop C", _TWINS[0]),
@@ -478,15 +479,15 @@ GALLERIES = Experiment(
     split="test",
     columns=(
         RHO,
-        Column("image_rho", "ρ images", digits=2),
-        Column("t2i_aurc_gain", "AURC gain, captions", digits=2),
-        Column("i2t_aurc_gain", "AURC gain, images", digits=2),
+        Column.of("image_rho", label="ρ images"),
+        Column.of("t2i_aurc_gain", label="AURC gain, captions"),
+        Column.of("i2t_aurc_gain", label="AURC gain, images"),
     ),
     rows=(
-        Row("VSE++ KL", "vsepp-kl", note="not in the paper: its variance means more"),
-        Row("VSE++ ours", "vsepp-wasserstein", note="2-Wasserstein, as in the paper"),
+        TableRow("VSE++ KL", "vsepp-kl", note="not in the paper: its variance means more"),
+        TableRow("VSE++ ours", "vsepp-wasserstein", note="2-Wasserstein, as in the paper"),
     ),
-    kind="galleries",
+    display="galleries",
     published_on="COCO test with the plausible matches of CxC; pictures without numbers",
     claims=tuple(
         Claim(f"{row}: vaguer captions are less sure (ρ above zero)", (row, "caption_rho"), None)

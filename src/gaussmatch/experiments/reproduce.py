@@ -6,7 +6,7 @@ never done again, so a killed reproduction goes on where it was and ends with th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -18,9 +18,8 @@ from tqdm import tqdm
 from gaussmatch.data import DataSet, load_data
 from gaussmatch.evaluation.evaluate import measure_run
 from gaussmatch.experiments.crops import choose, crop_pairs
-from gaussmatch.experiments.experiment import Experiment, Row
-from gaussmatch.experiments.fast import fast_overrides
-from gaussmatch.experiments.paper import experiment
+from gaussmatch.experiments.experiment import Experiment, TableRow
+from gaussmatch.experiments.paper import NAMES, experiment
 from gaussmatch.experiments.pool import work_off
 from gaussmatch.experiments.store import Run, Store, merged
 from gaussmatch.files import atomic, read_json, write_json
@@ -68,6 +67,25 @@ class Setting:
 
 FAST_SEEDS = 3
 """Runs of each row of ``stability`` in the fast setting."""
+FAST: dict[str, tuple[str, ...]] = {
+    "": ("--data.size", "small"),
+    "vsepp-ft": ("--training.epochs", "3", "--training.steps", "15", "--training.decay_epoch", "2"),
+    "vsrn": ("--training.epochs", "6", "--training.decay_epoch", "4", "--loss.warmup_epochs", "4"),
+    "pvse": ("--training.epochs", "6", "--training.decay_epoch", "5"),
+}
+"""The fast setting, all nine experiments on scenes within half an hour on two cores: start of a
+recipe's name → fields; the longest start that fits counts, after those for all. The figures show
+how everything works, not how well."""
+
+
+def fast_overrides(recipe: str) -> tuple[str, ...]:
+    """Fields of a recipe in the fast setting.
+
+    >>> fast_overrides("vsepp-kl")[:2]
+    ('--data.size', 'small')
+    """
+    fitting = max((start for start in FAST if recipe.startswith(start)), key=len)
+    return FAST[""] + (FAST[fitting] if fitting else ())
 
 
 @dataclass(frozen=True)
@@ -75,7 +93,7 @@ class Cell:
     """A row of an experiment with a seed: its run, or why there can be none."""
 
     experiment: Experiment
-    row: Row
+    row: TableRow
     seed: int
     run: Run | None
     problem: str | None = None
@@ -120,7 +138,7 @@ def plan(names: Sequence[str], setting: Setting, out: Path) -> Plan:
     return Plan(setting, out, tuple(cells))
 
 
-def _cell(one: Experiment, row: Row, seed: int, setting: Setting) -> Cell:
+def _cell(one: Experiment, row: TableRow, seed: int, setting: Setting) -> Cell:
     try:
         made = _run(f"{setting.data}/{row.recipe}", row, seed, setting)
     except ValueError as error:  # no such recipe for this data: told in the table
@@ -128,7 +146,7 @@ def _cell(one: Experiment, row: Row, seed: int, setting: Setting) -> Cell:
     return Cell(one, row, seed, replace(made, wants=frozenset({one.split})))
 
 
-def _run(name: str, row: Row, seed: int, setting: Setting) -> Run:
+def _run(name: str, row: TableRow, seed: int, setting: Setting) -> Run:
     """A recipe with all its fields; one that starts from another has that as a run of its own,
     with the same fields, so that it is shared like any other."""
     recipe = _loaded(name, tuple(fields_of(name, row, 0, setting)))
@@ -152,7 +170,7 @@ def _loaded(name: str, fields: tuple[str, ...]) -> Recipe:
     return load_recipe(name, fields)
 
 
-def fields_of(name: str, row: Row, seed: int, setting: Setting) -> list[str]:
+def fields_of(name: str, row: TableRow, seed: int, setting: Setting) -> list[str]:
     """All fields given to a row's recipe, as one would type them; the user's come last."""
     fast = fast_overrides(name.rpartition("/")[2]) if setting.fast else ()
     own = ["--training.seed", str(seed)] if seed else []
@@ -251,3 +269,28 @@ def _crops(recipe: DataRecipe, visual_genome: str | None) -> Any:
 def _without_regions(data: DataSet) -> DataSet:
     """Crops have a pass of their own; they need not be measured with every run."""
     return replace(data, dev=replace(data.dev, regions=None), test=replace(data.test, regions=None))
+
+
+SETTING_FILE = "setting.json"
+
+
+def claim_folder(out: Path, setting: Setting, names: Iterable[str]) -> None:
+    """Note the setting of each experiment; another data set or other fields are refused."""
+    for name, before in made_before(out).items():
+        if replace(before, seeds=None) != replace(setting, seeds=None):
+            raise ValueError(
+                f"{out / name}: was made with another setting ({before}); choose another --out"
+            )
+    for name in names:
+        write_json(out / name / SETTING_FILE, asdict(setting))
+
+
+def made_before(out: Path) -> dict[str, Setting]:
+    """The experiments of a folder, in the order of the paper, with their settings."""
+    found = {}
+    for name in NAMES:
+        path = out / name / SETTING_FILE
+        if path.exists():
+            fields = read_json(path)
+            found[name] = Setting(**{**fields, "overrides": tuple(fields["overrides"])})
+    return found

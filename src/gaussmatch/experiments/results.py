@@ -11,14 +11,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from gaussmatch.experiments.experiment import Claim, Column, Experiment, Row, value_of
+from gaussmatch.experiments.experiment import Claim, Column, Experiment, TableRow, value_of
 from gaussmatch.experiments.reproduce import Cell, Outcome
 from gaussmatch.metrics import paired_test
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A place in a table.
+class Value:
+    """A figure in a table.
 
     Args:
         mean: over the runs; ``None`` where nothing was measured.
@@ -44,10 +44,10 @@ class Figure:
 class Line:
     """A row with its figures, how many runs they come from, and what went wrong."""
 
-    row: Row
+    row: TableRow
     runs: int
     asked: int
-    figures: Mapping[str, Figure]
+    figures: Mapping[str, Value]
     errors: Sequence[str]
 
     @property
@@ -59,7 +59,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Test:
+class PairedTest:
     """A row against its point model on the same queries; values are means over the seeds."""
 
     ours: str
@@ -81,7 +81,7 @@ class Table:
     papers_data: bool
     columns: Sequence[Column]
     lines: Sequence[Line]
-    tests: Sequence[Test]
+    tests: Sequence[PairedTest]
 
     @property
     def complete(self) -> bool:
@@ -108,11 +108,9 @@ def verdicts(table: Table) -> list[Verdict]:
 def _verdict(table: Table, claim: Claim) -> Verdict:
     lines = {line.row.title: line for line in table.lines}
     column = next(c for c in table.experiment.columns if c.key == claim.higher[1])
-    zero = Figure(0.0, 0.0, None, None)
+    zero = Value(0.0, 0.0, None, None)
     high, low = (
-        zero
-        if place is None
-        else lines[place[0]].figures.get(place[1], Figure(None, 0, None, None))
+        zero if place is None else lines[place[0]].figures.get(place[1], Value(None, 0, None, None))
         for place in (claim.higher, claim.lower)
     )
     if high.mean is None or low.mean is None:
@@ -160,12 +158,12 @@ def table(one: Experiment, outcome: Outcome, records: Sequence[Mapping[str, Any]
     return Table(one, papers, columns, _with_best(one, columns, lines), tests)
 
 
-def _line(row: Row, columns: Sequence[Column], records: Sequence[Mapping[str, Any]]) -> Line:
+def _line(row: TableRow, columns: Sequence[Column], records: Sequence[Mapping[str, Any]]) -> Line:
     done = [record["measures"] for record in records if record["state"] == "done"]
     figures = {}
     for column in columns:
         values = [v for one in done if (v := value_of(one, column.key)) is not None]
-        figures[column.key] = Figure(
+        figures[column.key] = Value(
             statistics.fmean(values) if values else None,
             statistics.stdev(values) if len(values) > 1 else 0.0,
             row.published.get(column.key),
@@ -196,7 +194,7 @@ def _with_best(one: Experiment, columns: Sequence[Column], lines: Sequence[Line]
         Line(
             line.row, line.runs, line.asked,
             {
-                key: Figure(f.mean, f.std, f.published, f.true, (line.row.title, key) in best)
+                key: Value(f.mean, f.std, f.published, f.true, (line.row.title, key) in best)
                 for key, f in line.figures.items()
             },
             line.errors,
@@ -207,11 +205,11 @@ def _with_best(one: Experiment, columns: Sequence[Column], lines: Sequence[Line]
 
 def _test(
     one: Experiment,
-    row: Row,
+    row: TableRow,
     columns: Sequence[Column],
     outcome: Outcome,
     pairs: Sequence[tuple[Cell, Mapping[str, Any]]],
-) -> Test | None:
+) -> PairedTest | None:
     """Paired over queries; each query's value is its mean over the seeds that both rows have."""
     store = outcome.plan.store
     files = {
@@ -244,7 +242,7 @@ def _test(
             "high": found.high,
             "p": found.p,
         }
-    return Test(row.title, row.against or "", len(seeds), measures) if measures else None
+    return PairedTest(row.title, row.against or "", len(seeds), measures) if measures else None
 
 
 def _rsum_each(each: Mapping[str, Tensor]) -> Tensor:

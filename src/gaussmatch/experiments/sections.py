@@ -12,8 +12,8 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from gaussmatch.data import load_data
-from gaussmatch.data.pairs import Pairs
-from gaussmatch.evaluation.triplets import Box, cut, cut_at_scale, triplets
+from gaussmatch.data.pairs import Box, Pairs
+from gaussmatch.evaluation.triplets import cut, cut_at_scale, triplets
 from gaussmatch.experiments.crops import SCENES_THRESHOLDS, crop_pairs
 from gaussmatch.experiments.experiment import Experiment
 from gaussmatch.experiments.figures import bars, lines, save
@@ -23,6 +23,7 @@ from gaussmatch.experiments.reproduce import Outcome, fields_of, save_cells
 from gaussmatch.experiments.results import Table, Verdict, table, verdicts
 from gaussmatch.experiments.tables import latex, markdown
 from gaussmatch.files import write_json, write_text
+from gaussmatch.metrics.measures import heading
 from gaussmatch.run import load
 
 if TYPE_CHECKING:
@@ -81,8 +82,10 @@ def write_section(
     found = table(one, outcome, records)
     folder = outcome.plan.out / one.name
     mine = [record for record in records if record["experiment"] == one.name]
-    looked = _look(one, outcome) if one.kind == "galleries" else []
+    looked = _look(one, outcome) if one.display == "galleries" else []
     figures, remarks = _figures(found, outcome, mine, looked)
+    notes = [note for record in mine for note in record["measures"].get("notes", [])]
+    remarks += list(dict.fromkeys(notes))
     plots = {name: save(figure, folder / name) for name, figure in figures.items()}
     said = verdicts(found)
     write_text(folder / "table.md", markdown(found))
@@ -120,7 +123,7 @@ def _figures(
         return _area_figures(found, records)
     if one.name == "selection":
         return _selection_figures(found, records)
-    if one.kind == "galleries":
+    if one.display == "galleries":
         return _ambiguity_figures(one, looked), []
     figures: dict[str, Figure] = {}
     shown = {column.key: column for column in found.columns}
@@ -135,7 +138,7 @@ def _figures(
             for line in found.lines
         }
         groups = {line.row.title: line.row.group for line in found.lines}
-        label = {"rsum": "rsum", "t2i_r_precision": "text-to-image R-Precision, %"}[key]
+        label = heading(key)
         title = "Mean over the runs" if len(records) > len(one.rows) else "One run each"
         figures["bars"] = bars(values, groups, title, label)
     if one.name == "coco":
@@ -174,17 +177,17 @@ def _area_figures(
     figures = {}
     magnified = False
     for line in found.lines:
-        for kind, word in (("crop", "Images"), ("caption", "Captions")):
+        for side, word in (("crop", "Images"), ("caption", "Captions")):
             series = {
-                f"{kind} {name.upper()}": _over_thresholds(
-                    records, line.row.title, f"{kind}_{name}_uncertainty"
+                f"{side} {name.upper()}": _over_thresholds(
+                    records, line.row.title, f"{side}_{name}_uncertainty"
                 )
                 for name in "ac"
             }
-            if kind == "crop":
+            if side == "crop":
                 more = {
-                    f"{kind} {name.upper()}, magnified": _over_thresholds(
-                        records, line.row.title, f"{kind}_{name}_uncertainty", "magnified_"
+                    f"{side} {name.upper()}, magnified": _over_thresholds(
+                        records, line.row.title, f"{side}_{name}_uncertainty", "magnified_"
                     )
                     for name in "ac"
                 }
@@ -221,10 +224,10 @@ def _selection_figures(
 ) -> tuple[dict[str, Figure], list[str]]:
     figures, magnified = {}, False
     for prefix, note in (("", ""), ("magnified_", ", magnified crops")):
-        for kind, word in (("crop", "image-to-text"), ("caption", "text-to-image")):
+        for side, word in (("crop", "image-to-text"), ("caption", "text-to-image")):
             series = {
-                f"{line.row.title}, {kind} {name.upper()}": _over_thresholds(
-                    records, line.row.title, f"{kind}_{name}", prefix
+                f"{line.row.title}, {side} {name.upper()}": _over_thresholds(
+                    records, line.row.title, f"{side}_{name}", prefix
                 )
                 for line in found.lines
                 for name in "ac"

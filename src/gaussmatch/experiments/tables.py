@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from gaussmatch.experiments.experiment import Column
-from gaussmatch.experiments.results import Figure, Line, Table, Test
+from gaussmatch.experiments.results import Line, PairedTest, Table, Value
 
 SHORT = {
     "image-to-text": "i2t",
@@ -25,7 +25,7 @@ def short(column: Column) -> str:
     return " ".join(filter(None, [*(SHORT.get(g, g) for g in column.group), column.label]))
 
 
-def shown(figure: Figure, column: Column, runs: int) -> str:
+def shown(figure: Value, column: Column, runs: int) -> str:
     """``59.3`` or ``59.3 ± 0.4``; a dash where nothing was measured."""
     if figure.mean is None:
         return "–"
@@ -132,7 +132,7 @@ def _latex_cell(table: Table, line: Line, column: Column) -> str:
     return text + _beside(table, figure, column).replace("−", "$-$")
 
 
-def _beside(table: Table, figure: Figure, column: Column) -> str:
+def _beside(table: Table, figure: Value, column: Column) -> str:
     if not table.papers_data or figure.published is None:
         return ""
     if figure.difference is None:
@@ -188,7 +188,7 @@ def _tests_markdown(table: Table) -> list[str]:
     return lines
 
 
-def tested(test: Test, key: str) -> str:
+def tested(test: PairedTest, key: str) -> str:
     """The difference with its interval and p."""
     if key not in test.measures:
         return ""

@@ -26,18 +26,15 @@ def contiguous_folds(
 
     Args:
         image_of: (captions), the position of each caption's image.
-        images: how many there are; must divide by ``folds``.
+        images: how many there are; where they do not divide, the first folds have one more.
 
     >>> [f.captions.tolist() for f in contiguous_folds([0, 0, 1, 3, 2], images=4, folds=2)]
     [[0, 1, 2], [3, 4]]
     """
-    if folds < 1 or images < folds or images % folds:
-        raise ValueError(f"{images} images do not part into {folds} equal folds")
-    size, of = images // folds, np.asarray(image_of)
-    return [
-        Fold(np.arange(f * size, (f + 1) * size), np.flatnonzero(of // size == f))
-        for f in range(folds)
-    ]
+    if folds < 1 or images < folds:
+        raise ValueError(f"{images} images do not part into {folds} folds")
+    parts, of = np.array_split(np.arange(images), folds), np.asarray(image_of)
+    return [Fold(part, np.flatnonzero((of >= part[0]) & (of <= part[-1]))) for part in parts]
 
 
 def restrict(

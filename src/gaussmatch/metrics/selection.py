@@ -1,4 +1,4 @@
-"""Binary selection: given one of A and C as the query, which of A and C of the other kind?"""
+"""Binary selection: given one of A and C as the query, which of A and C of the other side?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def binary_selection(
     scores: Float[Tensor, "triplets 2 2"],
     caption_queries: Float[Tensor, "triplets 2 2"] | None = None,
 ) -> dict[str, float]:
-    """Percentage of right choices for each kind of query; a tie is a wrong choice.
+    """Percentage of right choices for each query; a tie is a wrong choice.
 
     Args:
         scores: of crop A and crop C (rows) with caption A and caption C (columns).
@@ -30,11 +30,11 @@ def binary_selection(
         raise ValueError(f"a score of triplet {int(scores.isnan().nonzero()[0, 0])} is NaN")
     by_caption = (scores if caption_queries is None else caption_queries).transpose(1, 2)
     right = {
-        kind: table.diagonal(dim1=1, dim2=2) > torch.stack([table[:, 0, 1], table[:, 1, 0]], -1)
-        for kind, table in (("crop", scores), ("caption", by_caption))
+        side: table.diagonal(dim1=1, dim2=2) > torch.stack([table[:, 0, 1], table[:, 1, 0]], -1)
+        for side, table in (("crop", scores), ("caption", by_caption))
     }
     return {
-        f"{kind}_{name}": 100 * float(chosen[:, n].double().mean())
-        for kind, chosen in right.items()
+        f"{side}_{name}": 100 * float(chosen[:, n].double().mean())
+        for side, chosen in right.items()
         for n, name in enumerate("ac")
     }

@@ -22,9 +22,9 @@ class DataRecipe:
         crop: with pixels of photos: side of the square that the network sees. In training a
             random part of the photo, perhaps mirrored; else its middle, after the short side
             became 256/224 of this.
-        extracted: the features of photos: a folder made by ``gaussmatch extract``, or a .npy file
-            with ``{stem}_files.txt`` beside it; a path, or a name inside root. None extracts them
-            once, into the cache.
+        extracted: the features of photos: a folder made by ``gaussmatch extract``, a .npy file with
+            ``{stem}_files.txt`` beside it, or packed ones (.npz of codes, low, step and files or
+            ids); a path, or a name inside root. None extracts them once, into the cache.
         backbone: the network of timm that extracts them.
         weights: a local file of its weights; none downloads timm's own.
         cxc: with coco: the folder of sits_*.csv, whose judgements become true pairs.
