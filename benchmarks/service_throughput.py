@@ -271,7 +271,7 @@ def right(answer: Answer) -> bool:
     """Whether the service found what the library found."""
     head, _, body = answer.told.partition(b"\r\n\r\n")
     good = head.startswith(b"HTTP/1.1 200")
-    return good and [hit["id"] for hit in json.loads(body)["hits"]] == answer.ids
+    return good and [hit["id"] for hit in json.loads(body)["results"]["hits"]] == answer.ids
 
 
 if __name__ == "__main__":

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
+import httpx
+from jsonschema import Draft202012Validator
 from PIL import Image
+from starlette.testclient import TestClient
 
 from gaussmatch.data import scenes
 from gaussmatch.index import Index
@@ -18,14 +22,46 @@ from gaussmatch.trust import calibrate
 def make_index(folder: Path, recipe: str = "scenes/vsepp-kl") -> Index:
     """Train for one epoch on the tiny scenes and index their test split."""
     words = ["--data.size", "tiny", "--training.epochs", "1"]
-    data = scenes.load("tiny", progress=False)
-    train(load_recipe(recipe, words), folder / "run", data=data)
+    settings = load_recipe(recipe, words)
+    data = scenes.load("tiny", features=settings.data.features, progress=False)
+    train(settings, folder / "run", data=data)
     from gaussmatch.run import load
 
     calibration = calibrate(load(folder / "run"), data)
     index = Index.create(folder / "index", folder / "run", calibration=calibration)
     index_pairs(index, data.test, "test", progress=False)
     return index
+
+
+class CheckedClient(TestClient):
+    """A client that validates every answer against the service's own OpenAPI description."""
+
+    def request(self, method: str, url: Any, **options: Any) -> httpx.Response:
+        response = super().request(method, url, **options)
+        check(self.app.openapi(), method, response)  # type: ignore[attr-defined]
+        return response
+
+
+def check(description: dict[str, Any], method: str, response: httpx.Response) -> None:
+    """An answer of a described route has a described status, type and body; any other answer below
+    /api is an error."""
+    path, components = response.request.url.path, description["components"]
+    described = description["paths"].get(path, {}).get(method.lower())
+    if described is None:
+        if path.startswith("/api"):
+            assert response.status_code in (401, 404, 405, 421), response.status_code
+            valid({"$ref": "#/components/schemas/ErrorResponse"}, components, response)
+        return
+    status = described["responses"].get(str(response.status_code))
+    assert status is not None, f"{method} {path}: status {response.status_code} is not described"
+    kind = response.headers["content-type"].partition(";")[0]
+    assert kind in status["content"], f"{method} {path}: {kind} is not described"
+    if kind == "application/json":
+        valid(status["content"][kind]["schema"], components, response)
+
+
+def valid(schema: dict[str, Any], components: dict[str, Any], response: httpx.Response) -> None:
+    Draft202012Validator({**schema, "components": components}).validate(response.json())
 
 
 def jpeg(size: tuple[int, int] = (64, 64), colour: tuple[int, int, int] = (220, 30, 30)) -> bytes:

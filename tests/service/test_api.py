@@ -7,17 +7,17 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 
 import orjson
 import pytest
-from service.served import jpeg, make_index
-from starlette.testclient import TestClient
+from service.served import CheckedClient, jpeg, make_index
 
 from gaussmatch.encoders import Reading
-from gaussmatch.index import Index, Record, Where
+from gaussmatch.index import Hit, Index, Record, Where
 from gaussmatch.service import Settings, create_app
-from gaussmatch.service.encoding import Question
+from gaussmatch.service.engine import Query
 
 ID = "scenes/test/3"
 
@@ -28,8 +28,8 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
 
 
 @pytest.fixture(scope="module")
-def client(index: Index) -> Iterator[TestClient]:
-    with TestClient(create_app(index)) as client:
+def client(index: Index) -> Iterator[CheckedClient]:
+    with CheckedClient(create_app(index)) as client:
         yield client
 
 
@@ -41,71 +41,73 @@ def refused(answer: object, status: int, code: str) -> str:
 
 
 class TestSearch:
-    def test_text_gives_what_the_library_gives(self, client: TestClient, index: Index) -> None:
+    def test_text_gives_what_the_library_gives(self, client: CheckedClient, index: Index) -> None:
         text = "a small red star"
-        told = client.get("/api/search", params={"text": text, "k": 7}).json()
+        told = client.get("/api/search", params={"text": text, "k": 7}).json()["results"]
         (found,) = index.search_text([text], 7)
         assert [hit["id"] for hit in told["hits"]] == found.ids
         for hit, known in zip(told["hits"], found.hits, strict=True):
             assert hit["score"] == pytest.approx(known.score, abs=1e-4)
             assert hit["probability"] == pytest.approx(known.probability, abs=1e-4)
             assert hit["percentile"] == pytest.approx(known.percentile, abs=0.1)
-            assert hit["metadata"]["captions"]
-        assert told["query"]["uncertainty"] == pytest.approx(found.uncertainty, abs=1e-4)
-        assert told["query"]["level"] in ("vague", "ordinary", "specific")
-        assert "% of captions" in told["query"]["phrase"]
+            assert hit["meta"] == known.meta
+        assert told["uncertainty"] == pytest.approx(found.uncertainty, abs=1e-4)
+        assert (told["level"], told["phrase"]) == (found.level, found.phrase)
+        assert "% of captions" in found.phrase
+        assert set(told) == {field.name for field in fields(found)}
 
-    def test_unknown_words_are_told(self, client: TestClient) -> None:
+    def test_unknown_words_are_told(self, client: CheckedClient) -> None:
         told = client.get("/api/search", params={"text": "a red zebra"}).json()
-        assert told["query"]["unknown_words"] == ["zebra"]
+        assert told["results"]["unknown"] == ["zebra"]
         message = refused(client.get("/api/search", params={"text": "zebra"}), 422, "unknown_words")
         assert "zebra" in message
 
-    def test_a_picture_finds_itself_as_a_body_and_as_a_form(self, client: TestClient) -> None:
+    def test_a_picture_finds_itself_as_a_body_and_as_a_form(self, client: CheckedClient) -> None:
         picture = client.get("/api/thumbnail", params={"id": ID})
         assert picture.headers["content-type"] == "image/jpeg"
         body = client.post("/api/search/image?k=5", content=picture.content).json()
         form = client.post("/api/search/image?k=5", files={"image": picture.content}).json()
         assert body == form
-        assert body["query"]["kind"] == "image"
-        assert len(body["hits"]) == 5
+        assert body["results"]["kind"] == "images"
+        assert len(body["results"]["hits"]) == 5
 
-    def test_more_like_this_leaves_this_out(self, client: TestClient) -> None:
+    def test_more_like_this_leaves_this_out(self, client: CheckedClient) -> None:
         told = client.get("/api/similar", params={"id": ID, "k": 100}).json()
-        ids = [hit["id"] for hit in told["hits"]]
+        ids = [hit["id"] for hit in told["results"]["hits"]]
         assert len(ids) == 99
         assert ID not in ids
 
-    def test_captions_of_a_picture(self, client: TestClient, index: Index) -> None:
+    def test_captions_of_a_picture(self, client: CheckedClient, index: Index) -> None:
         told = client.get("/api/captions", params={"id": ID, "k": 4}).json()
         found = index.search_id(ID, 4, gallery="captions")
-        assert [hit["id"] for hit in told["hits"]] == found.ids
-        assert all(hit["text"] for hit in told["hits"])
+        assert [hit["id"] for hit in told["results"]["hits"]] == found.ids
+        assert all(hit["meta"]["caption"] for hit in told["results"]["hits"])
 
-    def test_conditions_on_metadata(self, client: TestClient) -> None:
+    def test_conditions_on_metadata(self, client: CheckedClient) -> None:
         params = {"text": "a star", "where": '{"split": "train"}'}
-        assert client.get("/api/search", params=params).json()["hits"] == []
+        assert client.get("/api/search", params=params).json()["results"]["hits"] == []
         params["where"] = '{"split": ["test", "dev"]}'
-        assert len(client.get("/api/search", params=params).json()["hits"]) == 20
+        assert len(client.get("/api/search", params=params).json()["results"]["hits"]) == 20
 
-    def test_suggestions_are_surer(self, client: TestClient) -> None:
+    def test_suggestions_are_surer(self, client: CheckedClient) -> None:
         text = "something"
         vague = client.get("/api/uncertainty", params={"text": text}).json()
         told = client.get("/api/suggest", params={"text": text}).json()["suggestions"]
         assert all(s["percentile"] < vague["percentile"] for s in told)
         assert len({s["text"] for s in told}) == len(told)
 
-    def test_places_on_the_map(self, client: TestClient) -> None:
-        params = {"text": "a star", "places": "true", "k": 100}
+    def test_places_on_the_map(self, client: CheckedClient) -> None:
+        params = {"text": "a star", "map": "true", "k": 100}
         told = client.get("/api/search", params=params).json()
-        places = {item["id"]: item for item in client.get("/api/map").json()["items"]}
-        assert told["query"]["place"]["a"] >= told["query"]["place"]["b"] > 0
-        for hit in told["hits"]:
-            assert hit["place"]["x"] == pytest.approx(places[hit["id"]]["x"], abs=1e-4)
+        whole = client.get("/api/map").json()
+        places = {i["id"]: p for i, p in zip(whole["items"], whole["places"], strict=True)}
+        assert told["map"]["query"]["a"] >= told["map"]["query"]["b"] > 0
+        for hit, place in zip(told["results"]["hits"], told["map"]["hits"], strict=True):
+            assert place["x"] == pytest.approx(places[hit["id"]]["x"], abs=1e-4)
 
 
 class TestGaussians:
-    def test_embeddings_are_the_models(self, client: TestClient, index: Index) -> None:
+    def test_embeddings_are_the_models(self, client: CheckedClient, index: Index) -> None:
         texts = ["a star", "two red things"]
         told = client.post("/api/embed/text", json={"texts": texts}).json()
         g = index.model.encode_texts(texts)
@@ -117,27 +119,27 @@ class TestGaussians:
         picture = client.post("/api/embed/image", content=jpeg()).json()
         assert len(picture["embeddings"][0]["mean"]) == g.dim
 
-    def test_uncertainty_of_a_picture(self, client: TestClient) -> None:
+    def test_uncertainty_of_a_picture(self, client: CheckedClient) -> None:
         told = client.post("/api/uncertainty/image", content=jpeg()).json()
         assert 0 <= told["percentile"] <= 100
         assert "of images" in told["phrase"]
 
 
 class TestItems:
-    def test_about_item_and_sample(self, client: TestClient) -> None:
+    def test_about_item_and_sample(self, client: CheckedClient) -> None:
         about = client.get("/api/about").json()
         assert (about["images"], about["captions"], about["probabilistic"]) == (100, 500, True)
         assert about["examples"]
         item = client.get("/api/item", params={"id": ID}).json()
-        assert item["metadata"]["split"] == "test"
+        assert item["meta"]["split"] == "test"
         caption = client.get("/api/item", params={"id": f"{ID}#0", "gallery": "captions"}).json()
-        assert caption["text"] == item["metadata"]["captions"][0]
+        assert caption["meta"]["caption"] == item["meta"]["captions"][0]
         assert len(client.get("/api/sample", params={"k": 9}).json()["items"]) == 9
 
     @pytest.mark.parametrize(
         "path", ["/api/item", "/api/thumbnail", "/api/similar", "/api/captions"]
     )
-    def test_an_id_that_is_not_there(self, client: TestClient, index: Index, path: str) -> None:
+    def test_an_id_that_is_not_there(self, client: CheckedClient, index: Index, path: str) -> None:
         for id in ("nothing", "../../etc/passwd", "/etc/passwd", "scenes/test/3\0", "'; --"):
             message = refused(client.get(path, params={"id": id}), 404, "no_item")
             assert str(index.path) not in message
@@ -162,16 +164,16 @@ class TestLimits:
             ("/api/sample?k=1000", "too_many"),
         ],
     )
-    def test_what_is_wrong_is_said(self, client: TestClient, path: str, code: str) -> None:
+    def test_what_is_wrong_is_said(self, client: CheckedClient, path: str, code: str) -> None:
         assert refused(client.get(path), 422, code)
 
-    def test_too_many_texts(self, client: TestClient) -> None:
+    def test_too_many_texts(self, client: CheckedClient) -> None:
         texts = {"texts": ["a star"] * 257}
         assert "at most 256" in refused(client.post("/api/embed/text", json=texts), 422, "too_many")
 
     def test_pictures(self, index: Index) -> None:
         settings = Settings(max_pixels=100, max_body=50_000)
-        with TestClient(create_app(index, settings)) as client:
+        with CheckedClient(create_app(index, settings)) as client:
             path = "/api/search/image"
             refused(client.post(path, content=jpeg((11, 10))), 413, "too_many_pixels")
             refused(client.post(path, content=b"x" * 50_001), 413, "too_large")
@@ -185,9 +187,9 @@ class TestLimits:
     def test_a_slow_answer_is_ended(self, index: Index) -> None:
         go = threading.Event()
         app = create_app(index, Settings(timeout=0.05))
-        answers = app.state.service.answers
-        work, answers.work = answers.work, lambda jobs: (go.wait(30), work(jobs))[1]
-        with TestClient(app) as client:
+        engine = app.state.service.engine
+        run, engine.run = engine.run, lambda jobs: (go.wait(30), run(jobs))[1]
+        with CheckedClient(app) as client:
             refused(client.get("/api/search?text=a+star"), 504, "timeout")
             go.set()
 
@@ -202,7 +204,7 @@ def test_a_failure_of_the_service_is_json_and_tells_nothing_but_its_id(
     async def broken(job: object) -> object:
         raise RuntimeError("a secret of the server")
 
-    with TestClient(app) as client:
+    with CheckedClient(app) as client:
         working = app.state.service.batcher
         app.state.service.batcher = broken
         answer = client.get(path, headers={"X-Request-ID": "abc"})
@@ -217,17 +219,17 @@ def test_concurrent_queries_are_encoded_together_and_one_bad_one_spoils_none(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = create_app(index)
-    answers = app.state.service.answers
+    engine = app.state.service.engine
     calls: list[int] = []
-    encode = answers.model.encode_texts
+    encode = engine.model.encode_texts
     go = threading.Event()
 
     def counted(texts: list[Reading]) -> object:
         calls.append(len(texts))
         return encode(texts)
 
-    monkeypatch.setattr(answers.model, "encode_texts", counted)
-    with TestClient(app) as client, ThreadPoolExecutor(16) as pool:
+    monkeypatch.setattr(engine.model, "encode_texts", counted)
+    with CheckedClient(app) as client, ThreadPoolExecutor(16) as pool:
         first = pool.submit(client.portal.call, app.state.service.batcher, lambda: go.wait(30))
         texts = ["a red star", "zebra"] + ["a blue circle"] * 10
         sent = [pool.submit(client.get, "/api/search", params={"text": t}) for t in texts]
@@ -239,7 +241,7 @@ def test_concurrent_queries_are_encoded_together_and_one_bad_one_spoils_none(
         status = [future.result().status_code for future in sent]
         first.result()
         assert status == [200, 422] + [200] * 10
-        assert calls == [11]  # all at once, without the one that is refused
+        assert calls == [12, 11]  # all at once, then again without the one that is refused
         assert "gaussmatch_batch_size_bucket" in client.get("/metrics").text
 
 
@@ -259,10 +261,10 @@ class TestSafety:
             "/redoc",
         ],
     )
-    def test_no_other_file_has_an_address(self, client: TestClient, path: str) -> None:
+    def test_no_other_file_has_an_address(self, client: CheckedClient, path: str) -> None:
         refused(client.get(path), 404, "not_found")
 
-    def test_the_page_and_its_files(self, client: TestClient) -> None:
+    def test_the_page_and_its_files(self, client: CheckedClient) -> None:
         page = client.get("/")
         assert page.headers["content-type"].startswith("text/html")
         again = client.get("/", headers={"If-None-Match": page.headers["etag"]})
@@ -272,17 +274,19 @@ class TestSafety:
         assert "http://" not in page.text
         assert "https://" not in page.text
 
-    def test_cors_is_off_unless_an_origin_is_given(self, client: TestClient, index: Index) -> None:
+    def test_cors_is_off_unless_an_origin_is_given(
+        self, client: CheckedClient, index: Index
+    ) -> None:
         origin = {"Origin": "https://photos.example.org"}
         assert "access-control-allow-origin" not in client.get("/api/about", headers=origin).headers
-        with TestClient(create_app(index, Settings(cors=(origin["Origin"],)))) as open_client:
+        with CheckedClient(create_app(index, Settings(cors=(origin["Origin"],)))) as open_client:
             answer = open_client.get("/api/search?text=zebra", headers=origin)
             assert answer.headers["access-control-allow-origin"] == origin["Origin"]
             other = open_client.get("/api/about", headers={"Origin": "https://evil.example"})
             assert "access-control-allow-origin" not in other.headers
 
-    def test_the_key_also_guards_the_fast_lane(self, index: Index) -> None:
-        with TestClient(create_app(index, Settings(api_key="secret-key"))) as client:
+    def test_the_key_also_guards_the_search(self, index: Index) -> None:
+        with CheckedClient(create_app(index, Settings(api_key="secret-key"))) as client:
             for path in ("/api/search?text=a+star", "/api/about", "/metrics"):
                 refused(client.get(path), 401, "wrong_key")
                 key = {"Authorization": "Bearer secret-key"}
@@ -290,15 +294,15 @@ class TestSafety:
             for path in ("/", "/healthz", "/readyz"):
                 assert client.get(path).status_code == 200
 
-    def test_wrong_methods(self, client: TestClient) -> None:
+    def test_wrong_methods(self, client: CheckedClient) -> None:
         refused(client.post("/api/search?text=a"), 405, "wrong_method")
         refused(client.delete("/api/item?id=x"), 405, "wrong_method")
 
 
-def test_the_description_is_whole(client: TestClient) -> None:
+def test_the_description_is_whole(client: CheckedClient) -> None:
     told = client.get("/openapi.json").json()
     search = told["paths"]["/api/search"]["get"]
-    assert {p["name"] for p in search["parameters"]} == {"text", "k", "where", "places", "gallery"}
+    assert {p["name"] for p in search["parameters"]} == {"text", "k", "where", "map", "gallery"}
     assert next(p for p in search["parameters"] if p["name"] == "text")["required"]
     for path, methods in told["paths"].items():
         for operation in methods.values():
@@ -307,14 +311,17 @@ def test_the_description_is_whole(client: TestClient) -> None:
             if path.startswith("/api"):
                 assert "422" in operation["responses"]
     names = set(told["components"]["schemas"])
-    assert {"Answer", "Hit", "Query", "Map", "Embeddings", "Refused"} <= names
+    assert {"SearchResponse", "Hits", "Hit", "Map", "Embeddings", "ErrorResponse"} <= names
+    hit = told["components"]["schemas"]["Hit"]
+    assert set(hit["required"]) == set(hit["properties"]) == {f.name for f in fields(Hit)}
+    assert hit["properties"]["score"]["description"]
     body = told["paths"]["/api/search/image"]["post"]["requestBody"]["content"]
     assert set(body) == {"image/*", "multipart/form-data"}
 
 
 def test_probes_and_metrics(index: Index) -> None:
     app = create_app(index)
-    with TestClient(app) as client:
+    with CheckedClient(app) as client:
         assert client.get("/healthz").json() == {"status": "alive"}
         assert client.get("/readyz").json() == {"status": "ready"}
         client.get("/api/search?text=a+star")
@@ -329,28 +336,34 @@ def test_probes_and_metrics(index: Index) -> None:
 
 def test_a_point_model_has_no_uncertainty_and_says_so(tmp_path: Path) -> None:
     index = make_index(tmp_path, "scenes/vsepp")
-    with TestClient(create_app(index)) as client:
+    with CheckedClient(create_app(index)) as client:
         assert client.get("/api/about").json()["probabilistic"] is False
-        told = client.get("/api/search?text=a+star&places=true").json()
-        assert (
-            told["query"]["uncertainty"]
-            is told["query"]["level"]
-            is told["query"]["phrase"]
-            is None
+        told = client.get("/api/search?text=a+star&map=true").json()
+        assert told["results"]["uncertainty"] is told["results"]["level"] is None
+        assert told["map"]["query"]["a"] is None
+        assert all(
+            hit["uncertainty"] is hit["percentile"] is None for hit in told["results"]["hits"]
         )
-        assert told["query"]["place"]["a"] is None
-        assert all(hit["uncertainty"] is hit["percentile"] is None for hit in told["hits"])
         assert client.get("/api/suggest?text=a+star").json() == {"suggestions": []}
         embedded = client.post("/api/embed/text", json={"texts": ["a star"]}).json()
         assert embedded["embeddings"][0]["log_variance"] is None
         assert client.get("/api/uncertainty?text=a+star").json()["percentile"] is None
 
 
+def test_pcme_is_a_probabilistic_model(tmp_path: Path) -> None:
+    """Its Gaussians are its own, not the paper's adaptation of a point model."""
+    with CheckedClient(create_app(make_index(tmp_path, "scenes/pcme"))) as client:
+        assert client.get("/api/about").json()["probabilistic"] is True
+        found = client.get("/api/search?text=a+star&k=1").json()["results"]
+        assert found["uncertainty"] is not None
+        assert found["hits"][0]["uncertainty"] is not None
+
+
 def test_items_added_meanwhile_are_seen(tmp_path: Path) -> None:
     index = make_index(tmp_path)
     app = create_app(Index.open(index.path))
-    app.state.service.answers._reload_every = 0.0
-    with TestClient(app) as client:
+    app.state.service.engine._reload_every = 0.0
+    with CheckedClient(app) as client:
         index.delete([ID])
         refused(client.get("/api/item", params={"id": ID}), 404, "no_item")
         assert client.get("/api/about").json()["images"] == 99
@@ -359,14 +372,14 @@ def test_items_added_meanwhile_are_seen(tmp_path: Path) -> None:
 def test_the_first_pictures_of_an_empty_index_are_shown(tmp_path: Path, index: Index) -> None:
     empty = Index.create(tmp_path / "index", index.run_folder)
     app = create_app(Index.open(empty.path))
-    app.state.service.answers._reload_every = 0.0
-    with TestClient(app) as client:
-        assert client.get("/api/search?text=a+star").json()["hits"] == []
+    app.state.service.engine._reload_every = 0.0
+    with CheckedClient(app) as client:
+        assert client.get("/api/search?text=a+star").json()["results"]["hits"] == []
         refused(client.get("/api/map"), 404, "empty")
         assert client.get("/api/sample").json() == {"items": [], "total": 0}
         empty.add(index.gaussian(ID), [index.get(ID)])
-        (hit,) = client.get("/api/search?text=a+star").json()["hits"]
-        assert client.get(f"/{hit['thumbnail']}").status_code == 200
+        (hit,) = client.get("/api/search?text=a+star").json()["results"]["hits"]
+        assert client.get("/api/thumbnail", params={"id": hit["id"]}).status_code == 200
         assert client.get("/api/about").json()["images"] == 1
         assert 'index_items{gallery="images"} 1.0' in client.get("/metrics").text
 
@@ -374,17 +387,17 @@ def test_the_first_pictures_of_an_empty_index_are_shown(tmp_path: Path, index: I
 def test_an_index_that_is_damaged_meanwhile_goes_on(tmp_path: Path, index: Index) -> None:
     copy = shutil.copytree(index.path, tmp_path / "index")
     app = create_app(Index.open(copy))
-    app.state.service.answers._reload_every = 0.0
-    with TestClient(app) as client:
+    app.state.service.engine._reload_every = 0.0
+    with CheckedClient(app) as client:
         (copy / "manifest.json").write_text("{")
-        assert len(client.get("/api/search?text=a+star&k=3").json()["hits"]) == 3
+        assert len(client.get("/api/search?text=a+star&k=3").json()["results"]["hits"]) == 3
 
 
 ODD = ("ü/ñ", 'a"b<i>', "new\nline", "\x00", "../../etc/passwd", "x" * 3000)
 
 
 @pytest.fixture(scope="module")
-def odd(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+def odd(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CheckedClient]:
     odd = Index.create(tmp_path_factory.mktemp("odd") / "index", index.run_folder)
     deep: dict[str, object] = {}
     for _ in range(300):
@@ -392,35 +405,35 @@ def odd(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Test
     records = [Record(id_, {"huge": 10**30, "flag": n == 1}) for n, id_ in enumerate(ODD)]
     records += [Record("deep", {"meta": deep}), Record("one", {"flag": 1})]
     odd.add(index.some(len(records))[1], records)  # type: ignore[arg-type]
-    with TestClient(create_app(odd)) as client:
+    with CheckedClient(create_app(odd)) as client:
         yield client
 
 
 class TestOddItems:
     """Whatever may be in an index can be told."""
 
-    def test_they_are_found_and_shown(self, odd: TestClient) -> None:
-        found = odd.get("/api/search?text=a+star&k=50&places=true").json()["hits"]
+    def test_they_are_found_and_shown(self, odd: CheckedClient) -> None:
+        found = odd.get("/api/search?text=a+star&k=50&map=true").json()["results"]["hits"]
         assert {hit["id"] for hit in found} == {*ODD, "deep", "one"}
         assert len(odd.get("/api/map").json()["items"]) == len(found)
         for id_ in ODD:
             item = odd.get("/api/item", params={"id": id_}).json()
-            assert (item["id"], item["metadata"]["huge"]) == (id_, 10**30)
-            assert len(odd.get("/api/similar", params={"id": id_}).json()["hits"]) == 7
+            assert (item["id"], item["meta"]["huge"]) == (id_, 10**30)
+            assert len(odd.get("/api/similar", params={"id": id_}).json()["results"]["hits"]) == 7
 
-    def test_conditions_in_one_batch_do_not_mix(self, odd: TestClient) -> None:
+    def test_conditions_in_one_batch_do_not_mix(self, odd: CheckedClient) -> None:
         conditions = [Where.of({"flag": 1}), Where.of({"flag": True})]
-        asked = [Question("text", "a star", 5, where) for where in conditions]
-        told = odd.app.state.service.answers.work(asked)  # type: ignore[attr-defined]
-        found = [[hit["id"] for hit in orjson.loads(answer)["hits"]] for answer in told]
+        asked = [Query("text", "a star", 5, where) for where in conditions]
+        told = odd.app.state.service.engine.run(asked)  # type: ignore[attr-defined]
+        found = [[hit["id"] for hit in orjson.loads(answer)["results"]["hits"]] for answer in told]
         assert found == [["one"], ['a"b<i>']]
 
-    def test_many_values(self, odd: TestClient) -> None:
+    def test_many_values(self, odd: CheckedClient) -> None:
         where = orjson.dumps({"flag": [1] * 1500}).decode()
         told = odd.get("/api/search", params={"text": "a star", "where": where}).json()
-        assert [hit["id"] for hit in told["hits"]] == ["one"]
+        assert [hit["id"] for hit in told["results"]["hits"]] == ["one"]
 
-    def test_half_characters(self, odd: TestClient) -> None:
+    def test_half_characters(self, odd: CheckedClient) -> None:
         json = {"Content-Type": "application/json"}
         content = rb'{"texts": ["a star \ud800"]}'
         refused(odd.post("/api/embed/text", content=content, headers=json), 422, "invalid")
@@ -429,14 +442,14 @@ class TestOddItems:
 def test_pixels_in_memory_are_bounded(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     app = create_app(index, Settings(max_pixels=4096, decoders=2))
     most: list[int] = []
-    encode = app.state.service.answers.model.encode_images
+    encode = app.state.service.engine.model.encode_images
 
     def counted(pictures: list[object]) -> object:
         most.append(len(pictures))
         return encode(pictures)
 
-    monkeypatch.setattr(app.state.service.answers.model, "encode_images", counted)
-    with TestClient(app) as client, ThreadPoolExecutor(8) as pool:
+    monkeypatch.setattr(app.state.service.engine.model, "encode_images", counted)
+    with CheckedClient(app) as client, ThreadPoolExecutor(8) as pool:
         sent = [pool.submit(client.post, "/api/search/image", content=jpeg()) for _ in range(8)]
         assert [future.result().status_code for future in sent] == [200] * 8
         assert app.state.service.pixels.taken == 0

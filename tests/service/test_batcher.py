@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from gaussmatch.service.batcher import BRIEF, Batcher
-from gaussmatch.service.errors import RefusalError
+from gaussmatch.service.responses import ApiError
 
 
 def double(jobs: list[int]) -> list[int | Exception]:
@@ -155,12 +155,12 @@ def test_too_many_are_refused_and_those_accepted_are_answered_before_it_closes()
         batcher = Batcher(double, most=2)
         accepted = [asyncio.create_task(batcher(i)) for i in (1, 2)]
         await asyncio.sleep(0)
-        with pytest.raises(RefusalError, match="2 queries are waiting") as refused:
+        with pytest.raises(ApiError, match="2 queries are waiting") as refused:
             await batcher(3)
         assert refused.value.status == 503
         await batcher.close()
         assert await asyncio.gather(*accepted) == [2, 4]
-        with pytest.raises(RefusalError, match="stopping"):
+        with pytest.raises(ApiError, match="stopping"):
             await batcher(4)
 
     run(test)

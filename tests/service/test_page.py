@@ -19,7 +19,7 @@ from service.served import jpeg, make_index
 from gaussmatch.index import Index
 from gaussmatch.service import Settings, create_app
 from gaussmatch.service.server import listening
-from gaussmatch.service.sharpen import sharpen
+from gaussmatch.service.suggest import suggest
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
@@ -70,7 +70,7 @@ def vague(index: Index) -> str:
     texts = [str(record.meta["caption"]) for record in index.some(500, "captions")[0]]
     g = index.model.encode_texts(texts)
     for at in g.uncertainty().argsort(descending=True).tolist():
-        if sharpen(index, texts[at], g[at : at + 1], 4):
+        if suggest(index, texts[at], g[at : at + 1], 4):
             return texts[at]
     raise AssertionError("no caption is vague")
 
@@ -234,7 +234,7 @@ def test_the_slider_hides_what_is_not_likely_enough(tab: Any, address: str) -> N
     found(tab)
     shares = tab.evaluate(
         "fetch('api/search?k=24&text=a+red+star').then(r => r.json())"
-        ".then(a => a.hits.map(h => h.probability))"
+        ".then(a => a.results.hits.map(h => h.probability))"
     )
     sure = 5 * round(20 * sorted(shares)[12])
     tab.evaluate(

@@ -9,8 +9,8 @@ import zlib
 import pytest
 from PIL import Image
 
-from gaussmatch.service.errors import RefusalError
-from gaussmatch.service.uploads import FORMATS, decode
+from gaussmatch.service.requests import FORMATS, decode
+from gaussmatch.service.responses import ApiError
 
 
 def encoded(format: str, size: tuple[int, int] = (6, 4), **options: object) -> bytes:
@@ -55,7 +55,7 @@ def test_too_many_pixels_are_refused_before_decoding(
     data: bytes, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Image.Image, "convert", lambda *_: pytest.fail("decoded"))
-    with pytest.raises(RefusalError, match="at most") as refused:
+    with pytest.raises(ApiError, match="at most") as refused:
         decode(data, most)
     assert refused.value.status == 413
 
@@ -74,6 +74,6 @@ def test_too_many_pixels_are_refused_before_decoding(
     ],
 )
 def test_what_is_no_whole_picture_of_a_known_format_is_refused(data: bytes) -> None:
-    with pytest.raises(RefusalError, match="cannot be read as a picture") as refused:
+    with pytest.raises(ApiError, match="cannot be read as a picture") as refused:
         decode(data, 1000)
     assert refused.value.status == 415

@@ -68,7 +68,7 @@ def run(argv: Sequence[str]) -> None:
     else:
         hits = index.search_id(options.like, options.k, **told)
     if options.json:
-        print(json.dumps({**asdict(hits), "phrase": hits.phrase}, indent=2, ensure_ascii=False))
+        print(json.dumps(asdict(hits), indent=2, ensure_ascii=False))
     else:
         _show(hits)
 

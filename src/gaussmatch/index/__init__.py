@@ -30,7 +30,7 @@ similarity itself; the index has no formula of its own. Similarities without a l
 from __future__ import annotations
 
 from gaussmatch.index.fill import Changes, index_pairs, thumbnail, update
-from gaussmatch.index.hits import Hit, Hits, phrase
+from gaussmatch.index.hits import SCHEMA, Hit, Hits, Level, level, phrase
 from gaussmatch.index.index import Index
 from gaussmatch.index.items import Record
 from gaussmatch.index.layout import GALLERIES, Gallery, IndexBusyError
@@ -40,16 +40,19 @@ from gaussmatch.index.where import Where
 
 __all__ = [
     "GALLERIES",
+    "SCHEMA",
     "Changes",
     "Gallery",
     "Hit",
     "Hits",
     "Index",
     "IndexBusyError",
+    "Level",
     "Record",
     "Settings",
     "Where",
     "index_pairs",
+    "level",
     "merge",
     "phrase",
     "thumbnail",

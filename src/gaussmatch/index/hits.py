@@ -1,67 +1,99 @@
-"""What a search answers: ranked hits, and how sure one may be of each and of the question."""
+"""What a search returns: ranked hits, and how sure one may be of each and of the query.
+
+The library returns these types, ``gaussmatch search --json`` prints them, the service sends them,
+and its OpenAPI schema is generated from them. A new field is added here, and nowhere else.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from gaussmatch.index.layout import Gallery
 
+Level = Literal["vague", "ordinary", "specific"]
 
-class Hit(NamedTuple):
-    """One result.
+SCHEMA = {
+    "extra": "forbid",
+    "json_schema_serialization_defaults_required": True,
+    "use_attribute_docstrings": True,
+}
+"""How pydantic reads these types: the strings below the fields become their descriptions."""
 
-    Args:
-        score: of the model's similarity; higher is better.
-        probability: that it is a match, see ``Calibration``; ``None`` where nothing was fitted.
-        uncertainty: log det Σ of the item; ``None`` for a point model.
-        percentile: the share (0–100) of the model's training items of this kind that are surer.
-        meta: what was stored with it.
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One result of a search.
+
+    >>> Hit("dog.jpg", score=0.8, probability=0.93, uncertainty=None, percentile=None).probability
+    0.93
     """
+
+    __pydantic_config__ = SCHEMA
 
     id: str
     score: float
+    """The model's similarity to the query; higher is better."""
     probability: float | None
+    """The probability of a match; null where no calibration was fitted."""
     uncertainty: float | None
+    """log det Σ of the item; null for a point model."""
     percentile: float | None
-    meta: Mapping[str, Any] = MappingProxyType({})
+    """The share (0–100) of the model's training items of this kind that are surer."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """What was stored with the item."""
 
 
 @dataclass(frozen=True)
 class Hits:
-    """The results of one query, best first.
+    """The results of one query, best first."""
 
-    Args:
-        gallery: what was searched; ``kind``: what the query is, an image or a caption.
-        uncertainty, percentile: of the query, as in ``Hit``.
-        unknown: words of a caption that the model has never seen.
-        notes: what a user should know before trusting the numbers.
-    """
+    __pydantic_config__ = SCHEMA
 
     hits: Sequence[Hit]
     gallery: Gallery
+    """What was searched."""
     kind: Gallery
+    """What the query is: an image or a caption."""
     uncertainty: float | None = None
+    """log det Σ of the query; null for a point model."""
     percentile: float | None = None
+    """The share (0–100) of the model's training items of this kind that are surer than the
+    query."""
     unknown: Sequence[str] = ()
+    """Words of a caption that the model has never seen."""
     notes: Sequence[str] = ()
+    """What to know before trusting the numbers."""
+    level: Level | None = field(init=False, default=None)
+    """vague from the 75th percentile, specific up to the 25th."""
+    phrase: str = field(init=False, default="")
+    """The percentile in words."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "level", level(self.percentile))
+        object.__setattr__(self, "phrase", phrase(self.percentile, self.kind))
 
     @property
     def ids(self) -> list[str]:
         return [hit.id for hit in self.hits]
-
-    @property
-    def phrase(self) -> str:
-        """How vague the query is, in words."""
-        return phrase(self.percentile, self.kind)
 
     def __len__(self) -> int:
         return len(self.hits)
 
     def __getitem__(self, rank: int) -> Hit:
         return self.hits[rank]
+
+
+def level(percentile: float | None) -> Level | None:
+    """How vague something is, by its percentile.
+
+    >>> level(93.4), level(50), level(7), level(None)
+    ('vague', 'ordinary', 'specific', None)
+    """
+    if percentile is None:
+        return None
+    return "vague" if percentile >= 75 else "specific" if percentile <= 25 else "ordinary"
 
 
 def phrase(percentile: float | None, kind: Gallery) -> str:
@@ -76,9 +108,9 @@ def phrase(percentile: float | None, kind: Gallery) -> str:
         return "unknown: no uncertainty to compare"
     word = {"captions": "general", "images": "ambiguous"}[kind]
     high, low = {"captions": ("vague", "specific"), "images": ("ambiguous", "clear")}[kind]
-    if percentile <= 25:
+    if level(percentile) == "specific":
         return f"{low}: less {word} than {_under_100(100 - percentile)} % of {kind}"
-    rank = high if percentile >= 75 else "ordinary"
+    rank = high if level(percentile) == "vague" else "ordinary"
     return f"{rank}: more {word} than {_under_100(percentile)} % of {kind}"
 
 

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
@@ -20,36 +19,35 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gaussmatch import __version__
 from gaussmatch.index import GALLERIES, Gallery, Index
 from gaussmatch.index.opening import in_milvus
-from gaussmatch.service import facts, probes, routes
-from gaussmatch.service.answers import Answers, Job, light
+from gaussmatch.service import routes
 from gaussmatch.service.batcher import Batcher
-from gaussmatch.service.budget import Budget
-from gaussmatch.service.errors import RefusalError
-from gaussmatch.service.gate import Gate, failure
+from gaussmatch.service.engine import Engine, Job, light
+from gaussmatch.service.limits import Budget
 from gaussmatch.service.logs import LOGGER
 from gaussmatch.service.metrics import Metrics
+from gaussmatch.service.middleware import Middleware, failure
+from gaussmatch.service.responses import ApiError
 from gaussmatch.service.settings import Settings
 
-DESCRIPTION = """Ask in words or with a picture, and be told how sure the answer is.
+DESCRIPTION = """Search with words or a picture, and learn how sure the answer is.
 
-Every picture and every caption is a Gaussian. A result has a *match probability*; a question has
-an *uncertainty* (log det Σ) and its *percentile* among what the model was trained on: "vague: more
-general than 93 % of captions". Point models have none, and say `null`.
+Every picture and every caption is a Gaussian. A result has a *match probability*; a query has an
+*uncertainty* (log det Σ) and its *percentile* among the model's training items: "vague: more
+general than 93 % of captions". For point models these are `null`.
 
-Every error is `{"error": {"code", "message"}}`, and the message says what to do. Every answer has
+Every error is `{"error": {"code", "message"}}`, and the message says what to do. Every response has
 an `X-Request-ID`, which is in the log too.
 """
 
 
 class Service:
-    """What the routes share: the index, its batcher, limits, counters."""
+    """What the routes share: engine, batcher, limits, metrics."""
 
     def __init__(self, index: Index, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.answers = Answers(index, settings.map_items)
-        facts.warm_up(self.answers)  # a broken index is told before the port is open
-        self.answers.seen = self.metrics.asked
+        self.engine = Engine(index, settings, self.metrics.query)
+        self.engine.warm_up()  # a broken index is an error before the port is open
         self.ready = False
         self.batcher: Batcher[Job, Any]
         self.decoders: ThreadPoolExecutor
@@ -60,13 +58,13 @@ class Service:
         self.metrics.watch(self.metrics.waiting, lambda: self.batcher.waiting if self.ready else 0)
 
     def _size(self, gallery: Gallery) -> int:
-        return self.answers.sizes[gallery]
+        return self.engine.sizes[gallery]
 
     async def start(self) -> None:
         s = self.settings
-        brief = not in_milvus(self.answers.index.place)  # a server elsewhere may keep us waiting
+        brief = not in_milvus(self.engine.index.place)  # a server elsewhere may keep us waiting
         self.batcher = Batcher(
-            self.answers.work,
+            self.engine.run,
             size=s.max_batch,
             wait=s.batch_wait,
             most=s.max_waiting,
@@ -96,26 +94,29 @@ class Service:
             await asyncio.sleep(1)
 
 
-class GatedApp(FastAPI):
-    """An app behind its gate: FastAPI's own layers come after it."""
+class App(FastAPI):
+    """FastAPI behind our middleware, which calls the endpoints itself; FastAPI describes them."""
 
-    gate: ASGIApp | None = None
+    outer: ASGIApp | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await (self.gate or super().__call__)(scope, receive, send)
+        if self.outer is None:
+            self.outer = self._wrapped(self.state.service)
+        scope["app"] = self
+        await self.outer(scope, receive, send)
 
-    def shut(self, service: Service) -> None:
-        """Put the gate up."""
-        settings, fast = service.settings, {"/api/search": partial(routes.searched, service)}
-        self.gate = Gate(super().__call__, settings, service.metrics, fast)
-        if settings.cors:  # around the gate, so that refusals can be read too
-            self.gate = CORSMiddleware(
-                self.gate,
-                allow_origins=list(settings.cors),
-                allow_methods=["GET", "POST"],
-                allow_headers=["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"],
-                expose_headers=["X-Request-ID"],
-            )
+    def _wrapped(self, service: Service) -> ASGIApp:
+        settings = service.settings
+        app: ASGIApp = Middleware(super().__call__, settings, service.metrics, routes.endpoints())
+        if not settings.cors:
+            return app
+        return CORSMiddleware(  # outside, so that errors can be read too
+            app,
+            allow_origins=list(settings.cors),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"],
+            expose_headers=["X-Request-ID"],
+        )
 
 
 def create_app(index: Index, settings: Settings | None = None) -> FastAPI:
@@ -129,7 +130,7 @@ def create_app(index: Index, settings: Settings | None = None) -> FastAPI:
         yield
         await service.stop()
 
-    app = GatedApp(
+    app = App(
         title="gaussmatch",
         version=__version__,
         summary="Image–text retrieval that knows how sure it is.",
@@ -138,44 +139,29 @@ def create_app(index: Index, settings: Settings | None = None) -> FastAPI:
         docs_url=None,  # they would load scripts from elsewhere
         redoc_url=None,
         openapi_tags=[
-            {"name": "search", "description": "Ask in words, with a picture, or with an item."},
+            {"name": "search", "description": "Search with words, a picture, or an item."},
             {"name": "items", "description": "What is in the index."},
             {"name": "gaussians", "description": "Embeddings, their uncertainty, and a map."},
             {"name": "probes", "description": "For those who run the service."},
         ],
     )
     app.state.service = service
-    app.include_router(routes.router)
-    app.include_router(probes.router)
-    probes.add_page(app)
-    app.add_exception_handler(RefusalError, _refused)
-    app.add_exception_handler(RequestValidationError, _invalid)
+    app.include_router(routes.api)
+    app.include_router(routes.probes)
+    routes.add_page(app)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _failed)
-    app.shut(service)
     return app
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RefusalError)
-    return error.response()
 
 
 async def _failed(request: Request, error: Exception) -> Response:
     return failure(request.scope["request_id"]).response()
 
 
-async def _invalid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"][1:]) or "the body"
-    return RefusalError(422, "invalid", f"{where}: {first['msg']}").response()
-
-
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code, message = {
         404: ("not_found", "there is nothing at this address; see /openapi.json"),
-        405: ("wrong_method", f"{request.method} is not answered here; see /openapi.json"),
+        405: ("wrong_method", f"{request.method} is not supported here; see /openapi.json"),
     }.get(error.status_code, ("failure", str(error.detail)))
-    return RefusalError(error.status_code, code, message, error.headers).response()
+    return ApiError(error.status_code, code, message, error.headers).response()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-from gaussmatch.service.errors import RefusalError
+from gaussmatch.service.responses import ApiError
 
 BRIEF = 0.025
 """Seconds that the event loop may stand still for a batch."""
@@ -19,7 +19,7 @@ Answer = TypeVar("Answer")
 
 
 class Batcher(Generic[Job, Answer]):
-    """Collects jobs until as many are there as asked lately, but not longer than ``wait``.
+    """Collects jobs until as many have come as lately, but not longer than ``wait``.
 
     Who asks alone is answered at once. Under load the next batch gathers while one is worked on,
     and those who were just answered are given ``wait`` seconds to ask again, so that batches stay
@@ -66,9 +66,9 @@ class Batcher(Generic[Job, Answer]):
     async def __call__(self, job: Job) -> Answer:
         """The answer to one job, or the exception that it caused."""
         if self._closed:
-            raise RefusalError(503, "stopping", "the service is stopping; try again in a moment")
+            raise ApiError(503, "stopping", "the service is stopping; try again in a moment")
         if len(self._waiting) >= self._most:
-            raise RefusalError(
+            raise ApiError(
                 503,
                 "busy",
                 f"{self._most} queries are waiting already; try again in a moment",

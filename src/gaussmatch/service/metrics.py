@@ -1,7 +1,7 @@
-"""What Prometheus is told. Each app has a registry of its own, so several live in one process.
+"""Metrics for Prometheus. Each app has a registry of its own, so several can live in one process.
 
-Several workers add theirs up in the folder that the variable PROMETHEUS_MULTIPROC_DIR names, in the
-way of prometheus_client; whichever is asked tells the sum. Counts of a worker that died stay in it.
+Several workers share the folder that the variable PROMETHEUS_MULTIPROC_DIR names, in the way of
+prometheus_client; each of them reports the sum. Counts of a worker that died stay in it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Metrics:
     """Counters of one app.
 
     ``in_flight`` is a plain number, for it changes with every request; gauges are set from what
-    they are told to ``watch`` when somebody asks, and those of workers once a second.
+    they ``watch`` when they are read, and those of workers once a second.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Metrics:
         self._requests[key]()
         self._seconds[route](seconds)
 
-    def asked(self, kind: str, percentile: float) -> None:
+    def query(self, kind: str, percentile: float) -> None:
         """Note how vague a query is."""
         if kind not in self._percentile:
             self._percentile[kind] = self.percentile.labels(kind).observe

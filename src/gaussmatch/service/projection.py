@@ -9,41 +9,30 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gaussmatch.gaussian import Gaussian
+from gaussmatch.index import SCHEMA
 
 
-@dataclass(frozen=True, eq=False)
-class Places:
-    """Gaussians on the plane. An ellipse is one standard deviation wide.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A Gaussian on the plane: its mean, and an ellipse one standard deviation wide."""
 
-    Args:
-        x, y: of the means, (n).
-        major, minor: half-axes of the ellipses, (n); ``None`` for points.
-        angle: of the major axis against x, in radians, (n); ``None`` for points.
-    """
+    __pydantic_config__ = SCHEMA
 
-    x: Float[Tensor, "n"]
-    y: Float[Tensor, "n"]
-    major: Float[Tensor, "n"] | None = None
-    minor: Float[Tensor, "n"] | None = None
-    angle: Float[Tensor, "n"] | None = None
-
-    def rows(self) -> list[dict[str, float | None]]:
-        """One dictionary a Gaussian, as the API tells it."""
-        columns = zip(
-            *(
-                [None] * len(self.x) if c is None else [round(v, 5) for v in c.tolist()]
-                for c in (self.x, self.y, self.major, self.minor, self.angle)
-            ),
-            strict=True,
-        )
-        return [dict(zip(("x", "y", "a", "b", "angle"), row, strict=True)) for row in columns]
+    x: float
+    y: float
+    a: float | None
+    """The semi-major axis; null for a point model."""
+    b: float | None
+    """The semi-minor axis; null for a point model."""
+    angle: float | None
+    """Of the major axis against x, in radians; null for a point model."""
 
 
 @dataclass(frozen=True, eq=False)
 class Projection:
     """A linear map from the joint space to the plane: x ↦ Aᵀ(x − centre), A orthonormal (D, 2).
 
-    A Gaussian N(μ, Σ) becomes N(Aᵀ(μ − centre), AᵀΣA): its mean a spot, its covariance an ellipse.
+    A Gaussian N(μ, Σ) becomes N(Aᵀ(μ − centre), AᵀΣA): its mean a point, its covariance an ellipse.
     """
 
     centre: Float[Tensor, "d"]
@@ -74,22 +63,26 @@ class Projection:
         shown = float(values.clamp_min(0).flip(0)[:2].sum())
         return Projection(centre, axes, shown / total if total else 1.0)
 
-    def __call__(self, g: Gaussian) -> Places:
+    def __call__(self, g: Gaussian) -> list[Place]:
         """Where Gaussians (n, D) fall.
 
         >>> plane = Projection(torch.zeros(3), torch.eye(3)[:, :2], 1.0)
         >>> g = Gaussian(torch.tensor([[1.0, 2, 3]]), torch.tensor([[1.0, 4, 9]]).log())
-        >>> plane(g).rows()
-        [{'x': 1.0, 'y': 2.0, 'a': 2.0, 'b': 1.0, 'angle': 1.5708}]
+        >>> plane(g)
+        [Place(x=1.0, y=2.0, a=2.0, b=1.0, angle=1.5708)]
         """
         axes = self.axes.double()
         x, y = ((g.mean.double() - self.centre) @ axes).unbind(-1)
         if g.is_point:
-            return Places(x, y)
+            return [Place(*at, None, None, None) for at in zip(_listed(x), _listed(y), strict=True)]
         variance = g.expand().variance.double()
         a, b = axes.unbind(-1)
         xx, xy, yy = variance @ (a * a), variance @ (a * b), variance @ (b * b)
-        middle, half = (xx + yy) / 2, (xx - yy) / 2
+        mean, half = (xx + yy) / 2, (xx - yy) / 2
         radius = torch.hypot(half, xy)
-        major, minor = (middle + radius).sqrt(), (middle - radius).clamp_min(0).sqrt()
-        return Places(x, y, major, minor, torch.atan2(xy, half) / 2)
+        major, minor = (mean + radius).sqrt(), (mean - radius).clamp_min(0).sqrt()
+        return list(map(Place, *map(_listed, (x, y, major, minor, torch.atan2(xy, half) / 2))))
+
+
+def _listed(values: Tensor) -> list[float]:
+    return [round(value, 5) for value in values.tolist()]

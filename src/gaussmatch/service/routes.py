@@ -1,42 +1,58 @@
-"""The API: one small function a question."""
+"""The API: one small function a route."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from gaussmatch import __version__
-from gaussmatch.service import facts, schema
-from gaussmatch.service.answers import Answers
-from gaussmatch.service.asked import (
-    Captions,
-    ItemSearch,
-    Search,
-    TextSearch,
-    checked_count,
-    checked_options,
-    checked_text,
-    picture,
-    read,
-    taken,
+from gaussmatch.service import page
+from gaussmatch.service import requests as asks
+from gaussmatch.service.engine import Query
+from gaussmatch.service.metrics import CONTENT_TYPE_LATEST
+from gaussmatch.service.requests import checked_count, checked_text, checked_where, picture, read
+from gaussmatch.service.responses import (
+    About,
+    ApiError,
+    Embeddings,
+    ErrorResponse,
+    Item,
+    Items,
+    Json,
+    Map,
+    SearchResponse,
+    Status,
+    Suggestions,
+    Uncertainty,
+    dumps,
 )
-from gaussmatch.service.encoding import Question
-from gaussmatch.service.errors import Json, RefusalError, answered
-from gaussmatch.service.schema import Gallery
-from gaussmatch.service.sharpen import sharpen
 
-ERRORS: dict[int | str, dict[str, Any]] = {
-    401: {"model": schema.Refused, "description": "The API key is missing or wrong."},
-    413: {"model": schema.Refused, "description": "Too many bytes or pixels."},
-    422: {"model": schema.Refused, "description": "Something in the request is wrong."},
-    503: {"model": schema.Refused, "description": "Too many are waiting."},
-    504: {"model": schema.Refused, "description": "It took too long."},
+if TYPE_CHECKING:
+    from gaussmatch.service.app import Service
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+ERRORS = {
+    400: "The request is malformed.",
+    401: "The API key is missing or wrong.",
+    404: "There is no such item.",
+    413: "Too many bytes or pixels.",
+    415: "The body is not a picture of a supported format.",
+    421: "The service does not answer to this host name.",
+    422: "A parameter is missing or wrong.",
+    500: "The service failed; its log says why.",
+    503: "Too many requests are waiting, or the service is stopping.",
+    504: "The time limit was reached.",
 }
-PICTURE: dict[str, Any] = {
+ALWAYS = (400, 401, 413, 421, 422, 500, 503, 504)
+"""Errors of every route below /api; others are named by the route."""
+
+IMAGE: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
@@ -53,126 +69,165 @@ PICTURE: dict[str, Any] = {
 }
 """A picture is the body itself, or the file ``image`` of a form."""
 
-router = APIRouter(prefix="/api", responses=ERRORS, default_response_class=Json)
+JSON: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": asks.Texts.model_json_schema()}},
+    }
+}
+
+api = APIRouter(prefix="/api")
+probes = APIRouter(tags=["probes"])
 
 
-def told(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    return {200: {"model": model}}
+def route(
+    method: str,
+    path: str,
+    tag: str,
+    answer: type,
+    parameters: type[BaseModel] = asks.Nothing,
+    errors: tuple[int, ...] = (),
+    body: dict[str, Any] | None = None,
+) -> Callable[[Endpoint], Endpoint]:
+    """Register an endpoint with all that OpenAPI says of it."""
+    return api.api_route(
+        path,
+        methods=[method],
+        tags=[tag],
+        response_class=Json,
+        responses={200: {"model": answer}, **_errors(*errors)},
+        openapi_extra={"parameters": _described(parameters), **(body or {})},
+    )
+
+
+def _errors(*more: int, always: Sequence[int] = ALWAYS) -> dict[int | str, dict[str, Any]]:
+    return {
+        status: {"model": ErrorResponse, "description": ERRORS[status]}
+        for status in sorted({*always, *more})
+    }
+
+
+def _described(model: type[BaseModel]) -> list[dict[str, Any]]:
+    """Parameters of an address as OpenAPI describes them."""
+    schema = model.model_json_schema()
+    described = []
+    for name, field in schema["properties"].items() if "properties" in schema else ():
+        parameter = {"name": name, "in": "query", "required": name in schema.get("required", ())}
+        if "description" in field:
+            parameter["description"] = field["description"]
+        described.append({**parameter, "schema": field})
+    return described
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+async def run(request: Request, job: Callable[[], Any]) -> Response:
+    """What a job of the engine returns, as JSON."""
+    return Json(dumps(await service_of(request).batcher(job)))
 
 
 # ---- search ----
 
 
-@router.get(
-    "/search", tags=["search"], responses=told(schema.Answer), openapi_extra=taken(TextSearch)
-)
+@route("GET", "/search", "search", SearchResponse, asks.TextSearch)
 async def search(request: Request) -> Response:
-    """Search in words."""
-    return Json(await searched(request.app.state.service, request.scope["query_string"]))
+    """Search with words."""
+    service, given = service_of(request), read(asks.TextSearch, request)
+    text = checked_text(given.text, service.settings)
+    return await answer(service, Query("text", text, **options(service, given)))
 
 
-async def searched(service: Any, query: bytes) -> bytes:
-    """The answer to a search in words, from the query of its address."""
-    asked = read(TextSearch, query)
-    text = checked_text(asked.text, service.settings.max_text)
-    question = Question("text", text, *checked_options(asked, service), asked.gallery)
-    answer: bytes = await service.batcher(question)
-    return answer
-
-
-@router.post(
-    "/search/image",
-    tags=["search"],
-    responses=told(schema.Answer),
-    openapi_extra=taken(Search, **PICTURE),
-)
+@route("POST", "/search/image", "search", SearchResponse, asks.ImageSearch, (415,), IMAGE)
 async def search_image(request: Request) -> Response:
     """Search with a picture."""
-    asked, service = read(Search, request.scope["query_string"]), request.app.state.service
-    k, where, places = checked_options(asked, service)
-    async with picture(request) as given:
-        question = Question("image", given, k, where, places, asked.gallery)
-        return Json(await service.batcher(question))
+    service, given = service_of(request), read(asks.ImageSearch, request)
+    common = options(service, given)
+    async with picture(request, service) as image:
+        return await answer(service, Query("image", image, **common))
 
 
-@router.get(
-    "/similar", tags=["search"], responses=told(schema.Answer), openapi_extra=taken(ItemSearch)
-)
+@route("GET", "/similar", "search", SearchResponse, asks.ItemSearch, (404,))
 async def similar(request: Request) -> Response:
     """More like a picture of the index."""
-    asked, service = read(ItemSearch, request.scope["query_string"]), request.app.state.service
-    return Json(await service.batcher(Question("item", asked.id, *checked_options(asked, service))))
+    service, given = service_of(request), read(asks.ItemSearch, request)
+    return await answer(service, Query("item", given.id, **options(service, given)))
 
 
-@router.get(
-    "/captions", tags=["search"], responses=told(schema.Answer), openapi_extra=taken(Captions)
-)
+@route("GET", "/captions", "search", SearchResponse, asks.CaptionSearch, (404,))
 async def captions(request: Request) -> Response:
     """The captions nearest to a picture of the index."""
-    asked, service = read(Captions, request.scope["query_string"]), request.app.state.service
-    k = checked_count(asked.k, service)
-    question = Question("item", asked.id, k, gallery="captions")
-    return Json(await service.batcher(question))
+    service, given = service_of(request), read(asks.CaptionSearch, request)
+    k = checked_count(given.k, service.settings)
+    return await answer(service, Query("item", given.id, k, gallery="captions"))
 
 
-@router.get("/suggest", tags=["search"], responses=told(schema.Suggestions))
-async def suggest(
-    request: Request, text: Annotated[str, Query(min_length=1)], k: Annotated[int, Query(ge=1)] = 5
-) -> Response:
+def options(service: Service, given: asks.Options) -> dict[str, Any]:
+    """What all searches have in common."""
+    return {
+        "k": checked_count(given.k, service.settings),
+        "where": checked_where(given.where),
+        "on_map": given.map,
+        "gallery": getattr(given, "gallery", "images"),
+    }
+
+
+async def answer(service: Service, query: Query) -> Response:
+    return Json(await service.batcher(query))
+
+
+@route("GET", "/suggest", "search", Suggestions, asks.Suggest)
+async def suggest(request: Request) -> Response:
     """Captions of the index that say the same more precisely."""
-    service = request.app.state.service
-    text, k = checked_text(text, service.settings.max_text), checked_count(k, service)
-
-    def work() -> list[dict[str, Any]]:
-        answers: Answers = service.answers
-        found = sharpen(answers.index, text, answers.encode_texts([text]), k)
-        return [vars(s) for s in found]
-
-    return answered({"suggestions": await service.batcher(work)})
+    service, given = service_of(request), read(asks.Suggest, request)
+    text = checked_text(given.text, service.settings)
+    k = checked_count(given.k, service.settings)
+    return await run(request, partial(service.engine.suggest, text, k))
 
 
 # ---- items ----
 
 
-@router.get("/about", tags=["items"], responses=told(schema.About))
+@route("GET", "/about", "items", About)
 async def about(request: Request) -> Response:
     """What is served here, and its limits."""
-    service = request.app.state.service
-    told: dict[str, Any] = await service.batcher(partial(facts.described, service.answers))
-    names = schema.Limits.model_fields
-    limits = {name: getattr(service.settings, name) for name in names}
-    return answered(told | {"version": __version__, "limits": limits})
+    read(asks.Nothing, request)
+    return await run(request, service_of(request).engine.about)
 
 
-@router.get("/item", tags=["items"], responses=told(schema.Item))
-async def item(
-    request: Request, id: Annotated[str, Query(min_length=1)], gallery: Gallery = "images"
-) -> Response:
-    """Everything known of an item."""
-    service = request.app.state.service
-    return answered(await service.batcher(partial(facts.item, service.answers, id, gallery)))
+@route("GET", "/item", "items", Item, asks.GalleryItem, (404,))
+async def item(request: Request) -> Response:
+    """An item of the index."""
+    given = read(asks.GalleryItem, request)
+    return await run(request, partial(service_of(request).engine.item, given.id, given.gallery))
 
 
-@router.get("/sample", tags=["items"], responses=told(schema.Items))
-async def sample(request: Request, k: Annotated[int, Query(ge=1)] = 20) -> Response:
+@route("GET", "/sample", "items", Items, asks.Sample)
+async def sample(request: Request) -> Response:
     """Some pictures of the index, evenly spread."""
-    service = request.app.state.service
-    most = checked_count(k, service)
-    return answered(await service.batcher(partial(facts.sample, service.answers, most)))
+    service = service_of(request)
+    k = checked_count(read(asks.Sample, request).k, service.settings)
+    return await run(request, partial(service.engine.sample, k))
 
 
-@router.get(
+@api.get(
     "/thumbnail",
     tags=["items"],
     response_class=Response,
-    responses={200: {"content": {"image/jpeg": {}}}, 404: {"model": schema.Refused}},
+    responses={
+        200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}},
+        **_errors(404),
+    },
+    openapi_extra={"parameters": _described(asks.ItemId)},
 )
-async def thumbnail(request: Request, id: Annotated[str, Query(min_length=1)]) -> Response:
+async def thumbnail(request: Request) -> Response:
     """The small picture of an item, as it is kept inside the index."""
-    service = request.app.state.service
-    record = await service.batcher(partial(service.answers.record, id))
+    service, id = service_of(request), read(asks.ItemId, request).id
+    record = await service.batcher(partial(service.engine.record, id))
     if record.thumbnail is None:
-        raise RefusalError(404, "no_thumbnail", f"{id!r} has no thumbnail in the index")
+        raise ApiError(404, "no_thumbnail", f"{id!r} has no thumbnail in the index")
     headers = {"Cache-Control": "private, max-age=3600"}
     return Response(record.thumbnail, media_type="image/jpeg", headers=headers)
 
@@ -180,58 +235,104 @@ async def thumbnail(request: Request, id: Annotated[str, Query(min_length=1)]) -
 # ---- Gaussians ----
 
 
-@router.post("/embed/text", tags=["gaussians"], responses=told(schema.Embeddings))
-async def embed_text(request: Request, asked: schema.Texts) -> Response:
+@route("POST", "/embed/text", "gaussians", Embeddings, body=JSON)
+async def embed_text(request: Request) -> Response:
     """Captions → Gaussians."""
-    service = request.app.state.service
-    if len(asked.texts) > service.settings.max_texts:
-        most = service.settings.max_texts
-        raise RefusalError(
-            422, "too_many", f"at most {most} texts are taken at once; send them in parts"
-        )
-    texts = [checked_text(text, service.settings.max_text) for text in asked.texts]
-    work = lambda: facts.embedded(service.answers.encode_texts(texts))  # noqa: E731
-    return answered(await service.batcher(work))
+    service = service_of(request)
+    read(asks.Nothing, request)
+    given = await asks.read_body(asks.Texts, request)
+    most = service.settings.max_texts
+    if len(given.texts) > most:
+        raise ApiError(422, "too_many", f"at most {most} texts are taken at once; send fewer")
+    texts = [checked_text(text, service.settings) for text in given.texts]
+    return await run(request, lambda: Embeddings.of(service.engine.encode_texts(texts)))
 
 
-@router.post(
-    "/embed/image", tags=["gaussians"], responses=told(schema.Embeddings), openapi_extra=PICTURE
-)
+@route("POST", "/embed/image", "gaussians", Embeddings, errors=(415,), body=IMAGE)
 async def embed_image(request: Request) -> Response:
     """A picture → its Gaussian."""
-    service = request.app.state.service
-    async with picture(request) as given:
-        work = lambda: facts.embedded(service.answers.encode_pictures([given]))  # noqa: E731
-        return answered(await service.batcher(work))
+    service = service_of(request)
+    read(asks.Nothing, request)
+    async with picture(request, service) as image:
+        return await run(
+            request, lambda: Embeddings.of(service.engine.model.encode_images([image]))
+        )
 
 
-@router.get("/uncertainty", tags=["gaussians"], responses=told(schema.Uncertainty))
-async def uncertainty(request: Request, text: Annotated[str, Query(min_length=1)]) -> Response:
+@route("GET", "/uncertainty", "gaussians", Uncertainty, asks.Text)
+async def uncertainty(request: Request) -> Response:
     """How vague a caption is."""
-    service = request.app.state.service
-    text = checked_text(text, service.settings.max_text)
-    work = lambda: facts.vague(service.answers, service.answers.encode_texts([text]), "captions")  # noqa: E731
-    return answered(await service.batcher(work))
+    service = service_of(request)
+    text = checked_text(read(asks.Text, request).text, service.settings)
+    engine = service.engine
+    return await run(request, lambda: engine.uncertainty(engine.encode_texts([text]), "captions"))
 
 
-@router.post(
-    "/uncertainty/image",
-    tags=["gaussians"],
-    responses=told(schema.Uncertainty),
-    openapi_extra=PICTURE,
-)
+@route("POST", "/uncertainty/image", "gaussians", Uncertainty, errors=(415,), body=IMAGE)
 async def uncertainty_image(request: Request) -> Response:
     """How ambiguous a picture is."""
-    service = request.app.state.service
-    async with picture(request) as given:
-        encode = service.answers.encode_pictures
-        work = lambda: facts.vague(service.answers, encode([given]), "images")  # noqa: E731
-        return answered(await service.batcher(work))
+    engine = service_of(request).engine
+    read(asks.Nothing, request)
+    async with picture(request, service_of(request)) as image:
+        return await run(
+            request, lambda: engine.uncertainty(engine.model.encode_images([image]), "images")
+        )
 
 
-@router.get("/map", tags=["gaussians"], responses=told(schema.Map))
+@route("GET", "/map", "gaussians", Map, errors=(404,))
 async def embedding_map(request: Request) -> Response:
     """Pictures on the two principal axes of the means, their Gaussians as ellipses."""
-    service = request.app.state.service
-    work = partial(facts.embedding_map, service.answers, service.settings.map_items)
-    return Json(await service.batcher(work))
+    service = service_of(request)
+    read(asks.Nothing, request)
+    return Json(await service.batcher(service.engine.map))
+
+
+# ---- probes and the page ----
+
+
+@probes.get("/healthz", response_class=Json, responses={200: {"model": Status}})
+async def healthz(request: Request) -> Response:
+    """The process is alive."""
+    return Json(dumps(Status("alive")))
+
+
+@probes.get(
+    "/readyz", response_class=Json, responses={200: {"model": Status}, **_errors(503, always=())}
+)
+async def readyz(request: Request) -> Response:
+    """The index is open, the model is loaded and has answered once."""
+    if not service_of(request).ready:
+        raise ApiError(503, "not_ready", "the service is starting or stopping; try again")
+    return Json(dumps(Status("ready")))
+
+
+@probes.get(
+    "/metrics",
+    response_class=Response,
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+        **_errors(401, always=()),
+    },
+)
+async def metrics(request: Request) -> Response:
+    """Counters for Prometheus."""
+    return Response(service_of(request).metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+def endpoints() -> dict[tuple[str, str], Endpoint]:
+    """Method and path → endpoint."""
+    known = [r for r in (*api.routes, *probes.routes) if isinstance(r, APIRoute)]
+    return {(method, r.path): r.endpoint for r in known for method in r.methods or ()}
+
+
+def add_page(app: FastAPI) -> None:
+    """One route for each file of the page; no other file has an address."""
+    for path, file in page.load().items():
+
+        async def serve(request: Request, file: page.PageFile = file) -> Response:
+            headers = {"ETag": file.etag, "Cache-Control": "no-cache"}
+            if request.headers.get("if-none-match") == file.etag:
+                return Response(status_code=304, headers=headers)
+            return Response(file.content, media_type=file.media_type, headers=headers)
+
+        app.add_route(path, serve, methods=["GET", "HEAD"], include_in_schema=False)

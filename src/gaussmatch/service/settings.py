@@ -16,7 +16,7 @@ class Settings:
     ValueError: max_batch is 0, it must be at least 1
     """
 
-    api_key: str | None = field(default=None, repr=False)  #: asked of every call below /api
+    api_key: str | None = field(default=None, repr=False)  #: required for every call below /api
     cors: tuple[str, ...] = ()  #: origins whose pages may call; none by default
     hosts: tuple[str, ...] = ()  #: Host headers that are answered; empty means all
 

@@ -6,7 +6,7 @@ import { openItem } from "./item.js";
 import { listen } from "./keys.js";
 import { EmbeddingMap } from "./map.js";
 import { chip, showQuery, suggest } from "./query.js";
-import { show, shownIn, thumbnail, waiting } from "./results.js";
+import { show, shownIn, thumbnail, thumbnails, waiting } from "./results.js";
 
 const PAGE = 24;
 const state = { asked: null, answer: null, sure: 0, view: "grid", k: PAGE };
@@ -29,12 +29,12 @@ async function ask(asked, { remember = true, k = PAGE } = {}) {
   $("trouble").hidden = true;
   waiting();
   try {
-    const answer = await call(asked, { k, places: true }, turn.signal);
+    const answer = await call(asked, { k, map: true }, turn.signal);
     if (turn !== running) return;
     state.answer = answer;
-    showQuery(asked, answer.query, about);
+    showQuery(asked, answer.results, about);
     render();
-    if (asked.kind === "text" && answer.query.level === "vague" && about.captions) {
+    if (asked.kind === "text" && answer.results.level === "vague" && about.captions) {
       await suggest(asked.text, turn.signal, (text) => ask({ kind: "text", text }));
     }
   } catch (error) {
@@ -66,12 +66,13 @@ const megabytes = (bytes) => `${(bytes / 2 ** 20).toFixed(1)} MB`;
 // ---- showing ----
 
 function render() {
-  const { answer, sure, view, k } = state;
+  const { sure, view, k } = state;
+  const { hits } = state.answer.results;
   $("found").hidden = false;
-  $("surebox").hidden = !answer.hits.some((hit) => hit.probability !== null);
-  const kept = show(answer.hits, about.images, sure, open);
+  $("surebox").hidden = !hits.some((hit) => hit.probability !== null);
+  const kept = show(hits, about.images, sure, open);
   $("sureout").textContent = sure ? `${sure} %` : "any";
-  $("more").hidden = view !== "grid" || answer.hits.length < k || k >= about.limits.max_results || !kept.length;
+  $("more").hidden = view !== "grid" || hits.length < k || k >= about.limits.max_results || !kept.length;
   press([$("asgrid"), $("asmap")], view === "grid" ? $("asgrid") : $("asmap"));
   $("results").hidden = view !== "grid";
   $("map").hidden = view !== "map";
@@ -82,7 +83,7 @@ async function drawMap(kept) {
   try {
     map ??= new EmbeddingMap($("plane"), $("mapnote"), open);
     await map.load();
-    map.show(state.answer.query, kept);
+    map.show(state.answer, kept);
   } catch (error) {
     trouble(error);
   }
@@ -180,6 +181,7 @@ async function start() {
   }
   $("about").textContent = [plural(about.images, "picture", "pictures"),
     about.captions ? plural(about.captions, "caption", "captions") : null, about.model].filter(Boolean).join(" · ");
+  thumbnails.kept = about.thumbnails || !about.images;
   $("q").maxLength = about.limits.max_text;
   $("examples").replaceChildren(...about.examples.map((text) => chip(text, (t) => ask({ kind: "text", text: t }))));
   $("trybox").hidden = !about.examples.length;

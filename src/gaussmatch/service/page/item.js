@@ -30,12 +30,12 @@ export async function openItem(hit, about, { onlike, ontext }) {
   try {
     const [item, near] = await Promise.all([
       get("api/item", { id: hit.id }),
-      about.captions ? get("api/captions", { id: hit.id, k: 6 }) : { hits: [] },
+      about.captions ? get("api/captions", { id: hit.id, k: 6 }) : { results: { hits: [] } },
     ]);
     if (turn !== opened) return;
     status.hidden = true;
-    captions.append(...near.hits.map((caption) => row(caption, (text) => { dialog.close(); ontext(text); })));
-    for (const [name, value] of Object.entries(item.metadata)) {
+    captions.append(...near.results.hits.map((caption) => row(caption, (text) => { dialog.close(); ontext(text); })));
+    for (const [name, value] of Object.entries(item.meta)) {
       if (value === null || typeof value === "object") continue;
       details.append(el("dt", {}, name), el("dd", {}, String(value)));
     }
@@ -47,8 +47,8 @@ export async function openItem(hit, about, { onlike, ontext }) {
 function row(caption, ontext) {
   const sure = caption.probability === null ? null : percent(caption.probability);
   return el("li", {},
-    el("button", { type: "button", className: "caption", title: "Search for this", onclick: () => ontext(caption.text) },
-      el("span", {}, caption.text ?? caption.id),
+    el("button", { type: "button", className: "caption", title: "Search for this", onclick: () => ontext(nameOf(caption)) },
+      el("span", {}, nameOf(caption)),
       sure === null ? null : bar("match", caption.probability, `match ${sure}`),
       sure === null ? null : el("span", { className: "figure" }, sure)));
 }

@@ -2,7 +2,7 @@
 
 import { get, picture } from "./api.js";
 import { percent, plural, svg } from "./dom.js";
-import { shownIn } from "./results.js";
+import { addressOf, shownIn, thumbnails } from "./results.js";
 
 const SIZE = 1000; // of the drawing, in its own units
 const MARGIN = 44;
@@ -25,19 +25,23 @@ export class EmbeddingMap {
   async load() {
     if (this.data) return;
     this.data = await get("api/map");
-    const all = this.data.items;
-    const [left, right] = span(all.map((item) => item.x));
-    const [low, high] = span(all.map((item) => item.y));
+    this.data.items.forEach((item, row) => { item.place = this.data.places[row]; });
+    const all = this.data.places;
+    const [left, right] = span(all.map((place) => place.x));
+    const [low, high] = span(all.map((place) => place.y));
     const fit = Math.min((SIZE - 2 * MARGIN) / (right - left || 1), (this.height - 2 * MARGIN) / (high - low || 1));
     const middle = [(left + right) / 2, (low + high) / 2];
     this.place = ({ x, y }) => [SIZE / 2 + fit * (x - middle[0]), this.height / 2 - fit * (y - middle[1])];
-    const axes = all.filter((item) => item.a !== null).map((item) => Math.sqrt(item.a * item.b)).sort((a, b) => a - b);
+    const axes = all.filter((place) => place.a !== null).map((place) => Math.sqrt(place.a * place.b)).sort((a, b) => a - b);
     this.shrink = axes.length ? this.typical / (fit * axes[axes.length >> 1]) : 0;
     this.fit = fit;
   }
 
-  show(query, hits) {
-    Object.assign(this, { query, hits });
+  /** The results that are shown of an answer, which says where all of them are. */
+  show({ results, map }, shown) {
+    const at = new Map(results.hits.map((hit, row) => [hit.id, map?.hits[row]]));
+    this.hits = shown.map((hit) => ({ ...hit, place: at.get(hit.id) }));
+    this.query = map?.query ?? null;
     this.draw();
   }
 
@@ -56,12 +60,12 @@ export class EmbeddingMap {
     this.layer.replaceChildren();
     if (this.kind === "pictures") this.pictures(hits, rest);
     else this.ellipses(hits, rest);
-    if (this.query?.place) this.mark(this.query.place);
+    if (this.query) this.mark(this.query);
     this.tell(rest.length + hits.length);
   }
 
   ellipses(hits, rest) {
-    for (const item of rest) this.layer.append(this.ellipse(item, "far", item));
+    for (const item of rest) this.layer.append(this.ellipse(item.place, "far", item));
     for (const hit of [...hits].reverse()) this.layer.append(this.ellipse(hit.place, "near", hit));
   }
 
@@ -71,11 +75,11 @@ export class EmbeddingMap {
     const side = this.thumbnail;
     const free = ([x, y]) => taken.every(([u, v]) => Math.abs(x - u) > side + 4 || Math.abs(y - v) > side + 4);
     const drawn = [];
-    for (const [place, item, near] of [...hits.map((h) => [h.place, h, true]), ...rest.map((r) => [r, r, false])]) {
+    for (const [place, item, near] of [...hits.map((h) => [h.place, h, true]), ...rest.map((r) => [r.place, r, false])]) {
       const at = this.at(place);
       const inside = at[0] > -side && at[0] < SIZE + side && at[1] > -side && at[1] < this.height + side;
       if (!inside) continue;
-      if (item.thumbnail && free(at)) {
+      if (thumbnails.kept && free(at)) {
         taken.push(at);
         drawn.push(this.thumb(at, item, near));
       } else {
@@ -89,7 +93,7 @@ export class EmbeddingMap {
     const side = this.thumbnail;
     const box = { x: x - side / 2, y: y - side / 2, width: side, height: side };
     const image = svg("image", { ...box, preserveAspectRatio: "xMidYMid slice" });
-    picture(image, item.thumbnail);
+    picture(image, addressOf(item));
     const [back, frame] = ["back", "frame"].map((name) => svg("rect", { ...box, rx: side / 10, class: name }));
     return this.button(svg("g", { class: near ? "pin near" : "pin" }, back, image, frame), item, near);
   }

@@ -17,13 +17,13 @@ export function showQuery(asked, query, about) {
   $("gauge").hidden = !known;
   $("verdict").textContent = known ? sentence(query.phrase) : "";
   if (known) $("needle").style.setProperty("--at", String(query.percentile / 100));
-  $("unknown").hidden = !query.unknown_words.length;
-  $("unknown").textContent = query.unknown_words.length
-    ? `The model has never seen ${list(query.unknown_words)}; the rest of the question is what counts.` : "";
+  $("unknown").hidden = !query.unknown.length;
+  $("unknown").textContent = query.unknown.length
+    ? `The model has never seen ${list(query.unknown)}; the rest of the question is what counts.` : "";
   $("pointnote").hidden = about.probabilistic;
   $("pointnote").textContent = about.probabilistic ? ""
     : "This index was made with a point model: it ranks, but it cannot say how vague anything is.";
-  if (!known && query.unknown_words.length === 0 && about.probabilistic && $("asked").hidden) $("query").hidden = true;
+  if (!known && query.unknown.length === 0 && about.probabilistic && $("asked").hidden) $("query").hidden = true;
   $("sharpen").hidden = true;
 }
 

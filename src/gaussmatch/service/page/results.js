@@ -4,17 +4,23 @@ import { picture } from "./api.js";
 import { $, bar, el, percent, plural, rank } from "./dom.js";
 
 /** What a picture is called: its title, its file, or its id. */
-export const nameOf = (hit) => hit.text ?? hit.metadata?.title ?? hit.metadata?.file ?? hit.id;
+export const nameOf = (hit) => hit.meta?.caption ?? hit.meta?.title ?? hit.meta?.file ?? hit.id;
 
 /** What it shows, for those who do not see it: the first caption that was stored with it. */
-export const shownIn = (hit) => hit.metadata?.captions?.[0] ?? nameOf(hit);
+export const shownIn = (hit) => hit.meta?.captions?.[0] ?? nameOf(hit);
+
+/** Whether the index keeps small pictures. */
+export const thumbnails = { kept: true };
+
+export const addressOf = (hit) => `api/thumbnail?${new URLSearchParams({ id: hit.id })}`;
 
 /** A picture, or its name where the index keeps none. */
 export function thumbnail(hit, className = "thumb") {
-  if (!hit.thumbnail) return el("span", { className: `${className} blank` }, nameOf(hit));
+  const blank = () => el("span", { className: `${className} blank` }, nameOf(hit));
+  if (!thumbnails.kept) return blank();
   const img = el("img", { className, alt: "", loading: "lazy", decoding: "async", draggable: false,
-    onerror: () => img.replaceWith(thumbnail({ ...hit, thumbnail: null }, className)) });
-  picture(img, hit.thumbnail);
+    onerror: () => img.replaceWith(blank()) });
+  picture(img, addressOf(hit));
   return img;
 }
 

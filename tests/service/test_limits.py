@@ -1,4 +1,4 @@
-"""A task that takes too long is cancelled, and can tell that from any other cancellation."""
+"""Time limits cancel only what takes too long; what requests hold together is bounded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gaussmatch.service.deadlines import Deadlines
+from gaussmatch.service.limits import Budget, Deadlines
 
 
 async def work(deadlines: Deadlines, wait: asyncio.Event) -> str:
@@ -79,3 +79,44 @@ def test_it_outlives_its_event_loop() -> None:
     deadlines = Deadlines(0.01)
     for _ in range(2):
         assert asyncio.run(work(deadlines, asyncio.Event())) == "late"
+
+
+def test_who_asks_for_too_much_waits_and_all_is_given_back() -> None:
+    async def run() -> None:
+        budget, most, done = Budget(10), 0, []
+
+        async def hold(amount: int) -> None:
+            nonlocal most
+            async with budget.take(amount):
+                most = max(most, budget.taken)
+                await asyncio.sleep(0)
+                done.append(amount)
+
+        await asyncio.gather(*(hold(amount) for amount in (4, 6, 3, 100, 1, 10)))
+        assert sorted(done) == [1, 3, 4, 6, 10, 100]
+        assert (most, budget.taken) == (10, 0)
+
+    asyncio.run(run())
+
+
+def test_who_gives_up_or_fails_keeps_nothing() -> None:
+    async def run() -> None:
+        budget = Budget(10)
+
+        async def wait() -> None:
+            async with budget.take(5):
+                pytest.fail("there was no room")
+
+        async def fail() -> None:
+            async with budget.take(8):
+                waiting = asyncio.create_task(wait())
+                await asyncio.sleep(0)
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        assert budget.taken == 0
+
+    asyncio.run(run())

@@ -14,9 +14,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from gaussmatch.service.gate import Gate
 from gaussmatch.service.logs import JsonLines
 from gaussmatch.service.metrics import Metrics
+from gaussmatch.service.middleware import Middleware
 from gaussmatch.service.settings import Settings
 
 KEY = "correct horse"
@@ -54,7 +54,7 @@ def client(metrics: Metrics | None = None, **settings: object) -> TestClient:
         Route("/api/broken", broken),
     ]
     app = Starlette(routes=routes)
-    app.add_middleware(Gate, settings=Settings(**settings), metrics=metrics or Metrics())  # type: ignore[arg-type]
+    app.add_middleware(Middleware, settings=Settings(**settings), metrics=metrics or Metrics())  # type: ignore[arg-type]
     return TestClient(app)
 
 

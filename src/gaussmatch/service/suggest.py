@@ -1,20 +1,20 @@
-"""From a vague question to precise ones: captions that say the same, only more exactly."""
+"""From a vague query to precise ones: captions that say the same more exactly."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import Index
+from gaussmatch.service.responses import Suggestion
 
-NEAREST = 200  #: captions near the question that are considered
+NEAREST = 200  #: captions near the query that are considered
 PICTURES = 12  #: best pictures whose captions are considered too
 EACH = 25  #: captions of each of them
-SHARPER = 15  #: percentiles that a suggestion must be below the question
+MARGIN = 15  #: percentiles that a suggestion must be below the query
 SHORT = 50  #: characters up to which a caption is read at a glance
 EMPTY = frozenset(
     re.findall(
@@ -23,14 +23,6 @@ EMPTY = frozenset(
         "or some something somewhere somebody that the there thing things this to with",
     )
 )
-
-
-@dataclass(frozen=True)
-class Sharper:
-    """A caption to ask for instead."""
-
-    text: str
-    percentile: float | None
 
 
 def words(text: str) -> set[str]:
@@ -43,10 +35,10 @@ def words(text: str) -> set[str]:
     return {word.removesuffix("s") for word in found if word not in EMPTY} - {""}
 
 
-def sharpen(index: Index, question: str, g: Gaussian, k: int) -> list[Sharper]:
-    """Captions near the question that are surer, those with its words first, all different.
+def suggest(index: Index, query: str, g: Gaussian, k: int) -> list[Suggestion]:
+    """Captions near the query that are surer, those with its words first, all different.
 
-    They come from two places: the captions nearest to the question, and those of the pictures it
+    They come from two places: the captions nearest to the query, and those of the pictures it
     finds, because each of these is one of the things that may be meant.
     """
     if g.is_point or not index.size("captions"):
@@ -59,9 +51,9 @@ def sharpen(index: Index, question: str, g: Gaussian, k: int) -> list[Sharper]:
             found += hits.hits
     unsure = float(g.uncertainty()[0])
     share = index.calibration.percentile("captions", np.array([unsure]))
-    most = None if share is None else float(share[0]) - SHARPER
-    wanted, seen = words(question), set[str]()
-    ranked: list[tuple[float, bool, int, Sharper]] = []
+    most = None if share is None else float(share[0]) - MARGIN
+    wanted, seen = words(query), set[str]()
+    ranked: list[tuple[float, bool, int, Suggestion]] = []
     for place, hit in enumerate(found):
         text = hit.meta.get("caption")
         if not isinstance(text, str) or text.lower() in seen or hit.uncertainty is None:
@@ -72,7 +64,7 @@ def sharpen(index: Index, question: str, g: Gaussian, k: int) -> list[Sharper]:
             surer = hit.percentile <= most
         if surer and words(text) != wanted:
             kept = len(words(text) & wanted) / len(wanted) if wanted else 1.0
-            ranked.append((-kept, len(text) > SHORT, place, Sharper(text, hit.percentile)))
+            ranked.append((-kept, len(text) > SHORT, place, Suggestion(text, hit.percentile)))
     return different((s for *_, s in sorted(ranked, key=lambda entry: entry[:3])), k)
 
 
@@ -87,18 +79,18 @@ def examples(index: Index, most: int = 5) -> list[str]:
         unsure = g.uncertainty().tolist()
         known.sort(key=lambda entry: -unsure[entry[0]])
     chosen = np.linspace(0.03, 0.97, most) * (len(known) - 1)
-    picked = [Sharper(known[int(at)][1], None) for at in chosen]
+    picked = [Suggestion(known[int(at)][1], None) for at in chosen]
     return [s.text for s in different(picked, most)]
 
 
-def different(found: Iterable[Sharper], k: int) -> list[Sharper]:
+def different(found: Iterable[Suggestion], k: int) -> list[Suggestion]:
     """The first k that do not share most of their words.
 
     >>> texts = ["a red dog", "a red dog!", "a blue cat"]
-    >>> [s.text for s in different((Sharper(t, None) for t in texts), 2)]
+    >>> [s.text for s in different((Suggestion(t, None) for t in texts), 2)]
     ['a red dog', 'a blue cat']
     """
-    kept: list[Sharper] = []
+    kept: list[Suggestion] = []
     for s in found:
         if len(kept) == k:
             break

@@ -1,10 +1,11 @@
-"""Time limits of many tasks by one timer; an ``asyncio.timeout`` each costs as much as all other
-work of the gate."""
+"""Limits on time, and on what requests hold together."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 
 class Deadline:
@@ -34,7 +35,8 @@ class Deadline:
 class Deadlines:
     """Cancels tasks that take longer than so many seconds.
 
-    All have the same time, so they come due in the order in which they began.
+    All have the same time, so they come due in the order in which they began, and one timer serves
+    them all; an ``asyncio.timeout`` each would cost as much as all other work of the middleware.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -44,7 +46,7 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> Deadline:
-        """The limit of the task that asks, from now on."""
+        """The limit of the current task, from now on."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         if self._loop is not loop:
@@ -64,3 +66,25 @@ class Deadlines:
         while self._due and (self._due[0].task is None or self._due[0].at <= now):
             self._due.popleft().reach()
         self._timer = loop.call_at(self._due[0].at, self._look, loop) if self._due else None
+
+
+class Budget:
+    """At most so much is held at a time; who needs more waits until enough is released."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self.taken = most, 0
+        self._free = asyncio.Condition()
+
+    @asynccontextmanager
+    async def take(self, amount: int) -> AsyncIterator[None]:
+        """Hold some of it. One request alone never waits."""
+        amount = min(amount, self._most)
+        async with self._free:
+            await self._free.wait_for(lambda: self.taken + amount <= self._most)
+            self.taken += amount
+        try:
+            yield
+        finally:
+            async with self._free:
+                self.taken -= amount
+                self._free.notify_all()

@@ -1,4 +1,5 @@
-"""What every request passes: id, host, key, size, time; and headers, a log line and metrics."""
+"""The middleware: id, host, key, size and time limit of a request; headers, log line and metrics of
+its response."""
 
 from __future__ import annotations
 
@@ -10,12 +11,14 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gaussmatch.service import logs
-from gaussmatch.service.deadlines import Deadlines
-from gaussmatch.service.errors import RefusalError
+from gaussmatch.service.limits import Deadlines
 from gaussmatch.service.metrics import Metrics
+from gaussmatch.service.responses import ApiError
 from gaussmatch.service.settings import Settings
 
 POLICY = (
@@ -41,16 +44,16 @@ probes must work without."""
 SANE_ID = re.compile(rb"[A-Za-z0-9_.:-]{1,64}")
 
 
-Fast = Callable[[bytes], Awaitable[bytes]]
-"""The query of an address → JSON, or a refusal."""
+Endpoints = Mapping[tuple[str, str], Callable[[Request], Awaitable[Response]]]
+"""Method and path → what answers."""
 
 
-class Gate:
-    """An ASGI middleware; one instead of six, because it stands in the way of every query.
+class Middleware:
+    """One ASGI middleware instead of six, because every query goes through it.
 
     Args:
-        fast: path → what answers GET requests to it at once, not through the app: where the work
-            is short, finding the way to it takes longer.
+        endpoints: called directly. Paths of the API have no parameters, so a dictionary finds them;
+            FastAPI's layers take longer than a search. Everything else goes to ``app``.
     """
 
     def __init__(
@@ -58,9 +61,10 @@ class Gate:
         app: ASGIApp,
         settings: Settings,
         metrics: Metrics,
-        fast: Mapping[str, Fast] | None = None,
+        endpoints: Endpoints | None = None,
     ) -> None:
-        self.app, self.settings, self.metrics, self.fast = app, settings, metrics, fast or {}
+        self.app, self.settings, self.metrics = app, settings, metrics
+        self._endpoints = endpoints or {}
         self._hosts = frozenset(host.lower() for host in settings.hosts)
         self._key = None if settings.api_key is None else settings.api_key.encode()
         self._deadlines = Deadlines(settings.timeout)
@@ -82,38 +86,39 @@ class Gate:
         )
         scope["request_id"] = request_id
         exchange = _Exchange(receive, send, self.settings.max_body, request_id, self._headers)
-        fast = self.fast.get(scope["path"]) if scope["method"] == "GET" else None
+        endpoint = self._endpoints.get((scope["method"], scope["path"]))
         deadline = self._deadlines.start()
         self.metrics.in_flight += 1
         try:
-            self._admit(scope, headers)
-            if fast is None:
+            self._check(scope, headers)
+            if endpoint is None:
                 await self.app(scope, exchange.receive, exchange.send)
             else:
-                await exchange.answer(200, await fast(scope["query_string"]))
-            if exchange.refusal is not None and not exchange.status:
-                await exchange.refuse(exchange.refusal)
-        except RefusalError as refusal:
-            await exchange.refuse(refusal)
+                response = await endpoint(Request(scope, exchange.receive))
+                await response(scope, exchange.receive, exchange.send)
+            if exchange.error is not None and not exchange.status:
+                await exchange.fail(exchange.error)
+        except ApiError as error:
+            await exchange.fail(error)
         except asyncio.CancelledError:
             if not deadline.reached():
                 raise
-            await exchange.refuse(
-                RefusalError(
+            await exchange.fail(
+                ApiError(
                     504,
                     "timeout",
-                    f"no answer within {self.settings.timeout:g} s; ask for less or try later",
+                    f"no answer within {self.settings.timeout:g} s; request less or try later",
                 )
             )
         except Exception:
             logs.LOGGER.exception("failure", extra={"id": request_id, "path": scope["path"]})
-            await exchange.refuse(failure(request_id))
+            await exchange.fail(failure(request_id))
         finally:
             deadline.met()
             self.metrics.in_flight -= 1
             seconds = time.perf_counter() - started
             route = scope["path"]
-            if fast is None:
+            if endpoint is None:
                 route = getattr(scope.get("route"), "path", "unmatched")
             self.metrics.answered(route, exchange.status, seconds)
             client = scope.get("client")
@@ -126,10 +131,10 @@ class Gate:
                 client=client[0] if client else None,
             )
 
-    def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        """Refuse what need not be looked at any further."""
+    def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        """Refuse what needs no further look."""
         if self._hosts and _name(headers.get(b"host", b"")) not in self._hosts:
-            raise RefusalError(
+            raise ApiError(
                 421,
                 "wrong_host",
                 "this name is not served here; start with --allow-host NAME to serve it",
@@ -138,10 +143,10 @@ class Gate:
         if self._key is not None and scope["method"] != "OPTIONS":
             guarded = any(path == p or path.startswith(f"{p}/") for p in GUARDED)
             if guarded and not self._knows_key(headers):
-                raise RefusalError(
+                raise ApiError(
                     401,
                     "wrong_key",
-                    "this service needs its API key in the header 'Authorization: Bearer KEY'",
+                    "this service needs an API key in the header 'Authorization: Bearer KEY'",
                     {"WWW-Authenticate": "Bearer"},
                 )
         length = headers.get(b"content-length", b"0")
@@ -156,7 +161,7 @@ class Gate:
 
 
 class _Exchange:
-    """One request and its answer: bytes are counted on the way in, headers added on the way out."""
+    """One request and its response: bytes in are counted, headers are added on the way out."""
 
     def __init__(
         self,
@@ -169,19 +174,19 @@ class _Exchange:
         self._receive, self._send, self._most, self._bytes = receive, send, most, 0
         self._headers = [*headers, (b"x-request-id", request_id.encode())]
         self.status = 0
-        self.refusal: RefusalError | None = None
+        self.error: ApiError | None = None
 
     async def receive(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.request":
             self._bytes += len(message.get("body", b""))
             if self._bytes > self._most:
-                self.refusal = too_large(self._most)
-                raise self.refusal
+                self.error = too_large(self._most)
+                raise self.error
         return message
 
     async def send(self, message: Message) -> None:
-        if self.refusal is not None:  # whatever the app made of it, this is the reason
+        if self.error is not None:  # whatever the app made of it, this is the reason
             return
         if message["type"] == "http.response.start":
             self.status = message["status"]
@@ -194,24 +199,24 @@ class _Exchange:
         """Send JSON."""
         self.status = status
         length = b"%d" % len(body)
-        told = [*JSON, (b"content-length", length), *headers, *self._headers]
-        await self._send({"type": "http.response.start", "status": status, "headers": told})
+        sent = [*JSON, (b"content-length", length), *headers, *self._headers]
+        await self._send({"type": "http.response.start", "status": status, "headers": sent})
         await self._send({"type": "http.response.body", "body": body})
 
-    async def refuse(self, refusal: RefusalError) -> None:
-        """Send a refusal, unless an answer is on its way already."""
+    async def fail(self, error: ApiError) -> None:
+        """Send an error, unless a response has begun already."""
         if not self.status:
-            headers = ((k.lower().encode(), v.encode()) for k, v in refusal.headers.items())
-            await self.answer(refusal.status, refusal.body(), headers)
+            headers = ((k.lower().encode(), v.encode()) for k, v in error.headers.items())
+            await self.answer(error.status, error.body(), headers)
 
 
-def failure(request_id: str) -> RefusalError:
-    """What is told of an error of the service: where to look it up."""
-    return RefusalError(500, "failure", f"the service failed; its log tells more ({request_id})")
+def failure(request_id: str) -> ApiError:
+    """What a client may know of an error of the service: where to look it up."""
+    return ApiError(500, "failure", f"the service failed; its log says why ({request_id})")
 
 
-def too_large(most: int) -> RefusalError:
-    return RefusalError(413, "too_large", f"at most {most:,} bytes are taken; send less")
+def too_large(most: int) -> ApiError:
+    return ApiError(413, "too_large", f"at most {most:,} bytes are taken; send less")
 
 
 def _name(host: bytes) -> str:

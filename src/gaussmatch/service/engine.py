@@ -1,0 +1,340 @@
+"""The engine: everything that touches the index or the model.
+
+Only the batcher calls it, one batch at a time: the queries of a batch are encoded together and
+searched together, other jobs run one after the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+from PIL import Image
+
+from gaussmatch import __version__
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.index import GALLERIES, Gallery, Hits, Index, Record, Where
+from gaussmatch.model import UnknownWordsError
+from gaussmatch.service.logs import LOGGER
+from gaussmatch.service.projection import Projection
+from gaussmatch.service.responses import (
+    About,
+    ApiError,
+    Item,
+    Items,
+    Limits,
+    Map,
+    OnMap,
+    SearchResponse,
+    Suggestions,
+    Uncertainty,
+    dumps,
+)
+from gaussmatch.service.settings import Settings
+from gaussmatch.service.suggest import examples, suggest
+
+Kind = Literal["text", "image", "item"]
+SIDES: dict[Kind, Gallery] = {"text": "captions", "image": "images", "item": "images"}
+
+EVERYTHING = Where()
+MAP_MEANS = 5000
+"""How many means the axes of the map are fitted to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One search: by a text, a picture or the id of an image."""
+
+    kind: Kind
+    value: str | Image.Image
+    k: int
+    where: Where = EVERYTHING
+    on_map: bool = False
+    gallery: Gallery = "images"
+
+
+class Encoded(NamedTuple):
+    """A row of a batch of Gaussians, and the words that the model does not know."""
+
+    batch: Gaussian
+    row: int
+    unknown: Sequence[str] = ()
+
+
+Job = Query | Callable[[], Any]
+"""A search, or anything else that needs the index."""
+
+
+def light(job: Job) -> bool:
+    """Whether it is a search that encodes no picture: brief, if the model is small."""
+    return isinstance(job, Query) and job.kind != "image"
+
+
+class Engine:
+    """An open index and its model.
+
+    ``sizes`` of the galleries are those of the last reload, so that reading them costs no
+    call to an index that may be on another machine.
+
+    Args:
+        observe: called with the kind and the percentile of every query.
+        reload_every: seconds after which the engine checks whether the index was changed.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        settings: Settings,
+        observe: Callable[[Kind, float], object] = lambda kind, percentile: None,
+        reload_every: float = 5.0,
+    ) -> None:
+        self.index, self.model, self.settings = index, index.model, settings
+        self._observe, self._reload_every = observe, reload_every
+        self._checked = time.monotonic()
+        self._cache: dict[str, Any] = {}
+        self.sizes = self._count()
+
+    def warm_up(self) -> None:
+        """Load what the first request would have to wait for; a broken index fails here."""
+        if self.model.example_text and self.sizes["images"]:
+            (answer,) = self.run([Query("text", self.model.example_text, 1)])
+            if isinstance(answer, Exception):
+                raise answer
+        self.about()
+
+    def run(self, jobs: Sequence[Job]) -> list[Any]:
+        """A result or an exception for each job: JSON for a query, else what the job returns."""
+        self._reload()
+        results: list[Any] = [None] * len(jobs)
+        queries: dict[int, Query] = {}
+        for at, job in enumerate(jobs):
+            if isinstance(job, Query):
+                queries[at] = job
+            else:
+                results[at] = attempt(job)
+        for at, result in zip(queries, self._search(list(queries.values())), strict=True):
+            results[at] = result
+        return results
+
+    def _reload(self) -> None:
+        if time.monotonic() - self._checked > self._reload_every:
+            self._checked = time.monotonic()
+            try:
+                changed, sizes = self.index.reload(), self._count()
+            except Exception:  # go on with what is open
+                LOGGER.exception("the index cannot be read again")
+                return
+            if changed or sizes != self.sizes:
+                self._cache.clear()
+                self.sizes = sizes
+
+    def _count(self) -> dict[str, int]:
+        return {gallery: self.index.size(gallery) for gallery in GALLERIES}
+
+    def _cached(self, name: str, make: Callable[[], Any]) -> Any:
+        """Something that holds until the index changes."""
+        if name not in self._cache:
+            self._cache[name] = make()
+        return self._cache[name]
+
+    # ---- search ----
+
+    def _search(self, queries: Sequence[Query]) -> list[bytes | Exception]:
+        """Encode all queries, search in groups that share their options, and make the answers."""
+        results: list[Any] = self._encode(queries)
+        groups: dict[tuple[Kind, Gallery, Where, str | None], list[int]] = {}
+        for at, (q, encoded) in enumerate(zip(queries, results, strict=True)):
+            if isinstance(encoded, Encoded):
+                own = str(q.value) if q.kind == "item" else None
+                groups.setdefault((q.kind, q.gallery, q.where, own), []).append(at)
+        for (kind, gallery, where, own), members in groups.items():
+            rows: list[Encoded] = [results[at] for at in members]
+            found = attempt(
+                self.index.search,
+                rows[0].batch[[encoded.row for encoded in rows]],
+                max(queries[at].k for at in members),
+                gallery=gallery,
+                kind=SIDES[kind],
+                where=where,
+                exclude=(own,) if own is not None and gallery == "images" else (),
+            )
+            for place, at in enumerate(members):
+                results[at] = found
+                if not isinstance(found, Exception):
+                    results[at] = attempt(self._answer, queries[at], found[place], rows[place])
+        return results
+
+    def _answer(self, q: Query, found: Hits, encoded: Encoded) -> bytes:
+        if found.percentile is not None:
+            self._observe(q.kind, found.percentile)
+        hits = replace(found, hits=found.hits[: q.k], unknown=encoded.unknown)
+        return dumps(SearchResponse(hits, self._on_map(hits, encoded) if q.on_map else None))
+
+    def _on_map(self, hits: Hits, encoded: Encoded) -> OnMap | None:
+        if not hits.hits:
+            return None
+        own = encoded.batch[encoded.row : encoded.row + 1]
+        items = (self.index.gaussian(id, hits.gallery) for id in hits.ids)
+        query, *places = self._plane()(Gaussian.cat([own, *items]))
+        return OnMap(query, places)
+
+    # ---- encoding ----
+
+    def _encode(self, queries: Sequence[Query]) -> list[Encoded | Exception]:
+        """A row of a batch for each query, or what is wrong with it: texts of a batch are encoded
+        together, and pictures together."""
+        of: dict[Kind, dict[int, Any]] = {"text": {}, "image": {}, "item": {}}
+        for at, q in enumerate(queries):
+            of[q.kind][at] = q.value
+        found: dict[int, Encoded | Exception] = {}
+        for at, id in of["item"].items():
+            g = attempt(self._gaussian, id)
+            found[at] = g if isinstance(g, Exception) else Encoded(g, 0)
+        found |= self._encode_texts(of["text"]) | self._encode_images(of["image"])
+        return [found[at] for at in range(len(queries))]
+
+    def _encode_texts(self, texts: Mapping[int, str]) -> dict[int, Encoded | Exception]:
+        """Texts without any known word are left out, all others encoded together."""
+        if not texts:
+            return {}
+        read = dict(zip(texts, self.model.read(list(texts.values())), strict=True))
+        batch = attempt(self.model.encode_texts, list(read.values()))
+        if isinstance(batch, UnknownWordsError):
+            strange = {
+                at: unknown_words(texts[at]) for at in map(list(texts).__getitem__, batch.rows)
+            }
+            return strange | self._encode_texts(
+                {at: texts[at] for at in texts if at not in strange}
+            )
+        if isinstance(batch, Exception):
+            return dict.fromkeys(texts, batch)
+        return {at: Encoded(batch, row, read[at].unknown) for row, at in enumerate(texts)}
+
+    def _encode_images(self, pictures: Mapping[int, Image.Image]) -> dict[int, Encoded | Exception]:
+        """Together; where one spoils the batch, one by one."""
+        if not pictures:
+            return {}
+        batch = attempt(self.model.encode_images, list(pictures.values()))
+        if not isinstance(batch, Exception):
+            return {at: Encoded(batch, row) for row, at in enumerate(pictures)}
+        alone = {at: attempt(self.model.encode_images, [p]) for at, p in pictures.items()}
+        good = [at for at, g in alone.items() if not isinstance(g, Exception)]
+        if good:
+            batch = Gaussian.cat([alone[at] for at in good])
+        return alone | {at: Encoded(batch, row) for row, at in enumerate(good)}
+
+    def encode_texts(self, texts: Sequence[str]) -> Gaussian:
+        """Captions; one without any known word is an error."""
+        try:
+            return self.model.encode_texts(texts)
+        except UnknownWordsError as error:
+            raise unknown_words(texts[error.rows[0]]) from error
+
+    # ---- everything else ----
+
+    def about(self) -> About:
+        def make() -> About:
+            index, recipe, limits = self.index, self.model.recipe, Limits.__dataclass_fields__
+            some = index.some(1)[0]
+            return About(
+                version=__version__,
+                model=recipe.title or recipe.model.system,
+                similarity=index.manifest.similarity,
+                dimension=recipe.model.dim,
+                probabilistic=recipe.model.has_variance,
+                thumbnails=bool(some) and index.get(some[0].id).thumbnail is not None,
+                images=self.sizes["images"],
+                captions=self.sizes["captions"],
+                examples=examples(index),
+                limits=Limits(**{name: getattr(self.settings, name) for name in limits}),
+            )
+
+        about: About = self._cached("about", make)
+        return about
+
+    def record(self, id: str, gallery: Gallery = "images") -> Record:
+        """An item with its thumbnail."""
+        try:
+            return self.index.get(id, gallery)
+        except ValueError as error:  # its message names files of the server
+            raise ApiError(
+                404, "no_item", f"there is no item {id!r} among the {gallery}"
+            ) from error
+
+    def _gaussian(self, id: str) -> Gaussian:
+        self.record(id)
+        return self.index.gaussian(id)
+
+    def item(self, id: str, gallery: Gallery) -> Item:
+        record = self.record(id, gallery)
+        (item,) = self._items([record], self.index.gaussian(id, gallery), gallery)
+        return item
+
+    def sample(self, k: int) -> Items:
+        """Some pictures, evenly spread."""
+        records, g = self.index.some(k)
+        return Items(self._items(records, g), self.sizes["images"])
+
+    def map(self) -> bytes:
+        def make() -> bytes:
+            plane = self._plane()
+            records, g = self.index.some(self.settings.map_items)
+            assert g is not None
+            total = self.sizes["images"]
+            return dumps(Map(self._items(records, g), plane(g), total, plane.explained))
+
+        found: bytes = self._cached("map", make)
+        return found
+
+    def _plane(self) -> Projection:
+        def make() -> Projection:
+            _, g = self.index.some(MAP_MEANS)
+            if g is None:
+                raise ApiError(404, "empty", "the index holds no pictures yet; add some")
+            return Projection.fit(g.mean)
+
+        plane: Projection = self._cached("plane", make)
+        return plane
+
+    def _items(
+        self, records: Sequence[Record], g: Gaussian | None, gallery: Gallery = "images"
+    ) -> list[Item]:
+        if g is None:
+            return []
+        known = zip(records, *self._uncertainty(g, gallery), strict=True)
+        return [Item(r.id, gallery, unsure, percentile, r.meta) for r, unsure, percentile in known]
+
+    def uncertainty(self, g: Gaussian, kind: Gallery) -> Uncertainty:
+        """How vague one caption, or how ambiguous one picture is."""
+        (unsure,), (percentile,) = self._uncertainty(g, kind)
+        return Uncertainty.of(unsure, percentile, kind)
+
+    def _uncertainty(self, g: Gaussian, kind: Gallery) -> tuple[list[Any], list[Any]]:
+        """Uncertainties and percentiles of Gaussians, ``None`` where there are none."""
+        nothing = [None] * len(g)
+        if g.is_point:
+            return nothing, nothing
+        unsure = g.uncertainty().double().numpy()
+        percentile = self.index.calibration.percentile(kind, unsure)
+        return unsure.tolist(), nothing if percentile is None else percentile.tolist()
+
+    def suggest(self, text: str, k: int) -> Suggestions:
+        return Suggestions(suggest(self.index, text, self.encode_texts([text]), k))
+
+
+def unknown_words(text: str) -> ApiError:
+    return ApiError(
+        422,
+        "unknown_words",
+        f"the model knows no word of {text[:60]!r}; use words like those of its captions",
+    )
+
+
+def attempt(work: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """What it returns, or the exception that it raises."""
+    try:
+        return work(*args, **options)
+    except Exception as error:
+        return error

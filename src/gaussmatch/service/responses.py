@@ -1,0 +1,221 @@
+"""What the service sends: one type for each answer, from which the OpenAPI schema is generated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import orjson
+from starlette.responses import JSONResponse, Response
+
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.index import SCHEMA, Gallery, Hits, Level, level, phrase
+from gaussmatch.service.projection import Place
+
+
+class Answer:
+    """The base of all answers."""
+
+    __slots__ = ()
+    __pydantic_config__ = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class OnMap(Answer):
+    """A query and its results on the map."""
+
+    query: Place
+    hits: Sequence[Place]
+    """In the order of the hits."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResponse(Answer):
+    """What the index returns for a query."""
+
+    results: Hits
+    map: OnMap | None
+    """Where query and results are on the map; null unless requested."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Answer):
+    """An item of the index."""
+
+    id: str
+    gallery: Gallery
+    uncertainty: float | None
+    """log det Σ; null for a point model."""
+    percentile: float | None
+    """The share (0–100) of the model's training items of this kind that are surer."""
+    meta: Mapping[str, Any]
+    """What was stored with the item."""
+
+
+@dataclass(frozen=True, slots=True)
+class Items(Answer):
+    items: Sequence[Item]
+    total: int
+    """Pictures in the index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Map(Answer):
+    """Pictures of the index on the two principal axes of the means."""
+
+    items: Sequence[Item]
+    places: Sequence[Place]
+    """In the order of the items."""
+    total: int
+    """Pictures in the index, which may be more than are on the map."""
+    explained: float
+    """The share of the variance of the means that the two axes explain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion(Answer):
+    """A caption that says the same more precisely."""
+
+    text: str
+    percentile: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestions(Answer):
+    suggestions: Sequence[Suggestion]
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding(Answer):
+    """A Gaussian."""
+
+    mean: Sequence[float]
+    log_variance: Sequence[float] | None
+    """ln σ² by dimension, one number for a sphere, null for a point model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings(Answer):
+    dimension: int
+    embeddings: Sequence[Embedding]
+
+    @staticmethod
+    def of(g: Gaussian) -> Embeddings:
+        log_vars = [None] * len(g) if g.log_var is None else g.log_var.tolist()
+        return Embeddings(g.dim, list(map(Embedding, g.mean.tolist(), log_vars)))
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertainty(Answer):
+    """How vague a caption or how ambiguous a picture is."""
+
+    uncertainty: float | None
+    """log det Σ; null for a point model."""
+    percentile: float | None
+    """The share (0–100) of the model's training items of this kind that are surer."""
+    level: Level | None
+    """vague from the 75th percentile, specific up to the 25th."""
+    phrase: str
+    """The percentile in words."""
+
+    @staticmethod
+    def of(uncertainty: float | None, percentile: float | None, kind: Gallery) -> Uncertainty:
+        return Uncertainty(uncertainty, percentile, level(percentile), phrase(percentile, kind))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits(Answer):
+    """What a request may hold."""
+
+    max_body: int
+    max_pixels: int
+    max_text: int
+    max_texts: int
+    max_results: int
+
+
+@dataclass(frozen=True, slots=True)
+class About(Answer):
+    """What is served, and its limits."""
+
+    version: str
+    model: str
+    similarity: str
+    dimension: int
+    probabilistic: bool
+    """Whether items are Gaussians rather than points."""
+    thumbnails: bool
+    """Whether /api/thumbnail has pictures."""
+    images: int
+    captions: int
+    examples: Sequence[str]
+    """Captions to try, from vague to specific."""
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Status(Answer):
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Error(Answer):
+    code: str
+    """For programs."""
+    message: str
+    """For people: what is wrong and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorResponse(Answer):
+    """The body of every error."""
+
+    error: Error
+
+
+class ApiError(Exception):
+    """A request that is answered with an error: a status, a code for programs, and a message that
+    says what to do.
+
+    >>> ApiError(413, "too_large", "send less").body()
+    b'{"error":{"code":"too_large","message":"send less"}}'
+    """
+
+    def __init__(
+        self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+        self.headers = dict(headers or {})
+
+    def body(self) -> bytes:
+        return dumps(ErrorResponse(Error(self.code, self.message)))
+
+    def response(self) -> Response:
+        return Json(self.body(), self.status, self.headers)
+
+
+class Json(JSONResponse):
+    """Bytes that are JSON already."""
+
+    def render(self, content: bytes) -> bytes:
+        return content
+
+
+def dumps(value: Any) -> bytes:
+    """JSON of an answer. orjson is fast, but refuses integers beyond 64 bits and deep nesting, both
+    of which metadata may hold.
+
+    >>> dumps({"id": 10**20})
+    b'{"id": 100000000000000000000}'
+    """
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    except orjson.JSONEncodeError:
+        return json.dumps(value, allow_nan=False, default=_as_dict).encode()
+
+
+def _as_dict(answer: Any) -> dict[str, Any]:
+    return {field.name: getattr(answer, field.name) for field in fields(answer)}
