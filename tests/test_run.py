@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,12 @@ from toy import toy_data, toy_words
 from training.test_loop import RECIPE
 
 import gaussmatch as gm
+from gaussmatch import run
 from gaussmatch.data import scenes
+from gaussmatch.files import read_json, write_json
 from gaussmatch.matcher import build
 from gaussmatch.model import UnknownWordsError
-from gaussmatch.recipe import ModelRecipe
+from gaussmatch.recipe import ModelRecipe, identity, migrations
 from gaussmatch.training.loop import train
 
 
@@ -95,6 +98,124 @@ def test_weights_cut_in_half_are_named(folder: Path, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(ValueError, match=r"model\.safetensors: not a whole safetensors file"):
         gm.load(tmp_path)
+
+
+@pytest.fixture
+def copy(folder: Path, tmp_path: Path) -> Path:
+    """A copy of the run, to be damaged."""
+    shutil.copytree(folder, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+@pytest.mark.parametrize("name", run.MODEL)
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
+def test_a_flipped_bit_in_a_run_is_refused(copy: Path, name: str, place: float) -> None:
+    content = bytearray((copy / name).read_bytes())
+    content[int(place * len(content))] ^= 1
+    (copy / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{name} is damaged or was changed.*run\.json; restore"):
+        gm.load(copy)
+
+
+def test_a_run_of_the_first_format_loads(copy: Path) -> None:
+    (copy / "run.json").unlink()
+    assert gm.load(copy).recipe.title == "toy"
+    run.write_metrics(copy, finished=True)  # whoever writes to it gives it a manifest
+    assert {*run.MODEL, "metrics.json"} <= set(read_json(copy / "run.json")["files"])
+    assert gm.load(copy).recipe.title == "toy"
+
+
+def test_another_format_is_refused_by_its_number(copy: Path) -> None:
+    write_json(copy / "run.json", {**read_json(copy / "run.json"), "format": 3})
+    with pytest.raises(ValueError, match=r"run\.json: format 3, but this version reads 1 and 2"):
+        gm.load(copy)
+
+
+def test_a_file_that_the_manifest_does_not_list_is_not_trusted(copy: Path) -> None:
+    manifest = read_json(copy / "run.json")
+    manifest["files"]["modem.safetensors"] = manifest["files"].pop("model.safetensors")
+    write_json(copy / "run.json", manifest)
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged or was changed"):
+        gm.load(copy)
+
+
+@pytest.mark.parametrize("after", ["the manifest", "the file"])
+def test_a_kill_while_a_file_changes_places_leaves_a_run_that_loads(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    state = {k: v + 1 for k, v in gm.load(copy).matcher.state_dict().items()}
+    write, writes = run._write_manifest, iter([1, 2])
+
+    def killed(*args: object) -> None:
+        first = next(writes) == 1
+        if first:
+            write(*args)  # type: ignore[arg-type]
+        if first == (after == "the manifest"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "_write_manifest", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run.save_weights(state, copy)
+    loaded = gm.load(copy).matcher.state_dict()
+    name = next(iter(loaded))
+    assert torch.equal(loaded[name], state[name]) == (after == "the file")
+
+
+def test_a_renamed_field_costs_an_entry_and_no_training(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = identity(gm.load(copy).recipe)
+    text = (copy / "recipe.yaml").read_text()
+    (copy / "recipe.yaml").write_text(text.replace("  learning_rate:", "  speed:"))
+    (copy / "run.json").unlink()
+    with pytest.raises(ValueError, match=r"unknown key 'training\.speed'"):
+        gm.load(copy)
+    monkeypatch.setitem(migrations.RENAMED, "training.speed", "training.learning_rate")
+    recipe = gm.load(copy).recipe
+    assert recipe.training.learning_rate == RECIPE.training.learning_rate
+    assert identity(recipe) == {
+        k.replace("learning_rate", "speed"): v for k, v in before.items()
+    }  # under the first name of the field, whatever it is called now
+    run.claim(copy, recipe, resume=True)
+    (copy / "recipe.yaml").write_text(text.replace("training:", "training:\n  speed: 1.0"))
+    with pytest.raises(ValueError, match=r"old name of training\.learning_rate"):
+        gm.load(copy)
+
+
+def test_what_is_only_measured_or_only_local_does_not_make_another_run(copy: Path) -> None:
+    recipe = gm.load(copy).recipe
+    data, training = replace(recipe.data, cxc="cxc"), replace(recipe.training, device="mps")
+    run.claim(copy, replace(recipe, title="other", data=data, training=training), resume=True)
+    other = replace(recipe, training=replace(recipe.training, learning_rate=1.0))
+    with pytest.raises(ValueError, match=r"another recipe.*see training\.learning_rate"):
+        run.claim(copy, other, resume=True)
+
+
+def test_a_foreign_file_is_never_written_over(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"log\.jsonl is not of a run"):
+        train(RECIPE, tmp_path, data=toy_data(), progress_bar=False)
+    assert (tmp_path / "log.jsonl").read_text() == "mine"
+
+
+def test_two_trainings_in_one_folder(folder: Path, tmp_path: Path) -> None:
+    with run.training_lock(tmp_path), pytest.raises(OSError, match="another process is training"):
+        train(RECIPE, tmp_path, data=toy_data(), progress_bar=False)
+    with run.training_lock(tmp_path):  # free again
+        assert not run.is_run(tmp_path)
+
+
+def test_leftovers_of_a_killed_training_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    left = tmp_path / ".model.safetensors.a1b2c3d_.gaussmatch-partial"
+    foreign = [
+        tmp_path / ".model.safetensors.mine",
+        tmp_path / ".notes.a1b2c3d_.gaussmatch-partial",
+    ]
+    for path in (left, *foreign):
+        path.write_text("half")
+    with run.training_lock(tmp_path):
+        assert not left.exists()
+        assert all(path.exists() for path in foreign)
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:

@@ -1,21 +1,32 @@
-"""Files that are whole or not there: write beside the target, then rename."""
+"""Files that are whole or not there: written beside the target, synced, then renamed."""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import os
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+_PARTIAL = ".gaussmatch-partial"
+"""How the name of an unfinished file ends: a mark that only this program makes."""
+
+
+class BusyError(OSError):
+    """Another process holds a lock."""
 
 
 @contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Gives a temporary path beside ``path``; on a clean exit it becomes ``path``, else it goes.
 
-    A kill at any moment leaves either the old file or the new one.
+    A kill or a power cut at any moment leaves either the old file or the new one: the content is
+    synced before the rename, and the folder after it.
 
     >>> import tempfile, pathlib
     >>> target = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
@@ -26,18 +37,57 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    handle, name = tempfile.mkstemp(_PARTIAL, f".{target.name}.", target.parent)
     os.close(handle)
     temporary = Path(name)
     try:
         yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
+        sync(temporary)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
+        sync(target.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on disk before going on."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sweep(folder: Path, names: Iterable[str]) -> None:
+    """Remove what killed writers of these files left behind; call it with the lock held."""
+    for name in names:
+        left = re.compile(re.escape(f".{name}.") + r"[a-z0-9_]{8}" + re.escape(_PARTIAL))
+        for path in folder.glob(f".{name}.*{_PARTIAL}"):
+            if left.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path, busy: str) -> Iterator[None]:
+    """Hold a lock file; raises ``BusyError(busy)`` where another process does. A kill releases it.
+
+    The file stays: to remove it would let a third process lock another file of the same name.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BusyError(busy) from None
+        yield
+
+
+def sha256(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -46,18 +96,23 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, to_json(value))
+
+
+def to_json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
     """Read JSON; an error names the file, the line and what is wrong."""
-    text = Path(path).read_text(encoding="utf-8-sig")
     try:
-        return json.loads(text)
+        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except json.JSONDecodeError as error:
         raise ValueError(
             f"{path}, line {error.lineno}, column {error.colno}: not valid JSON ({error.msg})"
         ) from error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: not valid JSON ({error})") from error
 
 
 def _umask() -> int:

@@ -1,52 +1,113 @@
-"""A run folder: everything a training run leaves, loaded again by one call.
+"""A run folder: everything that training leaves, in a format with a number, loaded by one call.
 
-recipe.yaml          what was asked for, every field
-vocabulary.json      the tokenizer of the text encoder: its words
-model.safetensors    the best weights on validation
-metrics.json         their validation measures, and whether training finished
-log.jsonl            one line a step report and one an epoch
-checkpoint.pt        what is needed to go on
-tensorboard/         the same curves for TensorBoard
+run.json                  the format, and the SHA-256 of each of the files below
+recipe.yaml               every field of the recipe
+vocabulary.json           the tokenizer of the text encoder: its words
+model.safetensors         the best weights on validation
+metrics.json              their validation measures, and whether training finished
+checkpoint.pt             what is needed to go on
+checkpoint.previous.pt    the one before it, for the day the newest is damaged
+log.jsonl                 one line for each step report and each epoch
+tensorboard/              the same curves for TensorBoard
+frozen/                   the run that this one started from, if it was trained on the way
+.lock                     held by the one process that trains
+
+No other module knows these names. Format 1 had no run.json: such a run loads, unverified.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from gaussmatch.files import atomic
+from gaussmatch.encoders import Tokenizer
+from gaussmatch.encoders.vocabulary import Vocabulary
+from gaussmatch.files import atomic, locked, read_json, sha256, sweep, sync, to_json, write_json
 from gaussmatch.matcher import Matcher, build, load_tokenizer
 from gaussmatch.model import Model
-from gaussmatch.recipe import load_recipe
+from gaussmatch.recipe import Recipe, identity, load_recipe
+
+FORMAT = 2
+MANIFEST, LOCK = "run.json", ".lock"
+RECIPE, WEIGHTS, TOKENIZER = "recipe.yaml", "model.safetensors", Vocabulary.file
+METRICS, LOG, BOARD, FROZEN = "metrics.json", "log.jsonl", "tensorboard", "frozen"
+CHECKPOINT, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
+
+MODEL = (RECIPE, TOKENIZER, WEIGHTS)
+"""What a model is loaded from; an index copies these."""
+
+FILES = (*MODEL, METRICS, LOG, CHECKPOINT, PREVIOUS)
+"""All files that the manifest knows."""
 
 
 def load(run: str | os.PathLike[str], device: str | torch.device = "cpu") -> Model:
-    """Load the best model of a run folder."""
+    """Load the best model of a run folder; its files are checked against their SHA-256."""
     folder = Path(run)
-    missing = [
-        name
-        for name in ("recipe.yaml", "vocabulary.json", "model.safetensors")
-        if not (folder / name).is_file()
-    ]
+    missing = [name for name in MODEL if not (folder / name).is_file()]
     if missing:
         raise FileNotFoundError(
             f"{folder} is not a finished run: {', '.join(missing)} missing; "
             "make one with 'gaussmatch train RECIPE --out DIR'"
         )
-    recipe = load_recipe(folder / "recipe.yaml")
+    verify(folder, *MODEL)
+    recipe = load_recipe(folder / RECIPE)
     matcher = build(recipe.model, load_tokenizer(recipe, folder), recipe.loss)
-    load_weights(matcher, folder / "model.safetensors")
+    load_weights(matcher, folder / WEIGHTS)
     return Model(recipe, matcher.to(device))
 
 
-def save_weights(matcher: Matcher, path: Path) -> None:
-    state = {name: t.detach().cpu().contiguous() for name, t in matcher.state_dict().items()}
-    with atomic(path) as temporary:
-        save_file(state, os.fspath(temporary))
+def is_run(folder: str | os.PathLike[str]) -> bool:
+    return (Path(folder).expanduser() / RECIPE).is_file()
+
+
+def is_finished(folder: Path) -> bool:
+    return bool(read_metrics(folder).get("finished"))
+
+
+def read_recipe(folder: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of a run, with fields of the command line."""
+    verify(folder, RECIPE)
+    return load_recipe(folder / RECIPE, overrides)
+
+
+def read_metrics(folder: Path) -> dict[str, Any]:
+    """Best epoch, its validation measures, finished or not; empty before the first epoch."""
+    if not (folder / METRICS).is_file():
+        return {}
+    verify(folder, METRICS)
+    return dict(read_json(folder / METRICS))
+
+
+def write_metrics(folder: Path, **changes: Any) -> None:
+    """Write or update the metrics of a run."""
+    with replacing(folder, METRICS) as temporary:
+        temporary.write_text(to_json({**read_metrics(folder), **changes}), encoding="utf-8")
+
+
+def save_parts(folder: Path, recipe: Recipe, tokenizer: Tokenizer) -> None:
+    """The recipe and the tokenizer of a run."""
+    with replacing(folder, tokenizer.file) as temporary:
+        tokenizer.save(temporary)
+    with replacing(folder, RECIPE) as temporary:  # last: with it the folder is a run
+        recipe.save(temporary)
+
+
+def read_tokenizer(recipe: Recipe, folder: Path) -> Tokenizer:
+    verify(folder, TOKENIZER)
+    return load_tokenizer(recipe, folder)
+
+
+def save_weights(state: dict[str, torch.Tensor], folder: Path) -> None:
+    whole = {name: t.detach().cpu().contiguous() for name, t in state.items()}
+    with replacing(folder, WEIGHTS) as temporary:
+        save_file(whole, os.fspath(temporary))
 
 
 def load_weights(matcher: Matcher, path: Path) -> None:
@@ -57,4 +118,131 @@ def load_weights(matcher: Matcher, path: Path) -> None:
             f"{path}: not a whole safetensors file ({error}); copy it again or train again"
         ) from error
     except RuntimeError as error:
-        raise ValueError(f"{path}: does not fit recipe.yaml beside it: {error}") from error
+        raise ValueError(f"{path}: does not fit {RECIPE} beside it: {error}") from error
+
+
+def claim(folder: Path, recipe: Recipe, *, resume: bool) -> None:
+    """Never write over another run or a foreign file, and never go on with another recipe."""
+    if not is_run(folder):
+        foreign = [name for name in FILES if (folder / name).exists()]
+        if foreign and not (folder / MANIFEST).exists():
+            raise FileExistsError(
+                f"{folder / foreign[0]} is not of a run; choose another folder with --out"
+            )
+        return
+    if not resume:
+        raise FileExistsError(
+            f"{folder} already holds a run; go on with --resume, or choose another folder with "
+            "--out"
+        )
+    before, now = identity(read_recipe(folder)), identity(recipe)
+    found = (before.pop("model.feature_dim", None), now.pop("model.feature_dim", None))
+    different = sorted(name for name in before | now if before.get(name) != now.get(name))
+    if None not in found and found[0] != found[1]:
+        different.append("model.feature_dim")
+    if different:
+        raise ValueError(
+            f"{folder / RECIPE} is another recipe than the one given (see {different[0]}); "
+            "resume with the same, or choose another folder with --out"
+        )
+
+
+@contextmanager
+def training_lock(folder: Path) -> Iterator[None]:
+    """Held while a run is made: a second training in the same folder is refused.
+
+    What a killed training left half-written is removed.
+    """
+    busy = f"{folder}: another process is training into this folder; wait for it, or choose "
+    with locked(folder / LOCK, busy + "another with --out"):
+        sweep(folder, (*FILES, MANIFEST))
+        yield
+
+
+@contextmanager
+def replacing(folder: Path, name: str, keep: str | None = None) -> Iterator[Path]:
+    """As ``files.atomic``, with the SHA-256 of the new file in the manifest.
+
+    While the file changes places both its hashes are listed, so that a kill at any moment leaves a
+    run that verifies.
+
+    Args:
+        keep: the name under which the file that it replaces stays.
+    """
+    known = _manifest(folder)
+    before = known.get(name, [])
+    with atomic(folder / name) as temporary:
+        yield temporary
+        after = sha256(temporary)
+        listed = {**known, name: [*before, after]}
+        if keep is not None and (folder / name).exists():
+            _write_manifest(folder, {**listed, keep: [*known.get(keep, []), *before]})
+            os.replace(folder / name, folder / keep)
+            known = {**known, keep: before}
+        else:
+            _write_manifest(folder, listed)
+    _write_manifest(folder, {**known, name: [after]})
+
+
+def verify(folder: Path, *names: str) -> None:
+    """A clear error unless these files are, bit for bit, what was written."""
+    for name in names:
+        if not is_intact(folder, name):
+            raise ValueError(
+                f"{folder / name} is damaged or was changed: its SHA-256 is not the one in "
+                f"{MANIFEST}; restore it from a copy, or train again"
+            )
+
+
+def is_intact(folder: Path, name: str) -> bool:
+    """Whether a file is what was written; a run of format 1 cannot tell, and counts as intact."""
+    if not (folder / MANIFEST).exists():
+        return True
+    return sha256(folder / name) in _manifest(folder).get(name, [])
+
+
+def seal(folder: Path, name: str) -> None:
+    """List a file that grew, as it is now: the log, when training ends."""
+    _write_manifest(folder, {**_manifest(folder), name: [sha256(folder / name)]})
+
+
+def unseal(folder: Path, *names: str) -> None:
+    """No longer list files that are to grow or to go."""
+    _write_manifest(folder, {k: v for k, v in _manifest(folder).items() if k not in names})
+
+
+def restore_previous(folder: Path) -> None:
+    """Let the previous checkpoint take the place of a newest one that is missing or damaged."""
+    known = _manifest(folder)
+    _write_manifest(folder, {**known, CHECKPOINT: known[PREVIOUS]})
+    os.replace(folder / PREVIOUS, folder / CHECKPOINT)
+    sync(folder)
+
+
+def drop_checkpoints(folder: Path) -> None:
+    """A finished run needs none, unless it is to be trained for longer."""
+    for name in (CHECKPOINT, PREVIOUS):
+        (folder / name).unlink(missing_ok=True)
+    unseal(folder, CHECKPOINT, PREVIOUS)
+
+
+def _manifest(folder: Path) -> dict[str, list[str]]:
+    """File → its SHA-256, or two while it changes places; of a run of format 1 as it is now."""
+    path = folder / MANIFEST
+    if not path.exists():
+        return {name: [sha256(folder / name)] for name in FILES if (folder / name).is_file()}
+    content = read_json(path)
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT:
+        raise ValueError(
+            f"{path}: format {found!r}, but this version reads 1 and {FORMAT}; use the version "
+            "that made the run"
+        )
+    files = content.get("files")
+    if not isinstance(files, dict) or not all(isinstance(v, list) for v in files.values()):
+        raise ValueError(f"{path}: not the manifest of a run; restore it from a copy")
+    return files
+
+
+def _write_manifest(folder: Path, files: dict[str, list[str]]) -> None:
+    write_json(folder / MANIFEST, {"format": FORMAT, "files": files})

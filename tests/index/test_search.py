@@ -243,6 +243,7 @@ def test_conditions_as_typed():
 def test_without_its_data_a_model_can_still_be_indexed(runs, photos, tmp_path, capsys):
     run = tmp_path / "moved"
     shutil.copytree(runs / "vsepp-kl", run)
+    (run / "run.json").unlink()  # or the edited recipe is refused
     text = (run / "recipe.yaml").read_text()
     (run / "recipe.yaml").write_text(
         text.replace("name: scenes", "name: precomputed").replace("root: null", "root: nowhere")

@@ -16,6 +16,7 @@ from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.files import read_json
 from gaussmatch.recipe import DataRecipe, LossRecipe, ModelRecipe, Recipe, TrainingRecipe
 from gaussmatch.training import loop
+from gaussmatch.training.checkpoint import CheckpointWarning
 from gaussmatch.training.collapse import CollapseWarning
 from gaussmatch.training.log import read_log
 from gaussmatch.training.loop import train
@@ -52,12 +53,15 @@ def test_it_learns_and_leaves_a_whole_run(tmp_path: Path) -> None:
     run(out)
     names = {p.name for p in out.iterdir()}
     assert names == {
+        ".lock",
+        "run.json",
         "recipe.yaml",
         "vocabulary.json",
         "model.safetensors",
         "metrics.json",
         "log.jsonl",
         "checkpoint.pt",
+        "checkpoint.previous.pt",
         "tensorboard",
     }
     epochs = [r for r in read_log(out) if r["kind"] == "epoch"]
@@ -90,18 +94,7 @@ def test_resumed_equals_uninterrupted(
 ) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     run(whole, recipe)
-    step = loop.Steps.step
-    stop_at = (killed_in - 1) * 8 + 3  # inside an epoch
-
-    def killed(self: loop.Steps, *args: object) -> float:
-        if self.progress.step == stop_at:
-            raise KeyboardInterrupt
-        return step(self, *args)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patched:
-        patched.setattr(loop.Steps, "step", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run(broken, recipe)
+    interrupted(broken, monkeypatch, (killed_in - 1) * 8 + 3, recipe)  # within an epoch
     run(broken, recipe, resume=True)
     a, b = weights(whole), weights(broken)
     assert all(torch.equal(a[k], b[k]) for k in a)
@@ -171,12 +164,61 @@ def test_never_over_another_run(tmp_path: Path) -> None:
         run(tmp_path / "run", resume=True)
 
 
-def test_a_checkpoint_cut_in_half_is_named(tmp_path: Path) -> None:
+def interrupted(
+    out: Path, monkeypatch: pytest.MonkeyPatch, at: int, recipe: Recipe = RECIPE
+) -> None:
+    """A training that ends at a step, as a kill would end it."""
+    step = loop.Steps.step
+
+    def killed(self: loop.Steps, *args: object) -> object:
+        if self.progress.step == at:
+            raise KeyboardInterrupt
+        return step(self, *args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop.Steps, "step", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(out, recipe)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "missing"])
+def test_a_damaged_checkpoint_costs_an_epoch_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    run(whole)
+    interrupted(out, monkeypatch, at=27)  # in the fourth epoch, after three checkpoints
+    path = out / "checkpoint.pt"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    after = {"flipped": bytes(content), "cut": bytes(content[:99]), "empty": b"", "missing": None}
+    path.unlink() if after[damage] is None else path.write_bytes(after[damage])
+    with pytest.warns(CheckpointWarning, match=r"goes on from checkpoint\.previous\.pt"):
+        run(out, resume=True)
+    a, b = weights(whole), weights(out)
+    assert all(torch.equal(a[k], b[k]) for k in a)
+    assert [r["step"] for r in read_log(whole)] == [r["step"] for r in read_log(out)]
+
+
+def test_with_both_checkpoints_damaged_nothing_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "run"
-    run(out)
-    (out / "metrics.json").write_text('{"finished": false}')
-    checkpoint = out / "checkpoint.pt"
-    checkpoint.write_bytes(checkpoint.read_bytes()[: checkpoint.stat().st_size // 2])
+    interrupted(out, monkeypatch, at=27)
+    for name in ("checkpoint.pt", "checkpoint.previous.pt"):
+        (out / name).write_bytes(b"")
+    with pytest.raises(ValueError, match=r"checkpoint\.pt is damaged.*no other checkpoint"):
+        run(out, resume=True)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK"])
+def test_a_checkpoint_of_the_first_format_cannot_be_verified_but_is_never_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    out = tmp_path / "run"
+    interrupted(out, monkeypatch, at=11)
+    (out / "run.json").unlink()
+    (out / "checkpoint.pt").write_bytes(content)
     with pytest.raises(ValueError, match=r"checkpoint\.pt: damaged, cut short"):
         run(out, resume=True)
 

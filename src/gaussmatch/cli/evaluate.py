@@ -15,8 +15,7 @@ from gaussmatch.evaluation.evaluate import Evaluation, against, file_stem, measu
 from gaussmatch.evaluation.tables import comparison, rows
 from gaussmatch.experiments.figures import deciles, svg
 from gaussmatch.files import write_json, write_text
-from gaussmatch.recipe import load_recipe
-from gaussmatch.run import load
+from gaussmatch.run import load, read_recipe
 from gaussmatch.similarities import SIMILARITIES
 
 
@@ -50,7 +49,7 @@ def run(argv: Sequence[str]) -> None:
     table, found = [], {}
     for folder in dict.fromkeys([*options.runs, *filter(None, [options.against])]):
         name = load(folder).recipe.title or folder.name
-        data = load_data(load_recipe(folder / "recipe.yaml", overrides).data)
+        data = load_data(read_recipe(folder, overrides).data)
         measured = measure_run(folder, options.split, data, overrides, options.similarity)
         found[folder] = (data, measured)
         _show(name, folder, stem, measured.measures)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussmatch.cli.parser import Parser
-from gaussmatch.files import read_json
 from gaussmatch.official import SYSTEMS, import_checkpoint
+from gaussmatch.run import read_metrics
 
 
 def run(argv: Sequence[str]) -> None:
@@ -33,7 +33,7 @@ def run(argv: Sequence[str]) -> None:
     recipe = import_checkpoint(
         options.checkpoint, options.out, options.vocab, options.system, options.overrides
     )
-    about = read_json(options.out / "metrics.json")["imported"]
+    about = read_metrics(options.out)["imported"]
     print(f"{options.out}: {recipe.title}, D = {recipe.model.dim}")
     told = ", ".join(
         f"{name} {value}" for name, value in about["told"].items() if value is not None

@@ -9,6 +9,7 @@ from pathlib import Path
 from gaussmatch.cli.parser import SECTIONS, Parser
 from gaussmatch.cli.tables import measures_table
 from gaussmatch.recipe import load_recipe, recipe_parser
+from gaussmatch.run import METRICS, read_metrics
 from gaussmatch.training.loop import train
 
 
@@ -38,13 +39,6 @@ def run(argv: Sequence[str]) -> None:
     recipe = load_recipe(options.recipe, options.overrides)
     out = options.out or Path("runs") / Path(options.recipe).with_suffix("").name
     model = train(recipe, out, resume=options.resume)
-    metrics = out / "metrics.json"
-    print(f"{out}: best epoch on validation, {metrics}")
-    print(measures_table([(model.recipe.title or out.name, metrics_of(metrics))]))
+    print(f"{out}: best epoch on validation, {out / METRICS}")
+    print(measures_table([(model.recipe.title or out.name, read_metrics(out)["dev"])]))
     print(f"next: gaussmatch evaluate {out}", file=sys.stderr)
-
-
-def metrics_of(path: Path) -> dict[str, float]:
-    from gaussmatch.files import read_json
-
-    return dict(read_json(path)["dev"])

@@ -97,7 +97,3 @@ class TextEncoder(nn.Module):
     def collate(rows: Sequence[Any]) -> Any:
         """Rows as the batch that ``forward`` takes; it has ``to(device)``."""
         return pad(rows)
-
-    def save(self, folder: Path) -> None:
-        """Keep in a run folder what ``forward`` needs besides weights."""
-        self.tokenizer.save(folder / self.tokenizer.file)

@@ -24,8 +24,7 @@ from gaussmatch.files import write_json, write_text
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import bootstrap, paired_test
 from gaussmatch.model import Model
-from gaussmatch.recipe import load_recipe
-from gaussmatch.run import load
+from gaussmatch.run import WEIGHTS, load, read_recipe
 from gaussmatch.similarities import Similarity, similarity
 
 
@@ -59,11 +58,11 @@ def measure_run(
     """
     model = load(run)
     s = similarity_of(model, by)
-    asked = load_recipe(run / "recipe.yaml", overrides).data
+    asked = read_recipe(run, overrides).data
     data = data if data is not None else load_data(asked)
     found = measure(model, data, split, s)
     recipe = replace(model.recipe, data=asked)
-    made = provenance(recipe, data.split(split), run / "model.safetensors")
+    made = provenance(recipe, data.split(split), run / WEIGHTS)
     found.measures["provenance"] = {**made, "similarity": s.name}
     title = (model.recipe.title or run.name) + (f", by {s.name}" if by else "")
     stem = file_stem(split, overrides, by)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 
 from gaussmatch import __version__
 from gaussmatch.data.pairs import Pairs
+from gaussmatch.files import sha256
 from gaussmatch.recipe import Recipe
 
 
@@ -21,7 +21,7 @@ def provenance(recipe: Recipe, pairs: Pairs, weights: Path | None = None) -> dic
     known = pairs.relevance
     return {
         "recipe": asdict(recipe),
-        "weights_sha256": None if weights is None else file_hash(weights),
+        "weights_sha256": None if weights is None else sha256(weights),
         "data": {
             "name": pairs.name,
             "images": len(pairs.images),
@@ -39,9 +39,3 @@ def provenance(recipe: Recipe, pairs: Pairs, weights: Path | None = None) -> dic
             "python": platform.python_version(),
         },
     }
-
-
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

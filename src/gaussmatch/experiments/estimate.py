@@ -26,6 +26,7 @@ from gaussmatch.evaluation.evaluate import measure_run
 from gaussmatch.experiments.reproduce import Plan
 from gaussmatch.experiments.store import Run
 from gaussmatch.recipe import DataRecipe, Recipe
+from gaussmatch.run import drop_checkpoints
 from gaussmatch.training.log import read_log
 from gaussmatch.training.loop import train
 
@@ -137,7 +138,7 @@ def measured(run: Run) -> Cost:
         model = train(recipe, folder, data=data, progress_bar=False)
         epoch = [record for record in read_log(folder) if record["kind"] == "epoch"][-1]
         peak = _bytes(folder)
-        (folder / "checkpoint.pt").unlink(missing_ok=True)
+        drop_checkpoints(folder)
         started = time.perf_counter()
         model.encode_pairs(data.dev)
         encoded = time.perf_counter()

@@ -24,7 +24,7 @@ from gaussmatch.experiments.pool import work_off
 from gaussmatch.experiments.store import Run, Store, merged
 from gaussmatch.files import atomic, read_json, write_json
 from gaussmatch.recipe import DataRecipe, Recipe, load_recipe
-from gaussmatch.run import load
+from gaussmatch.run import drop_checkpoints, load
 from gaussmatch.training.loop import train
 
 
@@ -220,7 +220,7 @@ def finish(run: Run, store: Store, visual_genome: str | None = None, bar: bool =
         values = {k: v.contiguous() for k, v in measured.each.items()}
         with atomic(store.each(run, split)) as temporary:
             save_file({**values, "image_of": data.split(split).image_of}, str(temporary))
-    (folder / "checkpoint.pt").unlink(missing_ok=True)  # a finished run needs none
+    drop_checkpoints(folder)
 
 
 def save_cells(outcome: Outcome) -> list[dict[str, Any]]:

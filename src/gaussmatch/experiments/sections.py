@@ -24,7 +24,7 @@ from gaussmatch.experiments.results import Table, Verdict, table, verdicts
 from gaussmatch.experiments.tables import latex, markdown
 from gaussmatch.files import write_json, write_text
 from gaussmatch.metrics.measures import heading
-from gaussmatch.run import load
+from gaussmatch.run import LOG, load
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -154,7 +154,7 @@ def _training(one: Experiment, outcome: Outcome) -> dict[str, Figure]:
         for cell in outcome.plan.cells
         if cell.experiment.name == one.name and cell.seed == 0 and cell.run is not None
     }
-    done = {title: folder for title, folder in folders.items() if (folder / "log.jsonl").exists()}
+    done = {title: folder for title, folder in folders.items() if (folder / LOG).exists()}
     return training_curves(done) if done else {}
 
 

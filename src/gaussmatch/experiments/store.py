@@ -11,14 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gaussmatch.experiments.experiment import SplitName
-from gaussmatch.recipe import Recipe
-
-UNSEEN = ("title", "training.device", "training.workers")
-"""Fields that change nothing about what a run becomes."""
+from gaussmatch.recipe import Recipe, identity
+from gaussmatch.run import is_finished
 
 
 @dataclass(frozen=True)
@@ -32,14 +30,7 @@ class Run:
     @property
     def digest(self) -> str:
         """Twelve digits of the content, whatever the title."""
-        content = asdict(self.recipe)
-        for dotted in UNSEEN:
-            *sections, name = dotted.split(".")
-            holder = content
-            for section in sections:
-                holder = holder[section]
-            holder.pop(name)
-        words = [content, None if self.start is None else self.start.digest]
+        words = [identity(self.recipe), None if self.start is None else self.start.digest]
         return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
@@ -79,8 +70,6 @@ class Store:
         ]
 
     def trained(self, run: Run) -> bool:
-        from gaussmatch.training.folder import is_finished
-
         return is_finished(self.folder(run))
 
     def finished(self, run: Run) -> bool:

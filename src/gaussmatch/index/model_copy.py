@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from gaussmatch.index.layout import sync
-
-FILES = ("recipe.yaml", "vocabulary.json", "model.safetensors")
+from gaussmatch.files import sha256, sync
+from gaussmatch.run import MODEL
 
 
 def hashes(run: Path) -> dict[str, str]:
     """File → sha256."""
-    found = {}
-    for name in FILES:
-        with (run / name).open("rb") as file:
-            found[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
+    return {name: sha256(run / name) for name in MODEL}
 
 
 def copy_run(run: Path, target: Path) -> dict[str, str]:
     """Copy and sync; gives the hashes."""
-    for name in FILES:
+    for name in MODEL:
         shutil.copyfile(run / name, target / name)
         sync(target / name)
     sync(target)

@@ -5,24 +5,20 @@ Files are read as data; nothing in them is executed (``checkpoint``, ``words``).
 
 from __future__ import annotations
 
-import hashlib
-import os
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
-
 from gaussmatch.encoders.vocabulary import Vocabulary
-from gaussmatch.files import atomic
+from gaussmatch.files import sha256
 from gaussmatch.official import pcme, pvse, vsepp, vsrn
 from gaussmatch.official.checkpoint import read_checkpoint
 from gaussmatch.official.translation import System, Translation
 from gaussmatch.official.words import read_words
 from gaussmatch.recipe import Recipe, load_recipe
-from gaussmatch.training.folder import write_metrics
+from gaussmatch.run import is_run, save_parts, save_weights, write_metrics
 
 SYSTEMS: dict[str, System] = {"vsepp": vsepp, "vsrn": vsrn, "pvse": pvse, "pcme": pcme}
 """The official codes that are read; a new one is a module with ``recognises`` and ``translate``."""
@@ -46,7 +42,7 @@ def import_checkpoint(
         system: ``vsepp``, ``vsrn``, ``pvse`` or ``pcme``; found from the file when none.
         overrides: fields of the recipe's data, as ``["--data.root", "coco_precomp"]``.
     """
-    if (out / "recipe.yaml").exists():
+    if is_run(out):
         raise FileExistsError(f"{out} already holds a run; choose another folder with --out")
     where, content = str(checkpoint), read_checkpoint(checkpoint)
     system = system or recognised(content, where)
@@ -56,11 +52,9 @@ def import_checkpoint(
     words = Vocabulary.of(_words(found, vocabulary, where))
     recipe = _overridden(found.recipe, overrides)
     weights = found.weights.fitted(recipe.model, words, where)
-    with atomic(out / "model.safetensors") as temporary:
-        save_file(weights, os.fspath(temporary))
-    words.save(out / words.file)
+    save_weights(weights, out)
     write_metrics(out, finished=True, dev={}, imported=_about(system, checkpoint, found))
-    recipe.save(out / "recipe.yaml")  # last: with it the folder is a run
+    save_parts(out, recipe, words)
     if found.options.unread:
         warnings.warn(
             f"options of its training that are not known here: {', '.join(found.options.unread)}; "
@@ -100,7 +94,7 @@ def _words(found: Translation, vocabulary: Path | None, where: str) -> list[str]
 
 def _overridden(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "recipe.yaml"
+        path = Path(folder) / "imported.yaml"
         recipe.save(path)
         try:
             return load_recipe(path, overrides)
@@ -110,12 +104,10 @@ def _overridden(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
 
 def _about(system: str, checkpoint: Path, found: Translation) -> dict[str, Any]:
     """Where the run comes from, for metrics.json."""
-    with open(checkpoint, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {
         "system": system,
         "checkpoint": checkpoint.name,
-        "sha256": digest,
+        "sha256": sha256(checkpoint),
         "told": found.told,
         "ignored": found.weights.ignored,
         "unknown_options": found.options.unread,

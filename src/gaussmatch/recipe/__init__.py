@@ -14,6 +14,7 @@ from gaussmatch.recipe.load import (
     recipe_folder,
     recipe_parser,
 )
+from gaussmatch.recipe.migrations import identity
 from gaussmatch.recipe.model import (
     GeneratorRecipe,
     ModelRecipe,
@@ -36,6 +37,7 @@ __all__ = [
     "VSRNRecipe",
     "all_recipes",
     "find_recipe",
+    "identity",
     "load_recipe",
     "recipe_folder",
     "recipe_parser",

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
+from gaussmatch.recipe.migrations import migrated
 from gaussmatch.recipe.whole import Recipe
 from gaussmatch.suggest import did_you_mean
 
@@ -23,13 +24,13 @@ def load_recipe(recipe: str | os.PathLike[str], overrides: Sequence[str] = ()) -
     3
     """
     path = find_recipe(recipe)
-    _check_keys(path)
+    content = yaml.safe_dump(_read(path), sort_keys=False, allow_unicode=True)
     for word in overrides:
         if word.startswith("--"):
             _check_key(word[2:].partition("=")[0], "command line")
     parser = recipe_parser()
     try:
-        made = parser.instantiate(parser.parse_args(["--config", str(path), *overrides]))
+        made = parser.instantiate(parser.parse_args(["--config", content, *overrides]))
         return Recipe(made.title, made.data, made.model, made.loss, made.training)
     except (ArgumentError, ValueError) as error:
         raise ValueError(f"recipe {path}: {' '.join(str(error).split())}") from error
@@ -67,23 +68,30 @@ def recipe_parser() -> ArgumentParser:
     return parser
 
 
-def _check_keys(path: Path) -> None:
-    """Refuse a misspelt key with the nearest right one; the parser then checks the types."""
+def _read(path: Path) -> dict[str, Any]:
+    """The content of a recipe; a misspelt key is refused with the nearest right one.
+
+    The parser then checks the types.
+    """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         raise ValueError(
             f"recipe {path}: not valid YAML ({' '.join(str(error).split())})"
         ) from error
+    except RecursionError:
+        raise ValueError(f"recipe {path}: nested too deeply; a recipe has three levels") from None
     if not isinstance(content, dict):
         raise ValueError(
             f"recipe {path}: must be a mapping with title, data, model, loss, training"
         )
-    for key in _keys(content):
-        _check_key(key, f"recipe {path}")
     for section in ("data", "model", "loss", "training"):
         if not isinstance(content.get(section, {}), dict):
             raise ValueError(f"recipe {path}: {section!r} must hold fields, such as {{…: …}}")
+    content = migrated(content)
+    for key in _keys(content):
+        _check_key(key, f"recipe {path}")
+    return content
 
 
 def _check_key(key: str, where: str) -> None:

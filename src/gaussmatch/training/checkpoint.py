@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gaussmatch.files import atomic
 from gaussmatch.matcher import Matcher
+from gaussmatch.run import CHECKPOINT, MANIFEST, PREVIOUS, is_intact, replacing, restore_previous
 
 
 @dataclass
@@ -25,7 +26,7 @@ class Progress:
 
 
 def save_checkpoint(
-    path: Path,
+    folder: Path,
     matcher: Matcher,
     optimiser: torch.optim.Optimizer,
     schedule: torch.optim.lr_scheduler.LRScheduler,
@@ -40,18 +41,47 @@ def save_checkpoint(
         "progress": vars(progress),
         "random": _random_states(),
     }
-    with atomic(path) as temporary:
+    with replacing(folder, CHECKPOINT, keep=PREVIOUS) as temporary:
         torch.save(state, temporary)
 
 
+class CheckpointWarning(UserWarning):
+    """The newest checkpoint is damaged; an older one takes its place."""
+
+
+def find_checkpoint(folder: Path) -> bool:
+    """Whether a run has a checkpoint to go on from: the newest, or the one before it.
+
+    A damaged one is never used. With both damaged nothing can be resumed, and that is said.
+    """
+    there = [name for name in (CHECKPOINT, PREVIOUS) if (folder / name).exists()]
+    intact = [name for name in there if is_intact(folder, name)]
+    if not there:
+        return False
+    if not intact:
+        raise ValueError(
+            f"{folder / there[0]} is damaged: its SHA-256 is not the one in {MANIFEST}, and there "
+            "is no other checkpoint; restore it from a copy, or train again into another folder"
+        )
+    if intact[0] == PREVIOUS:
+        warnings.warn(
+            f"{folder / CHECKPOINT} is damaged or missing: goes on from {PREVIOUS}, which is older",
+            CheckpointWarning,
+            stacklevel=2,
+        )
+        restore_previous(folder)
+    return True
+
+
 def load_checkpoint(
-    path: Path,
+    folder: Path,
     matcher: Matcher,
     optimiser: torch.optim.Optimizer,
     schedule: torch.optim.lr_scheduler.LRScheduler,
     scaler: torch.amp.GradScaler,
 ) -> Progress:
     """Put everything back as it was; nothing in the file is executed."""
+    path = folder / CHECKPOINT
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         matcher.load_state_dict(state["matcher"])
@@ -66,8 +96,8 @@ def load_checkpoint(
     except Exception as error:  # torch, zipfile and pickle raise many kinds for a damaged file
         raise ValueError(
             f"{path}: damaged, cut short, or of another recipe "
-            f"({type(error).__name__}: {str(error).splitlines()[0]}); "
-            "delete it and train again without --resume"
+            f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); "
+            "train again into another folder"
         ) from error
 
 

@@ -9,20 +9,22 @@ from typing import Any
 from tqdm import tqdm
 
 from gaussmatch.files import write_text
+from gaussmatch.run import BOARD, LOG, unseal
 
 
 class RunLog:
-    """Appends records to ``log.jsonl``; numbers also go to TensorBoard.
+    """Appends records to the run's log; numbers also go to TensorBoard.
 
     A resumed run first drops the records of epochs that were not finished, so that the log reads
     as that of an uninterrupted run.
     """
 
     def __init__(self, folder: Path, epochs_done: int = 0) -> None:
-        self._path = folder / "log.jsonl"
+        self._path = folder / LOG
         kept = [r for r in read_log(folder) if r["epoch"] <= epochs_done] if epochs_done else []
         write_text(self._path, "".join(json.dumps(r) + "\n" for r in kept))
-        self._board = _board(folder / "tensorboard", kept[-1]["step"] if kept else 0)
+        unseal(folder, LOG)
+        self._board = _board(folder / BOARD, kept[-1]["step"] if kept else 0)
 
     def write(self, kind: str, epoch: int, step: int, **values: Any) -> None:
         record = {"kind": kind, "epoch": epoch, "step": step, **values}
@@ -40,7 +42,7 @@ class RunLog:
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
     """All records of a run's log; a last line cut short by a kill is left out."""
-    path = folder / "log.jsonl"
+    path = folder / LOG
     if not path.exists():
         return []
     records = []

@@ -16,10 +16,25 @@ from gaussmatch.evaluation.retrieval import recalls
 from gaussmatch.matcher import Matcher
 from gaussmatch.model import Model
 from gaussmatch.recipe import Recipe
-from gaussmatch.run import load, save_weights
-from gaussmatch.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from gaussmatch.run import (
+    LOG,
+    claim,
+    is_finished,
+    is_run,
+    load,
+    save_parts,
+    save_weights,
+    seal,
+    training_lock,
+    write_metrics,
+)
+from gaussmatch.training.checkpoint import (
+    Progress,
+    find_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
 from gaussmatch.training.collapse import CollapseWarning, CollapseWatch
-from gaussmatch.training.folder import check_folder, is_finished, write_metrics
 from gaussmatch.training.log import RunLog
 from gaussmatch.training.memory import tell_memory
 from gaussmatch.training.objective import Objective, total
@@ -28,7 +43,6 @@ from gaussmatch.training.setup import adam, choose_device, seed_everything, with
 from gaussmatch.training.start import (
     begin,
     frozen_recipe,
-    is_run,
     origin_folder,
     resumable,
     tell_start,
@@ -51,11 +65,19 @@ def train(
     With ``resume`` it goes on after the last finished epoch and ends as if never interrupted; a
     finished run is returned as it is.
     """
-    check_folder(out, recipe, resume)
-    if resume and is_finished(out):
-        return load(out)
-    checkpoint = out / "checkpoint.pt"
-    resumed = resume and checkpoint.exists()
+    claim(out, recipe, resume=resume)
+    if not (resume and is_finished(out)):
+        with training_lock(out):
+            claim(out, recipe, resume=resume)  # again: another training may have come first
+            _train(recipe, out, resume, data, progress_bar)
+    return load(out)
+
+
+def _train(
+    recipe: Recipe, out: Path, resume: bool, data: DataSet | None, progress_bar: bool
+) -> None:
+    """Train with the lock held."""
+    resumed = resume and find_checkpoint(out)
     origin = None if resumed else _origin(recipe, out, progress_bar)
     data = data if data is not None else load_data(recipe.data)
     recipe = with_feature_dim(recipe, data.train)
@@ -79,9 +101,8 @@ def train(
 
     progress = Progress()
     if resumed:
-        progress = load_checkpoint(checkpoint, matcher, optimiser, schedule, precision.scaler)
-    recipe.save(out / "recipe.yaml")
-    matcher.text_encoder.save(out)
+        progress = load_checkpoint(out, matcher, optimiser, schedule, precision.scaler)
+    save_parts(out, recipe, matcher.text_encoder.tokenizer)
     log = RunLog(out, progress.epoch)
     steps = Steps(recipe, matcher, optimiser, log, progress, precision)
     if not resumed and recipe.model.backbone is not None:
@@ -107,10 +128,10 @@ def train(
         )
         _keep_best(out, matcher, progress, epoch, dev)
         progress.epoch = epoch
-        save_checkpoint(checkpoint, matcher, optimiser, schedule, progress, precision.scaler)
+        save_checkpoint(out, matcher, optimiser, schedule, progress, precision.scaler)
     log.close()
+    seal(out, LOG)
     write_metrics(out, finished=True)
-    return load(out)
 
 
 def _bar(batches: Batches, epoch: int, title: str, shown: bool) -> tqdm[Batch]:
@@ -131,7 +152,7 @@ def _keep_best(
     """Weights and measures of the best epoch so far; the first is always kept."""
     if dev["rsum"] > progress.best_rsum:
         progress.best_rsum, progress.best_epoch = dev["rsum"], epoch
-        save_weights(matcher, out / "model.safetensors")
+        save_weights(matcher.state_dict(), out)
         write_metrics(out, epoch=epoch, dev=dev, finished=False)
 
 

@@ -19,10 +19,10 @@ from tqdm import tqdm
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.data.scenes.backbone import WEIGHTS
 from gaussmatch.encoders.backbone import Backbone, pretrained
-from gaussmatch.files import read_json
-from gaussmatch.matcher import build, learn_tokenizer, load_tokenizer
+from gaussmatch.matcher import build, learn_tokenizer
 from gaussmatch.model import Model
 from gaussmatch.recipe import Recipe, load_recipe
+from gaussmatch.run import FROZEN, is_run, read_metrics, read_tokenizer
 from gaussmatch.training.transfer import normalises_features, point_of, same_tokenizer, transfer
 
 LOST = 0.9
@@ -33,16 +33,11 @@ class StartWarning(UserWarning):
     """A run begins well below the run that it started from."""
 
 
-def is_run(start_from: str) -> bool:
-    """Whether ``training.start_from`` is the folder of a run, and not the name of a recipe."""
-    return (Path(start_from).expanduser() / "recipe.yaml").is_file()
-
-
 def origin_folder(recipe: Recipe, out: Path) -> Path:
     """The run that ``training.start_from`` means, for a run in ``out``."""
     assert recipe.training.start_from is not None
     start_from = recipe.training.start_from
-    return Path(start_from).expanduser() if is_run(start_from) else out / "frozen"
+    return Path(start_from).expanduser() if is_run(start_from) else out / FROZEN
 
 
 def tell_start(origin: Path, rsum: float) -> None:
@@ -51,9 +46,7 @@ def tell_start(origin: Path, rsum: float) -> None:
     On other validation data the two cannot be compared; on the same, a loss means that the
     pictures or the network are not those that the features were made with.
     """
-    metrics = origin / "metrics.json"  # an imported run may know no measures
-    told = read_json(metrics).get("dev", {}) if metrics.is_file() else {}
-    before = float(told.get("rsum", math.nan))
+    before = float(read_metrics(origin).get("dev", {}).get("rsum", math.nan))  # imported: none
     tqdm.write(f"starts at a validation rsum of {rsum:.1f}; {origin}: {before:.1f}", sys.stderr)
     if rsum < LOST * before:
         warnings.warn(
@@ -119,7 +112,7 @@ def begin(recipe: Recipe, pairs: Pairs, origin: Model | None) -> Model:
 
 def resumable(recipe: Recipe, out: Path) -> Model:
     """The model of a run whose weights a checkpoint holds."""
-    return Model(recipe, build(recipe.model, load_tokenizer(recipe, out), recipe.loss))
+    return Model(recipe, build(recipe.model, read_tokenizer(recipe, out), recipe.loss))
 
 
 def load_backbone_weights(backbone: Backbone, weights: str | None) -> None:
