@@ -19,6 +19,8 @@ ORDER = (
     "suggest",
     "threads",
     "files",
+    "projection",
+    "plot",
     "encoders",
     "recipe",
     "data",

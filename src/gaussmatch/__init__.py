@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gaussmatch import losses as losses
     from gaussmatch import metrics as metrics
+    from gaussmatch import plot as plot
     from gaussmatch.data import DataSet as DataSet
     from gaussmatch.data import Pairs as Pairs
     from gaussmatch.data import load_data as load_data
@@ -60,6 +61,7 @@ _HOME = {
     "losses": "gaussmatch",
     "metrics": "gaussmatch",
     "open_index": "gaussmatch.index.opening",
+    "plot": "gaussmatch",
     "scenes": "gaussmatch.data",
     "similarity": "gaussmatch.similarities",
     "train": "gaussmatch.training.loop",

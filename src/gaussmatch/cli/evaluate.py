@@ -13,8 +13,8 @@ from gaussmatch.cli.tables import measures_table, plain_table
 from gaussmatch.data import DataSet, load_data
 from gaussmatch.evaluation.evaluate import Evaluation, against, file_stem, measure_run
 from gaussmatch.evaluation.tables import comparison, rows
-from gaussmatch.experiments.figures import deciles, svg
 from gaussmatch.files import write_json, write_text
+from gaussmatch.plot import deciles, svg
 from gaussmatch.run import load, read_recipe
 from gaussmatch.similarities import SIMILARITIES
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from gaussmatch.data.pairs import Pairs
-from gaussmatch.experiments.figures import cloud, curves, svg
 from gaussmatch.experiments.gallery import caption, ends, image
 from gaussmatch.files import write_text
 from gaussmatch.model import Model
+from gaussmatch.plot import ambiguity, curves, svg
 from gaussmatch.training.log import read_log
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ def template(name: str) -> Any:
 
 
 def _training_figures(entrants: Sequence[Entrant]) -> list[str]:
-    return [svg(f) for f in training_curves({e.name: e.folder for e in entrants}).values()]
+    return [svg(axes) for axes in training_curves({e.name: e.folder for e in entrants}).values()]
 
 
-def training_curves(folders: Mapping[str, Path]) -> dict[str, Figure]:
+def training_curves(folders: Mapping[str, Path]) -> dict[str, Axes]:
     """Loss and validation recall over the epochs, one line for each run: name → folder."""
     logs = {
         name: [r for r in read_log(folder) if r["kind"] == "epoch"]
@@ -88,20 +88,16 @@ def training_curves(folders: Mapping[str, Path]) -> dict[str, Figure]:
 
 def ambiguity_figure(pairs: Pairs, uncertainty: Tensor) -> str | None:
     """Uncertainty of captions over the number of images that each is true of, where known."""
-    figure = ambiguity_cloud(pairs, uncertainty)
-    return None if figure is None else svg(figure)
+    axes = caption_ambiguity(pairs, uncertainty)
+    return None if axes is None else svg(axes)
 
 
-def ambiguity_cloud(pairs: Pairs, uncertainty: Tensor) -> Figure | None:
+def caption_ambiguity(
+    pairs: Pairs, uncertainty: Tensor, title: str = "Caption uncertainty against true ambiguity"
+) -> Axes | None:
     if pairs.relevance is None:
         return None
-    return cloud(
-        pairs.relevance.counts.tolist(),
-        uncertainty.tolist(),
-        "Caption uncertainty against true ambiguity",
-        "images that the caption is true of",
-        "log det Σ",
-    )
+    return ambiguity(pairs.relevance.counts, uncertainty, title)
 
 
-__all__ = ["Entrant", "ambiguity_cloud", "template", "training_curves", "write_report"]
+__all__ = ["Entrant", "caption_ambiguity", "template", "training_curves", "write_report"]

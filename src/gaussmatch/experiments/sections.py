@@ -16,18 +16,18 @@ from gaussmatch.data.pairs import Box, Pairs
 from gaussmatch.evaluation.triplets import cut, cut_at_scale, triplets
 from gaussmatch.experiments.crops import SCENES_THRESHOLDS, crop_pairs
 from gaussmatch.experiments.experiment import Experiment
-from gaussmatch.experiments.figures import bars, lines, save
 from gaussmatch.experiments.gallery import Item, address, caption, drawn_ends, image
-from gaussmatch.experiments.report import ambiguity_cloud, training_curves
+from gaussmatch.experiments.report import caption_ambiguity, training_curves
 from gaussmatch.experiments.reproduce import Outcome, fields_of, save_cells
 from gaussmatch.experiments.results import Table, Verdict, table, verdicts
 from gaussmatch.experiments.tables import latex, markdown
 from gaussmatch.files import write_json, write_text
 from gaussmatch.metrics.measures import heading
+from gaussmatch.plot import bars, lines, save
 from gaussmatch.run import LOG, load
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 HEADLINE = ("rsum", "t2i_r_precision")
 """The measure of a table's bar chart: the first that was measured."""
@@ -117,7 +117,7 @@ def _figures(
     outcome: Outcome,
     records: Sequence[Mapping[str, Any]],
     looked: Sequence[Look],
-) -> tuple[dict[str, Figure], list[str]]:
+) -> tuple[dict[str, Axes], list[str]]:
     one = found.experiment
     if one.name == "area":
         return _area_figures(found, records)
@@ -125,7 +125,7 @@ def _figures(
         return _selection_figures(found, records)
     if one.display == "galleries":
         return _ambiguity_figures(one, looked), []
-    figures: dict[str, Figure] = {}
+    figures: dict[str, Axes] = {}
     shown = {column.key: column for column in found.columns}
     key = next((key for key in HEADLINE if key in shown), None)
     if key is not None and any(line.runs for line in found.lines):
@@ -146,7 +146,7 @@ def _figures(
     return figures, []
 
 
-def _training(one: Experiment, outcome: Outcome) -> dict[str, Figure]:
+def _training(one: Experiment, outcome: Outcome) -> dict[str, Axes]:
     """Curves of the first seed of every row."""
     store = outcome.plan.store
     folders = {
@@ -173,7 +173,7 @@ def _over_thresholds(
 
 def _area_figures(
     found: Table, records: Sequence[Mapping[str, Any]]
-) -> tuple[dict[str, Figure], list[str]]:
+) -> tuple[dict[str, Axes], list[str]]:
     figures = {}
     magnified = False
     for line in found.lines:
@@ -205,7 +205,7 @@ def _area_figures(
 
 def _by_threshold(
     series: Mapping[str, Mapping[float, float]], title: str, what: str, dashed: Sequence[str]
-) -> Figure:
+) -> Axes:
     """Lines over the area that a crop keeps; all series have the same thresholds."""
     xs = sorted(next(iter(series.values())))
     drawn = {name: [values[x] for x in xs] for name, values in series.items()}
@@ -221,7 +221,7 @@ MAGNIFIED = (
 
 def _selection_figures(
     found: Table, records: Sequence[Mapping[str, Any]]
-) -> tuple[dict[str, Figure], list[str]]:
+) -> tuple[dict[str, Axes], list[str]]:
     figures, magnified = {}, False
     for prefix, note in (("", ""), ("magnified_", ", magnified crops")):
         for side, word in (("crop", "image-to-text"), ("caption", "text-to-image")):
@@ -265,12 +265,12 @@ def _look(one: Experiment, outcome: Outcome) -> list[Look]:
     return looks
 
 
-def _ambiguity_figures(one: Experiment, looked: Sequence[Look]) -> dict[str, Figure]:
+def _ambiguity_figures(one: Experiment, looked: Sequence[Look]) -> dict[str, Axes]:
     figures = {}
     for look in looked:
-        figure = ambiguity_cloud(look.pairs, look.captions)
+        title = f"{look.title}: uncertainty against true ambiguity"
+        figure = caption_ambiguity(look.pairs, look.captions, title)
         if figure is not None:
-            figure.axes[0].set_title(f"{look.title}: uncertainty against true ambiguity")
             figures[f"{one.row(look.title).slug}-ambiguity"] = figure
     return figures
 
