@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import EllipsisType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -14,6 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+Side = Literal["images", "captions"]
+"""Images or captions: which of them is the query, or is searched."""
 Index = int | slice | Sequence[int] | Tensor | EllipsisType | None
 
 
@@ -25,6 +27,8 @@ class Gaussian:
         mean: μ, shape (..., D).
         log_var: ln σ², shape (..., D) for an ellipsoid, (..., 1) for a sphere, or ``None`` for a
             point embedding, which is the case without variance.
+        side: which side of a model the items come from, where known. It follows the items through
+            indexing, ``to`` and ``cat``, so that swapped arguments can be refused.
 
     >>> g = Gaussian(torch.zeros(3, 4), torch.zeros(3, 1))      # three spheres in four dimensions
     >>> g.shape, g.dim, g.is_spherical
@@ -35,6 +39,7 @@ class Gaussian:
 
     mean: Tensor
     log_var: Tensor | None = None
+    side: Side | None = None
 
     def __post_init__(self) -> None:
         mean, log_var = self.mean, self.log_var
@@ -112,7 +117,7 @@ class Gaussian:
         """The same Gaussian with one log-variance for each dimension."""
         if self.log_var is None or self.log_var.shape == self.mean.shape:
             return self
-        return Gaussian(self.mean, self.log_var.expand_as(self.mean))
+        return Gaussian(self.mean, self.log_var.expand_as(self.mean), self.side)
 
     def _log_var(self, asked: str) -> Tensor:
         if self.log_var is None:
@@ -167,16 +172,20 @@ class Gaussian:
         if len(kinds) > 1:
             raise ValueError("cannot concatenate Gaussians of different shapes or dimensions")
         log_vars = [p.log_var for p in parts if p.log_var is not None]
+        sides = {p.side for p in parts}
         return Gaussian(
-            torch.cat([p.mean for p in parts]), torch.cat(log_vars) if log_vars else None
+            torch.cat([p.mean for p in parts]),
+            torch.cat(log_vars) if log_vars else None,
+            sides.pop() if len(sides) == 1 else None,
         )
 
     def _map(self, f: Any) -> Gaussian:
-        return Gaussian(f(self.mean), None if self.log_var is None else f(self.log_var))
+        return Gaussian(f(self.mean), None if self.log_var is None else f(self.log_var), self.side)
 
     def __repr__(self) -> str:
         kind = "point" if self.is_point else "spherical" if self.is_spherical else "ellipsoidal"
-        return f"Gaussian({kind}, shape={tuple(self.shape)}, dim={self.dim}, dtype={self.dtype})"
+        what = f"{kind} {self.side}" if self.side else kind
+        return f"Gaussian({what}, shape={tuple(self.shape)}, dim={self.dim}, dtype={self.dtype})"
 
     # ---- on disk ----
 

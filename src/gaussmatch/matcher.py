@@ -23,7 +23,7 @@ from gaussmatch.encoders.backbone import Backbone
 from gaussmatch.encoders.generator import CaptionGenerator
 from gaussmatch.encoders.vocabulary import Vocabulary
 from gaussmatch.encoders.vsrn import RegionReasoning
-from gaussmatch.gaussian import Gaussian
+from gaussmatch.gaussian import Gaussian, Side
 from gaussmatch.losses import InfoNCE, PairwiseSigmoid
 from gaussmatch.recipe import LossRecipe, ModelRecipe, Recipe
 from gaussmatch.similarities import Similarity, similarity
@@ -50,11 +50,11 @@ class Matcher(nn.Module):
         self.heads = nn.ModuleDict(heads or {})
 
     def encode_images(self, images: Tensor) -> Gaussian:
-        return _gaussian(self.image(images))
+        return _gaussian(self.image(images), "images")
 
     def encode_texts(self, texts: Any) -> Gaussian:
         """A batch that the text encoder collated, as Gaussians."""
-        return _gaussian(self.text(texts))
+        return _gaussian(self.text(texts), "captions")
 
     def forward(self, images: Tensor, texts: Any) -> tuple[Gaussian, Gaussian]:
         return self.encode_images(images), self.encode_texts(texts)
@@ -193,8 +193,10 @@ def _features(recipe: ModelRecipe) -> tuple[int, Backbone | None]:
     return recipe.feature_dim, None
 
 
-def _gaussian(output: Tensor | Gaussian) -> Gaussian:
-    return output if isinstance(output, Gaussian) else Gaussian(output)
+def _gaussian(output: Tensor | Gaussian, side: Side) -> Gaussian:
+    if isinstance(output, Gaussian):
+        return Gaussian(output.mean, output.log_var, side)
+    return Gaussian(output, side=side)
 
 
 SYSTEMS: dict[str, Callable[[ModelRecipe, Tokenizer], Parts]] = {

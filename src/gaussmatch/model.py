@@ -55,6 +55,18 @@ class Model:
         self.recipe, self.matcher = recipe, matcher.eval()
         self._featurise: Callable[[Sequence[Image.Image]], np.ndarray] | None = None
 
+    def __repr__(self) -> str:
+        """One line: what was trained, on what.
+
+        ``Model('VSE++ KL', vsepp on scenes, kl, dim=256, 1.2 M parameters)``
+        """
+        model = self.recipe.model
+        size = sum(p.numel() for p in self.matcher.parameters()) / 1e6
+        return (
+            f"Model({self.recipe.title!r}, {model.system} on {self.recipe.data.name}, "
+            f"{model.similarity}, dim={model.dim}, {size:.1f} M parameters)"
+        )
+
     @property
     def device(self) -> torch.device:
         return next(self.matcher.parameters()).device
@@ -148,10 +160,17 @@ class Model:
     def similarity(self, images: Gaussian, captions: Gaussian, query: Side | None = None) -> Tensor:
         """Scores (n × m) of every image with every caption; higher is better.
 
+        Swapped arguments are refused: KL and others are not symmetric.
+
         Args:
-            query: which side asks; needed where the model scores each direction differently
-                (query_kl).
+            query: which side is the query; needed where the model scores each direction
+                differently (query_kl).
         """
+        if (images.side, captions.side) == ("captions", "images"):
+            raise ValueError(
+                "the arguments are swapped: similarity(images, captions), and the first holds "
+                "captions"
+            )
         s = self.matcher.similarity
         return (s if query is None else s.for_query(query)).matrix(images, captions)
 

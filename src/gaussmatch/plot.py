@@ -72,10 +72,8 @@ def ellipses(
         xs, ys = at.x.tolist(), at.y.tolist()
         axes.scatter(xs, ys, s=9, color=colour, linewidths=0, label=name or None)
         if at.major is not None and at.minor is not None and at.angle is not None:
-            shapes = zip(
-                at.major.tolist(), at.minor.tolist(), at.angle.rad2deg().tolist(), strict=True
-            )
-            for x, y, (a, b, angle) in zip(xs, ys, shapes, strict=True):
+            shape = torch.stack([2 * at.major, 2 * at.minor, at.angle.rad2deg()], -1).tolist()
+            for x, y, (width, height, angle) in zip(xs, ys, shape, strict=True):
                 axes.add_patch(
                     Ellipse((x, y), width, height, angle=angle, alpha=0.16, color=colour)
                 )

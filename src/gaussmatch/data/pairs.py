@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -13,6 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from gaussmatch.metrics.relevance import Relevance
+
+SPLITS = ("train", "dev", "test")
 
 
 class ImageSource(Protocol):
@@ -86,6 +89,12 @@ class Pairs:
         ):
             raise ValueError(f"{self.name}: relevance must be captions × images, {m} × {n}")
 
+    def __repr__(self) -> str:
+        known = {"classes": self.classes, "regions": self.regions, "relevance": self.relevance}
+        more = ", ".join(name for name, held in known.items() if held is not None)
+        sizes = f"{len(self.images):,} images, {len(self.captions):,} captions"
+        return f"Pairs({self.name!r}, {sizes}{', with ' * bool(more)}{more})"
+
     def pairs(self) -> Relevance:
         """Captions × images: each caption with its own image only."""
         return Relevance.from_pairs(
@@ -108,7 +117,21 @@ class DataSet:
         default=(), kw_only=True
     )  #: what a reader of its figures should know
 
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name} {len(self.split(name).images):,}" for name in SPLITS)
+        return f"DataSet({self.name!r}, images: {sizes})"
+
+    def _repr_html_(self) -> str:
+        """A small table, for notebooks."""
+        rows = [
+            f"<tr><th>{name}</th><td>{len(p.images):,}</td><td>{len(p.captions):,}</td>"
+            f"<td>{escape(p.captions[0])}</td></tr>"
+            for name, p in ((name, self.split(name)) for name in SPLITS)
+        ]
+        heads = "".join(f"<th>{word}</th>" for word in ("", "images", "captions", "the first"))
+        return f"<b>{escape(self.name)}</b><table><tr>{heads}</tr>{''.join(rows)}</table>"
+
     def split(self, name: str) -> Pairs:
-        if name not in ("train", "dev", "test"):
+        if name not in SPLITS:
             raise ValueError(f"no split {name!r}; choose train, dev or test")
         return {"train": self.train, "dev": self.dev, "test": self.test}[name]

@@ -10,10 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gaussmatch.gaussian import Gaussian
+from gaussmatch.gaussian import Gaussian, Side
 
-Side = Literal["images", "captions"]
-"""Images or captions: which of them is the query, or is searched."""
 SIDES: tuple[Side, ...] = get_args(Side)
 
 Lifted = tuple[Tensor, ...]
