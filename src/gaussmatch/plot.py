@@ -19,6 +19,7 @@ Without ``axes`` a new figure is made outside pyplot, so that a server keeps non
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, pairwise
 from pathlib import Path
@@ -68,17 +69,16 @@ def ellipses(
     axes = _axes(axes, title, "", "", height=4.4)
     texts = iter(labels or [])
     for colour, (name, group) in zip(_colours(), groups.items(), strict=False):
-        at = plane(group.detach().to("cpu"))
-        xs, ys = at.x.tolist(), at.y.tolist()
+        places = plane(group.detach().to("cpu"))
+        xs, ys = [at.x for at in places], [at.y for at in places]
         axes.scatter(xs, ys, s=9, color=colour, linewidths=0, label=name or None)
-        if at.major is not None and at.minor is not None and at.angle is not None:
-            shape = torch.stack([2 * at.major, 2 * at.minor, at.angle.rad2deg()], -1).tolist()
-            for x, y, (width, height, angle) in zip(xs, ys, shape, strict=True):
-                axes.add_patch(
-                    Ellipse((x, y), width, height, angle=angle, alpha=0.16, color=colour)
-                )
-        for x, y, text in zip(xs, ys, texts, strict=False):
-            axes.annotate(text, (x, y), (4, 3), textcoords="offset points", color=INK, fontsize=8)
+        for at in places:
+            if at.a is not None and at.b is not None and at.angle is not None:
+                shape = {"width": 2 * at.a, "height": 2 * at.b, "angle": math.degrees(at.angle)}
+                axes.add_patch(Ellipse((at.x, at.y), **shape, alpha=0.16, color=colour))
+        for at, text in zip(places, texts, strict=False):
+            place = (at.x, at.y)
+            axes.annotate(text, place, (4, 3), textcoords="offset points", color=INK, fontsize=8)
     axes.set_aspect("equal", adjustable="datalim")
     axes.autoscale_view()
     axes.set_xlabel(f"two principal axes: {plane.explained:.0%} of the variance of the means")

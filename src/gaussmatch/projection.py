@@ -9,23 +9,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gaussmatch.gaussian import Gaussian
+from gaussmatch.index import SCHEMA
 
 
-@dataclass(frozen=True, eq=False)
-class Places:
-    """Gaussians on the plane. An ellipse is one standard deviation wide.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A Gaussian on the plane: its mean, and an ellipse one standard deviation wide."""
 
-    Args:
-        x, y: of the means, (n).
-        major, minor: half-axes of the ellipses, (n); ``None`` for points.
-        angle: of the major axis against x, in radians, (n); ``None`` for points.
-    """
+    __pydantic_config__ = SCHEMA
 
-    x: Float[Tensor, "n"]
-    y: Float[Tensor, "n"]
-    major: Float[Tensor, "n"] | None = None
-    minor: Float[Tensor, "n"] | None = None
-    angle: Float[Tensor, "n"] | None = None
+    x: float
+    y: float
+    a: float | None
+    """The semi-major axis; null for a point model."""
+    b: float | None
+    """The semi-minor axis; null for a point model."""
+    angle: float | None
+    """Of the major axis against x, in radians; null for a point model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,23 +63,26 @@ class Projection:
         shown = float(values.clamp_min(0).flip(0)[:2].sum())
         return Projection(centre, axes, shown / total if total else 1.0)
 
-    def __call__(self, g: Gaussian) -> Places:
+    def __call__(self, g: Gaussian) -> list[Place]:
         """Where Gaussians (n, D) fall.
 
         >>> plane = Projection(torch.zeros(3), torch.eye(3)[:, :2], 1.0)
         >>> g = Gaussian(torch.tensor([[1.0, 2, 3]]), torch.tensor([[1.0, 4, 9]]).log())
-        >>> at = plane(g)
-        >>> [round(float(v), 3) for v in (at.x, at.y, at.major, at.minor, at.angle)]
-        [1.0, 2.0, 2.0, 1.0, 1.571]
+        >>> plane(g)
+        [Place(x=1.0, y=2.0, a=2.0, b=1.0, angle=1.5708)]
         """
         axes = self.axes.double()
         x, y = ((g.mean.double() - self.centre) @ axes).unbind(-1)
         if g.is_point:
-            return Places(x, y)
+            return [Place(*at, None, None, None) for at in zip(_listed(x), _listed(y), strict=True)]
         variance = g.expand().variance.double()
         a, b = axes.unbind(-1)
         xx, xy, yy = variance @ (a * a), variance @ (a * b), variance @ (b * b)
         mean, half = (xx + yy) / 2, (xx - yy) / 2
         radius = torch.hypot(half, xy)
         major, minor = (mean + radius).sqrt(), (mean - radius).clamp_min(0).sqrt()
-        return Places(x, y, major, minor, torch.atan2(xy, half) / 2)
+        return list(map(Place, *map(_listed, (x, y, major, minor, torch.atan2(xy, half) / 2))))
+
+
+def _listed(values: Tensor) -> list[float]:
+    return [round(value, 5) for value in values.tolist()]

@@ -17,8 +17,8 @@ from gaussmatch import __version__
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import GALLERIES, Gallery, Hits, Index, Record, Where
 from gaussmatch.model import UnknownWordsError
+from gaussmatch.projection import Projection
 from gaussmatch.service.logs import LOGGER
-from gaussmatch.service.projection import Projection
 from gaussmatch.service.responses import (
     About,
     ApiError,

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import SCHEMA, Gallery, Hits, Level, level, phrase
-from gaussmatch.service.projection import Place
+from gaussmatch.projection import Place
 
 
 class Answer:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.service.projection import Projection
+from gaussmatch.projection import Projection
 
 
 def test_it_is_the_plane_of_most_variance() -> None:
