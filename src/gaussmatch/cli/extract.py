@@ -13,7 +13,7 @@ from gaussmatch.data.boxes import Boxes
 from gaussmatch.data.extract import Plan, extract
 from gaussmatch.data.features import Kind, describe
 from gaussmatch.data.shards import UNREADABLE
-from gaussmatch.encoders.backbone import Backbone
+from gaussmatch.encoders.pretrained import image_tower
 from gaussmatch.recipe import DataRecipe
 from gaussmatch.training.setup import choose_device
 
@@ -34,7 +34,11 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--format", choices=[n for n, s in SOURCES.items() if s.read], help="guessed if not given"
     )
-    parser.add_argument("--backbone", default="resnet50", help="any name that timm knows")
+    parser.add_argument(
+        "--backbone",
+        default="resnet50",
+        help="an image encoder: a name of timm, open_clip:…, hf:…, onnx:FILE",
+    )
     parser.add_argument("--weights", type=Path, help="a local file; else timm downloads its own")
     parser.add_argument("--features", default="pooled", choices=("pooled", "regions"))
     parser.add_argument("--boxes", type=Path, help="JSON lines of a detector's boxes, for regions")
@@ -61,7 +65,7 @@ def run(argv: Sequence[str]) -> None:
     device = choose_device(options.device)
     batch = options.batch or (2 if device.type == "cpu" else 64)
     plan = Plan(options.shard, batch, options.part, options.workers, options.skip_unreadable)
-    net = Backbone.pretrained(options.backbone, options.weights).to(device)
+    net = image_tower(options.backbone, options.weights).to(device)
     manifest = describe(net, options.weights, kind)
     done = extract(listing, options.out, net, manifest, plan=plan, boxes=boxes)
     if (options.out / UNREADABLE).is_file():

@@ -23,7 +23,7 @@ from gaussmatch.data.features import MANIFEST, Manifest, encode
 from gaussmatch.data.listing import Listing, Photo
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.data.shards import check_same, is_of, join, shard_files
-from gaussmatch.encoders.backbone import Backbone
+from gaussmatch.encoders.pretrained import ImageTower
 from gaussmatch.files import atomic
 
 
@@ -56,7 +56,7 @@ class Plan:
 def extract(
     listing: Listing,
     out: Path,
-    net: Backbone,
+    net: ImageTower,
     manifest: Manifest,
     *,
     plan: Plan | None = None,
@@ -108,7 +108,7 @@ def _shards(
     name: str,
     photos: Sequence[Photo],
     out: Path,
-    net: Backbone,
+    net: ImageTower,
     manifest: Manifest,
     plan: Plan,
     boxes: Boxes | None,
@@ -142,7 +142,7 @@ def _shards(
                 )
 
 
-def _picture(photo: Photo, net: Backbone, boxes: Boxes | None, plan: Plan) -> torch.Tensor | None:
+def _picture(photo: Photo, net: ImageTower, boxes: Boxes | None, plan: Plan) -> torch.Tensor | None:
     """The photo as the network takes it; ``None`` if it is broken and may be left out."""
     try:
         picture = open_picture(photo.path)
@@ -158,17 +158,13 @@ def _picture(photo: Photo, net: Backbone, boxes: Boxes | None, plan: Plan) -> to
 def _features(
     photos: Sequence[Photo],
     pictures: torch.Tensor,
-    net: Backbone,
+    net: ImageTower,
     manifest: Manifest,
     boxes: Boxes | None,
 ) -> np.ndarray:
     """float16 features; refused where half precision does not hold them."""
-    if boxes is None:
-        features = encode(net, manifest.kind, pictures)
-    else:
-        at = torch.stack([boxes.of(photo) for photo in photos]).to(net.device)
-        with torch.inference_mode():
-            features = net.boxes(pictures.to(net.device), at).cpu().numpy()
+    at = None if boxes is None else torch.stack([boxes.of(photo) for photo in photos])
+    features = encode(net, manifest.kind, pictures, at)
     with np.errstate(over="ignore"):
         half = features.astype(np.float16)
     for photo, row in zip(photos, half, strict=True):

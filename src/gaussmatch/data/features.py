@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from gaussmatch.encoders.backbone import Backbone
+from gaussmatch.encoders.pretrained import ImageTower, image_tower
 from gaussmatch.files import read_json, write_json
 
 MANIFEST = "manifest.json"
@@ -28,7 +29,7 @@ class Manifest:
     """Which network made the features, and how.
 
     Args:
-        backbone: timm's name.
+        backbone: its name, see ``encoders.pretrained``; a bare one is timm's.
         weights: the local file, or ``None`` for those that timm downloads.
         sha256: of the weights.
         kind: pooled (F), regions (36, F) of a 6 × 6 raster, or boxes (R, F) of a detector.
@@ -55,7 +56,7 @@ class Manifest:
         return Manifest(**fields)
 
 
-def describe(net: Backbone, weights: str | Path | None, kind: Kind) -> Manifest:
+def describe(net: ImageTower, weights: str | Path | None, kind: Kind) -> Manifest:
     file = None if weights is None else str(Path(weights).resolve())
     return Manifest(net.name, file, net.sha256(), kind, net.width)
 
@@ -69,7 +70,7 @@ def featuriser_of(folder: Path) -> Featurise:
             "with 'gaussmatch extract'"
         )
     manifest = Manifest.load(folder)
-    net = Backbone.pretrained(manifest.backbone, manifest.weights)
+    net = image_tower(manifest.backbone, manifest.weights)
     if net.sha256() != manifest.sha256:
         raise ValueError(
             f"{folder / MANIFEST}: the features were made with other weights of "
@@ -78,7 +79,7 @@ def featuriser_of(folder: Path) -> Featurise:
     return featuriser_with(net, manifest.kind)
 
 
-def featuriser_with(net: Backbone, kind: Kind) -> Featurise:
+def featuriser_with(net: ImageTower, kind: Kind) -> Featurise:
     if kind == "boxes":
         raise ValueError(
             "the features were made from a detector's boxes, which a new photo does not have; "
@@ -95,8 +96,15 @@ def featuriser_with(net: Backbone, kind: Kind) -> Featurise:
 
 
 @torch.inference_mode()
-def encode(net: Backbone, kind: Kind, pictures: torch.Tensor) -> np.ndarray:
+def encode(
+    net: ImageTower, kind: Kind, pictures: torch.Tensor, boxes: torch.Tensor | None = None
+) -> np.ndarray:
     """Pictures as the network takes them → float32 features."""
     given = pictures.to(net.device)
-    out = net(given) if kind == "pooled" else net.regions(given)
+    if kind == "pooled":
+        out = net(given)
+    elif not isinstance(net, Backbone):
+        raise ValueError(f"{net.name} gives one vector for each picture; use pooled features")
+    else:
+        out = net.regions(given) if boxes is None else net.boxes(given, boxes.to(net.device))
     return np.asarray(out.float().cpu().numpy())

@@ -23,7 +23,7 @@ from gaussmatch.data.pairs import DataSet, ImageSource
 from gaussmatch.data.pixels import PhotoPixels, middle, unit
 from gaussmatch.data.shards import UNREADABLE
 from gaussmatch.data.stored import features_by_name, read_lines
-from gaussmatch.encoders.backbone import Backbone
+from gaussmatch.encoders.pretrained import image_tower
 from gaussmatch.recipe import DataRecipe
 
 
@@ -50,7 +50,7 @@ def photo_featuriser(recipe: DataRecipe, root: Path) -> Featurise:
     """New photos → the features that a recipe's model was trained on."""
     given = root if recipe.name == "precomputed" else find_extracted(recipe, root)
     if given is None:
-        net = Backbone.pretrained(recipe.backbone, recipe.weights)
+        net = image_tower(recipe.backbone, recipe.weights)
         return featuriser_with(net, kind_of(recipe))
     return featuriser_of(given)
 
@@ -115,7 +115,7 @@ def _without_unreadable(listing: Listing, given: Path) -> Listing:
 
 
 def _extracted_once(recipe: DataRecipe, listing: Listing) -> Path:
-    net = Backbone.pretrained(recipe.backbone, recipe.weights)
+    net = image_tower(recipe.backbone, recipe.weights)
     manifest = describe(net, recipe.weights, kind_of(recipe))
     words = [manifest.sha256, manifest.kind]
     for split, photos in listing.splits.items():

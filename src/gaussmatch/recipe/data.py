@@ -25,8 +25,9 @@ class DataRecipe:
         extracted: the features of photos: a folder made by ``gaussmatch extract``, a .npy file with
             ``{stem}_files.txt`` beside it, or packed ones (.npz of codes, low, step and files or
             ids); a path, or a name inside root. None extracts them once, into the cache.
-        backbone: the network of timm that extracts them.
-        weights: a local file of its weights; none downloads timm's own.
+        backbone: the image encoder that extracts them: a name of timm, or such as
+            open_clip:ViT-B-32/openai, hf:REPO, onnx:FILE.
+        weights: a local file or folder of its weights; none takes the published ones.
         cxc: with coco: the folder of sits_*.csv, whose judgements become true pairs.
         coco: with visual-genome: the folder of COCO, whose training images are left out.
         dev_images: validate on the first so many images of dev; none for all.

@@ -1,0 +1,94 @@
+"""Published encoders by name, frozen: a picture or a text → the embedding their authors meant.
+
+=====================================  ==========================================================
+``timm:NAME``                          an image network of timm; a bare NAME is the same
+``open_clip:ARCH[/PRETRAINED]``        CLIP and its kin of open_clip, images and texts
+``hf:REPO``                            CLIP and SigLIP of transformers, images and texts
+``onnx:FILE``                          an image network in onnxruntime
+``st:NAME``                            a BERT-like sentence encoder, texts
+=====================================  ==========================================================
+
+``…@PLACE`` takes the weights from a local file or folder. Weights are safetensors; a hub is asked
+once, and not at all for what lies in its cache. A new kind is one module here with ``image`` or
+``text``, and its entry in ``KINDS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gaussmatch.encoders.pretrained.base import ImageTower, TextTower
+
+__all__ = ["KINDS", "ImageTower", "Spec", "TextTower", "image_tower", "text_tower"]
+
+KINDS: dict[str, tuple[str, ...]] = {
+    "timm": ("image",),
+    "open_clip": ("image", "text"),
+    "hf": ("image", "text"),
+    "onnx": ("image",),
+    "st": ("text",),
+}
+"""Kind of encoder → what it encodes; each kind is the module of its name."""
+
+
+class Spec(NamedTuple):
+    """The parts of an encoder's name.
+
+    >>> Spec.of("timm:resnet50@weights/r50.safetensors")
+    Spec(kind='timm', name='resnet50', place='weights/r50.safetensors')
+    >>> Spec.of("resnet50").kind
+    'timm'
+    """
+
+    kind: str
+    name: str
+    place: str | None
+
+    @staticmethod
+    def of(encoder: str) -> Spec:
+        kind, colon, rest = encoder.partition(":")
+        if not colon:
+            kind, rest = "timm", encoder
+        if kind not in KINDS:
+            raise ValueError(f"no encoder {encoder!r}: it begins with none of {_listed(KINDS)}")
+        name, _, place = rest.partition("@")
+        if not name:
+            raise ValueError(f"encoder {encoder!r} has no name after {kind}:")
+        return Spec(kind, name, place or None)
+
+
+def image_tower(encoder: str, weights: str | Path | None = None) -> ImageTower:
+    """A frozen image encoder by name.
+
+    Args:
+        weights: a local file or folder; the same as ``@PLACE`` in the name.
+    """
+    tower: ImageTower = _module(encoder, "image").image(*_place(encoder, weights))
+    return tower
+
+
+def text_tower(encoder: str, weights: str | Path | None = None) -> TextTower:
+    """A frozen text encoder by name, see ``image_tower``."""
+    tower: TextTower = _module(encoder, "text").text(*_place(encoder, weights))
+    return tower
+
+
+def _module(encoder: str, side: str) -> Any:
+    kind = Spec.of(encoder).kind
+    if side not in KINDS[kind]:
+        can = [name for name, sides in KINDS.items() if side in sides]
+        raise ValueError(f"{kind}: encodes no {side}s ({encoder!r}); take one of {_listed(can)}")
+    return import_module(f"{__name__}.{kind}")
+
+
+def _place(encoder: str, weights: str | Path | None) -> tuple[str, Path | None]:
+    spec = Spec.of(encoder)
+    place = spec.place if weights is None else weights
+    return spec.name, None if place is None else Path(place).expanduser()
+
+
+def _listed(kinds: Iterable[str]) -> str:
+    return ", ".join(f"{kind}:" for kind in kinds)

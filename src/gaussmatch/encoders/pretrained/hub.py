@@ -1,0 +1,52 @@
+"""Files of the Hugging Face hub: from its cache, else downloaded if it can be reached at all."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gaussmatch.encoders.pretrained.base import needs
+
+FILES = ("*.safetensors", "*.json", "*.txt", "*.model")
+"""What is taken of a repository: no pickles."""
+WAIT = 3.0
+"""Seconds to wait for an answer of the hub."""
+
+
+def snapshot(repository: str) -> Path:
+    """The folder of a repository: of the cache, or downloaded."""
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
+    except ImportError as error:
+        raise needs("huggingface_hub", "hf", error) from error
+    try:
+        found = snapshot_download(repository, allow_patterns=list(FILES), local_files_only=True)
+    except LocalEntryNotFoundError:
+        check_reachable(repository)
+        found = snapshot_download(repository, allow_patterns=list(FILES))
+    return Path(found)
+
+
+def check_reachable(repository: str) -> None:
+    """A clear error at once where the hub cannot be reached, instead of its many retries."""
+    endpoint = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+    advice = (
+        f"{repository} is not in the cache of the Hugging Face hub and cannot be downloaded "
+        "({}); give a local file or folder after the name, as in …@FOLDER"
+    )
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        raise OSError(advice.format("HF_HUB_OFFLINE is set"))
+    try:
+        socket.create_connection((endpoint.hostname or "", endpoint.port or 443), WAIT).close()
+    except OSError as error:
+        raise OSError(advice.format(error)) from error
+
+
+def is_cached(repository: str, *names: str) -> bool:
+    """Whether the cache of the hub holds one of these files of a repository."""
+    from huggingface_hub import try_to_load_from_cache
+
+    return any(isinstance(try_to_load_from_cache(repository, name), str) for name in names)

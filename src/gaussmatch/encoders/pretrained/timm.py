@@ -1,0 +1,12 @@
+"""``timm:NAME``: any image network of timm, without its classifier."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gaussmatch.encoders.backbone import Backbone
+
+
+def image(name: str, place: Path | None) -> Backbone:
+    """The pooled features of a network, from a local file or those that timm has."""
+    return Backbone.pretrained(name, place)

