@@ -1,0 +1,185 @@
+"""How many photos a text fits, counted softly among the training captions.
+
+A caption that many other photos' captions resemble fits many photos; so does a query whose words
+stand in many captions. Nobody labels this: it is read off the captions themselves, and teaches a
+variance what *vague* means (``loss.fitting``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+SHARPNESS = 24.0
+"""κ of the word count: a caption that lacks a tenth of a text's words, by weight, counts e^−2.4."""
+MEANING_SHARPNESS = 30.0
+"""κ of the cosine of sentence embeddings."""
+FLOOR = 1e-5
+"""Added to a count before its logarithm."""
+
+_BLOCK = 1024
+
+FUNCTION_WORDS = frozenset(
+    "a an the of in on at to with and or is are was were be been being this that these those there "
+    "here it its his her their our my your he she they we i you as by for from into onto over up "
+    "down out off while who which what some several many few very hers them him has have having "
+    "near next front top side back other another each all both so not no do does doing just also "
+    "along around through across behind".split()
+)
+"""Words that say nothing of what a photo shows."""
+
+GENERAL: dict[str, str] = {
+    word: general
+    for general, words in {
+        "person": "man woman boy girl guy lady child kid toddler baby player surfer skier skater "
+        "skateboarder snowboarder rider cyclist biker climber catcher batter pitcher chef cook "
+        "farmer worker policeman officer soldier bride groom teenager adult gentleman male female",
+        "people": "men women boys girls kids children guys ladies players surfers skiers couple "
+        "skateboarders snowboarders riders workers soldiers adults teenagers",
+        "animal": "dog cat horse cow sheep elephant giraffe zebra bear bird puppy kitten goat pig "
+        "duck goose seagull monkey lion deer rabbit bull lamb",
+        "animals": "dogs cats horses cows elephants giraffes zebras bears birds puppies kittens "
+        "goats ducks geese seagulls monkeys cattle",
+        "vehicle": "car bus truck train motorcycle bike bicycle van boat airplane plane jet taxi "
+        "scooter tractor motorbike suv helicopter ship trolley",
+        "vehicles": "cars buses trucks trains motorcycles bikes bicycles vans boats airplanes "
+        "planes jets taxis scooters tractors motorbikes ships",
+        "food": "pizza sandwich cake donut salad hamburger burger soup bread pasta meat chicken "
+        "rice cheese cookie pie dessert steak",
+        "fruit": "banana apple strawberry pineapple lemon grape pear",
+        "furniture": "chair couch sofa bench table desk bed dresser stool bookcase",
+        "device": "laptop computer phone television tv cellphone camera tablet monitor keyboard",
+        "clothing": "shirt jacket hat dress coat sweater suit pants jeans vest shorts t-shirt "
+        "uniform skirt",
+        "building": "house church tower castle barn hotel skyscraper restaurant store shop",
+        "container": "bowl cup vase bottle glass basket box bucket mug jar",
+        "plant": "tree flower bush palm",
+        "colored": "red blue green yellow orange pink purple brown",
+        "moving": "running walking riding jumping swimming skating surfing skiing racing",
+        "sport": "baseball tennis soccer football basketball frisbee hockey volleyball golf rugby",
+        "place": "beach park street field forest kitchen bathroom bedroom mountain lake river "
+        "city yard",
+    }.items()
+    for word in words.split()
+}
+"""Everyday words and a more general one that is true of the same photo."""
+
+
+def content_words(text: str) -> frozenset[str]:
+    """The words of a text that say what a photo shows, lower-cased, plurals as singulars.
+
+    >>> sorted(content_words("Two dogs running in the snow"))
+    ['dog', 'running', 'snow', 'two']
+    """
+    words = re.findall(r"[\w'-]+", text.lower())
+    return frozenset(_singular(word) for word in words if word not in FUNCTION_WORDS)
+
+
+def generalised(text: str, dice: np.random.Generator, share: float = 0.6) -> str:
+    """A text with some words replaced by more general ones; as it was where it has none of them.
+
+    >>> generalised("a man rides a bike on the beach", np.random.default_rng(0), share=1.0)
+    'a person rides a vehicle on the place'
+    """
+    words = [
+        GENERAL[word] if word in GENERAL and dice.random() < share else word
+        for word in (re.sub(r"[^\w'-]", "", w) for w in text.lower().split())
+        if word
+    ]
+    joined = " ".join(words)
+    joined = re.sub(r"\ban (?=[^aeiou])", "a ", joined)
+    return re.sub(r"\ba (?=[aeiou])", "an ", joined)
+
+
+class FittingCounts:
+    """ln n(t), n(t) = Σ_j exp(κ (c(t, j) − 1)) + Σ_j exp(κ′ (cos(t, j) − 1)) over captions j.
+
+    c(t, j) is the share of t's content words, weighted by ln(N / how many captions have the word),
+    that stand in caption j; a general word ("vehicle") stands wherever one of its kind ("bus")
+    does. The second sum, over sentence embeddings, is there where the caller has them: captions
+    may say the same in other words. Captions of a text's own image are left out.
+
+    Args:
+        captions: the training captions.
+        image_of: (N) the image of each.
+        embeddings: (N, E) unit sentence embeddings of the captions, or ``None``.
+
+    >>> counts = FittingCounts(["a red bus", "a red car", "a dog"], np.arange(3))
+    >>> counts.log_counts(["a vehicle", "a red vehicle", "a red bus", "a dog in snow"]).round(1)
+    array([  0.7,   0.7,   0. , -11. ], dtype=float32)
+    """
+
+    def __init__(
+        self, captions: Sequence[str], image_of: np.ndarray, embeddings: np.ndarray | None = None
+    ) -> None:
+        self.image_of, self.embeddings = np.asarray(image_of), embeddings
+        found: dict[str, list[int]] = {}
+        for row, caption in enumerate(captions):
+            for word in content_words(caption) | _general_words(caption):
+                found.setdefault(word, []).append(row)
+        self._rows = {word: np.array(rows) for word, rows in found.items()}
+        total = len(captions) + 1
+        self._weight = {word: np.log(total / len(rows)) for word, rows in found.items()}
+        self._unseen = np.log(total)
+
+    def log_counts(
+        self,
+        texts: Sequence[str],
+        own_image: np.ndarray | None = None,
+        embeddings: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """ln n of each text, (n) float32.
+
+        Args:
+            own_image: (n) the image that each text belongs to, if any.
+            embeddings: (n, E) unit sentence embeddings of the texts, to count meaning as well.
+        """
+        counts = np.array(
+            [
+                self._by_words(text, None if own_image is None else own_image[i])
+                for i, text in enumerate(texts)
+            ]
+        )
+        if embeddings is not None and self.embeddings is not None:
+            counts += self._by_meaning(embeddings, own_image)
+        return np.log(counts + FLOOR).astype(np.float32)
+
+    def _by_words(self, text: str, own: int | None) -> float:
+        words = content_words(text)
+        if not words:
+            return float(len(self.image_of))
+        total = sum(self._weight.get(word, self._unseen) for word in words)
+        shared = np.zeros(len(self.image_of))
+        for word in words & self._rows.keys():
+            shared[self._rows[word]] += self._weight[word]
+        rows = shared.nonzero()[0]
+        if own is not None:
+            rows = rows[self.image_of[rows] != own]
+        return float(np.exp(SHARPNESS * (shared[rows] / total - 1)).sum())
+
+    def _by_meaning(self, embeddings: np.ndarray, own: np.ndarray | None) -> np.ndarray:
+        assert self.embeddings is not None
+        parts = []
+        for start in range(0, len(embeddings), _BLOCK):
+            some = slice(start, start + _BLOCK)
+            near = embeddings[some].astype(np.float32) @ self.embeddings.T.astype(np.float32)
+            near = np.exp(MEANING_SHARPNESS * (near - 1))
+            if own is not None:
+                near[own[some, None] == self.image_of[None]] = 0
+            parts.append(near.sum(1))
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _general_words(text: str) -> frozenset[str]:
+    words = re.findall(r"[\w'-]+", text.lower())
+    return frozenset(_singular(GENERAL[word]) for word in words if word in GENERAL)
+
+
+def _singular(word: str) -> str:
+    if len(word) > 4 and word.endswith("ies"):
+        return word[:-3] + "y"
+    if len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
+        return word[:-1]
+    return word
