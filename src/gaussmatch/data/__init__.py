@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from gaussmatch.data import coco, cxc, flickr, folder, precomputed, scenes, visual_genome
-from gaussmatch.data.pairs import DataSet, ImageSource, Pairs, Region
+from gaussmatch.data.pairs import DataSet, ImageSource, Pairs, Region, joined
 from gaussmatch.data.photos import load_photos, photo_featuriser, pixel_featuriser
 from gaussmatch.data.source import Source, data_root
 from gaussmatch.recipe import DataRecipe
@@ -78,9 +79,17 @@ def load_data(recipe: DataRecipe) -> DataSet:
     one = source(recipe.name)
     _check_fields(recipe, one)
     if one.load is not None:
-        return one.load(recipe)
-    root = data_root(recipe)
-    return load_photos(recipe, root, one.listing(recipe, root))
+        data = one.load(recipe)
+    else:
+        root = data_root(recipe)
+        data = load_photos(recipe, root, one.listing(recipe, root))
+    if not recipe.also:
+        return data
+    others = [
+        load_data(replace(recipe, name=name, root=root, also={}))
+        for name, root in recipe.also.items()
+    ]
+    return replace(data, train=joined([data.train, *(other.train for other in others)]))
 
 
 def featuriser(recipe: DataRecipe) -> Callable[[Sequence[Image.Image]], np.ndarray]:

@@ -22,7 +22,7 @@ FLOOR = 1e-5
 _BLOCK = 1024
 
 FUNCTION_WORDS = frozenset(
-    "a an the of in on at to with and or is are was were be been being this that these those there "
+    "a an the of in on at to with and or is are was were be been being this that these those there "  # noqa: SIM905
     "here it its his her their our my your he she they we i you as by for from into onto over up "
     "down out off while who which what some several many few very hers them him has have having "
     "near next front top side back other another each all both so not no do does doing just also "
@@ -121,8 +121,8 @@ class FittingCounts:
                 found.setdefault(word, []).append(row)
         self._rows = {word: np.array(rows) for word, rows in found.items()}
         total = len(captions) + 1
-        self._weight = {word: np.log(total / len(rows)) for word, rows in found.items()}
-        self._unseen = np.log(total)
+        self._weight = {word: float(np.log(total / len(rows))) for word, rows in found.items()}
+        self._unseen = float(np.log(total))
 
     def log_counts(
         self,
@@ -138,7 +138,7 @@ class FittingCounts:
         """
         counts = np.array(
             [
-                self._by_words(text, None if own_image is None else own_image[i])
+                self._by_words(text, None if own_image is None else int(own_image[i]))
                 for i, text in enumerate(texts)
             ]
         )

@@ -105,6 +105,48 @@ class Pairs:
         )
 
 
+class _JoinedImages:
+    """The images of several sources, one after the other."""
+
+    def __init__(self, parts: Sequence[ImageSource]) -> None:
+        self._parts = parts
+        self._starts = np.cumsum([0, *(len(part) for part in parts)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def _find(self, index: int) -> tuple[ImageSource, int]:
+        part = int(np.searchsorted(self._starts, index, "right")) - 1
+        return self._parts[part], index - int(self._starts[part])
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        part, inside = self._find(index)
+        return part[inside]
+
+    def picture(self, index: int) -> Image.Image | None:
+        part, inside = self._find(index)
+        return part.picture(inside)
+
+
+def joined(parts: Sequence[Pairs]) -> Pairs:
+    """Several splits as one, for training: their images and captions one after the other. What
+    only evaluation needs (classes, regions, relevance) is left out.
+
+    >>> import torch
+    >>> two = [Pairs(n, np.zeros((2, 3)), ["a dog"], torch.tensor([1])) for n in ("a", "b")]
+    >>> both = joined(two)
+    >>> both.name, len(both.images), both.image_of.tolist()
+    ('a + b', 4, [1, 3])
+    """
+    starts = np.cumsum([0, *(len(part.images) for part in parts)]).tolist()
+    return Pairs(
+        " + ".join(part.name for part in parts),
+        _JoinedImages([part.images for part in parts]),
+        [caption for part in parts for caption in part.captions],
+        torch.cat([part.image_of + start for part, start in zip(parts, starts, strict=False)]),
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class DataSet:
     """The three splits of a data set. Nothing is ever chosen by looking at ``test``."""

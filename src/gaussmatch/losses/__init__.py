@@ -8,6 +8,7 @@ from gaussmatch.losses.base import Reduction, ScoreLoss
 from gaussmatch.losses.bottleneck import bottleneck
 from gaussmatch.losses.discrepancy import mean_discrepancy
 from gaussmatch.losses.diversity import diversity
+from gaussmatch.losses.fitting import disorder
 from gaussmatch.losses.generation import generation_loss, lesson
 from gaussmatch.losses.infonce import InfoNCE
 from gaussmatch.losses.sigmoid import PairwiseSigmoid
@@ -23,6 +24,7 @@ __all__ = [
     "SoftContrastive",
     "TripletLoss",
     "bottleneck",
+    "disorder",
     "diversity",
     "generation_loss",
     "lesson",

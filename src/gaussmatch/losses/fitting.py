@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 
-def disorder(
-    uncertainty: Float[Tensor, "n"], log_count: Float[Tensor, "n"]
-) -> Float[Tensor, ""]:
+def disorder(uncertainty: Float[Tensor, "n"], log_count: Float[Tensor, "n"]) -> Float[Tensor, ""]:
     """1 − r, with Pearson's r between uncertainties and the logarithms of how many photos fit.
 
     Correlation fixes the order and the relative spacing of the uncertainties, and leaves their
     scale to the ranking loss. Fewer than three texts, or counts that are all equal, give zero.
 
+    >>> import torch
     >>> disorder(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0, 20.0, 30.0]))
     tensor(0.)
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gaussmatch.recipe.checks import positive
@@ -15,6 +15,8 @@ class DataRecipe:
     Args:
         name: the data set; ``gaussmatch data where`` lists them and the files each needs.
         root: its folder; scenes needs none.
+        also: further data sets to train on, name → folder: their training pairs join those of
+            ``name``, which alone validates and tests.
         size: how much of scenes: mini (for tests), tiny (a look), small, or full.
         seed: which scenes are drawn.
         features: what an image is to the encoder: one pooled vector, 36 region vectors, or pixels
@@ -37,6 +39,7 @@ class DataRecipe:
 
     name: str = "scenes"
     root: str | None = None
+    also: dict[str, str] = field(default_factory=dict)
     size: Literal["mini", "tiny", "small", "full"] = "full"
     seed: int = 0
     features: Literal["pooled", "regions", "pixels"] = "pooled"
