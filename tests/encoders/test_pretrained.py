@@ -141,7 +141,7 @@ SMALL_CLIP = {
 
 
 def small_open_clip(tmp: Path) -> str:
-    library = pytest.importorskip("open_clip", reason="needs the extra 'open_clip'")
+    library = pytest.importorskip("open_clip", reason="needs the extra 'clip'")
     (tmp / "gaussmatch-small.json").write_text(json.dumps(SMALL_CLIP))
     library.add_model_config(tmp / "gaussmatch-small.json")
     torch.manual_seed(0)

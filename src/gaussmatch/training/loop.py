@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from gaussmatch.data.batches import Batch, Batches, Waiting
 from gaussmatch.evaluation.retrieval import recalls
 from gaussmatch.matcher import Matcher
 from gaussmatch.model import Model
-from gaussmatch.recipe import Recipe
+from gaussmatch.recipe import Recipe, load_recipe
 from gaussmatch.run import (
     LOG,
     claim,
@@ -53,8 +54,8 @@ REPORT_EVERY = 20
 
 
 def train(
-    recipe: Recipe,
-    out: Path,
+    recipe: Recipe | str,
+    out: str | os.PathLike[str],
     *,
     resume: bool = False,
     data: DataSet | None = None,
@@ -62,9 +63,14 @@ def train(
 ) -> Model:
     """Train a recipe into the run folder ``out`` and return its best model on validation.
 
-    With ``resume`` it goes on after the last finished epoch and ends as if never interrupted; a
-    finished run is returned as it is.
+    Args:
+        recipe: or its name or file, such as ``scenes/vsepp-kl``.
+        resume: continue after the last finished epoch and end as if never interrupted; a finished
+            run is returned as it is.
+        data: used instead of loading the recipe's data.
     """
+    recipe = load_recipe(recipe) if isinstance(recipe, str) else recipe
+    out = Path(out)
     claim(out, recipe, resume=resume)
     if not (resume and is_finished(out)):
         with training_lock(out):

@@ -63,7 +63,7 @@ def _library() -> Any:
     try:
         import open_clip
     except ImportError as error:
-        raise needs("open_clip", "open_clip", error) from error
+        raise needs("open_clip", "clip", error) from error
     return open_clip
 
 
