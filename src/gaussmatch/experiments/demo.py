@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
 
 from gaussmatch.data import DataSet, load_data
 from gaussmatch.evaluation.evaluate import evaluate_run
@@ -12,6 +18,7 @@ from gaussmatch.index import Index, index_pairs
 from gaussmatch.index.layout import discard
 from gaussmatch.recipe import load_recipe
 from gaussmatch.run import load
+from gaussmatch.training.collapse import CollapseWarning
 from gaussmatch.training.loop import train
 from gaussmatch.trust import calibrate
 
@@ -30,7 +37,8 @@ def run_demo(out: Path, overrides: Sequence[str] = ()) -> tuple[list[Entrant], P
     data = load_data(recipes["point"].data)
     entrants = []
     for name, recipe in recipes.items():
-        train(recipe, out / name, resume=True, data=data)
+        with _collapse_explained(recipe.title):
+            train(recipe, out / name, resume=True, data=data)
         entrants.append(Entrant(recipe.title, out / name, evaluate_run(out / name, data=data)))
     report = out / "report.html"
     commands = [
@@ -39,6 +47,27 @@ def run_demo(out: Path, overrides: Sequence[str] = ()) -> tuple[list[Entrant], P
     ]
     write_report(report, entrants, load(out / "probabilistic"), data.test, commands)
     return entrants, report, _index(out, data)
+
+
+@contextmanager
+def _collapse_explained(title: str) -> Iterator[None]:
+    """The point model's loss stands still for a while, which a user need not act on here."""
+    shown = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if not issubclass(category, CollapseWarning):
+            shown(message, category, *where, **more)
+            return
+        tqdm.write(
+            f"note: the loss of {title} stands at the margin for some epochs. That is expected "
+            "here: captions of scenes fit many pictures, so the hardest negative is often a true "
+            "match. The best epoch on validation is kept; docs/results.md compares other mining.",
+            file=sys.stderr,
+        )
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 def _index(out: Path, data: DataSet) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any, Literal
 
 from gaussmatch.index.layout import Gallery
@@ -44,6 +45,17 @@ class Hit:
     meta: Mapping[str, Any] = field(default_factory=dict)
     """What was stored with the item."""
 
+    def __repr__(self) -> str:
+        """One line, without the metadata.
+
+        >>> Hit("dog.jpg", 0.8, 0.93, uncertainty=-3.2, percentile=40.0, meta={"year": 2024})
+        Hit('dog.jpg', score=0.800, match 93 %, less certain than 40 % of training items)
+        """
+        match = "" if self.probability is None else f", match {100 * self.probability:.0f} %"
+        sure = "" if self.percentile is None else f", less certain than {self.percentile:.0f} %"
+        text = f"Hit({self.id!r}, score={self.score:.3f}{match}{sure}"
+        return text + (" of training items)" if sure else ")")
+
 
 @dataclass(frozen=True)
 class Hits:
@@ -73,6 +85,20 @@ class Hits:
     def __post_init__(self) -> None:
         object.__setattr__(self, "level", level(self.percentile))
         object.__setattr__(self, "phrase", phrase(self.percentile, self.kind))
+
+    def __repr__(self) -> str:
+        best = f", best {self.hits[0]!r}" if len(self) else ""
+        return f"Hits({len(self)} {self.gallery}, query {self.phrase}{best})"
+
+    def _repr_html_(self) -> str:
+        """A table, for notebooks."""
+        rows = "".join(
+            f"<tr><td>{rank}</td><td>{escape(hit.id)}</td><td>{hit.score:.3f}</td>"
+            f"<td>{'' if hit.probability is None else f'{hit.probability:.0%}'}</td></tr>"
+            for rank, hit in enumerate(self.hits, start=1)
+        )
+        heads = "".join(f"<th>{word}</th>" for word in ("", "id", "score", "match"))
+        return f"<p>query: {escape(self.phrase)}</p><table><tr>{heads}</tr>{rows}</table>"
 
     @property
     def ids(self) -> list[str]:
