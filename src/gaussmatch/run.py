@@ -20,11 +20,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from gaussmatch.encoders import Tokenizer
@@ -58,8 +59,11 @@ def load(run: str | os.PathLike[str], device: str | torch.device = "cpu") -> Mod
         )
     verify(folder, *MODEL)
     recipe = load_recipe(folder / RECIPE)
-    matcher = build(recipe.model, load_tokenizer(recipe, folder), recipe.loss)
-    load_weights(matcher, folder / WEIGHTS)
+    tokenizer = load_tokenizer(recipe, folder)
+    with torch.device("meta"):  # shapes alone: a recipe may claim more than there is memory for
+        check_shapes(build(recipe.model, tokenizer, recipe.loss), folder / WEIGHTS)
+    matcher = build(recipe.model, tokenizer, recipe.loss)
+    matcher.load_state_dict(load_file(os.fspath(folder / WEIGHTS)))
     return Model(recipe, matcher.to(device))
 
 
@@ -110,19 +114,33 @@ def save_weights(state: dict[str, torch.Tensor], folder: Path) -> None:
         save_file(whole, os.fspath(temporary))
 
 
-def load_weights(matcher: Matcher, path: Path) -> None:
+def check_shapes(matcher: Matcher, path: Path) -> None:
+    """A clear error unless the header of a file of weights lists what a network takes."""
     try:
-        matcher.load_state_dict(load_file(os.fspath(path)))
+        with safe_open(path, "pt") as file:
+            names = file.keys()
+            found = {name: tuple(file.get_slice(name).get_shape()) for name in names}
     except SafetensorError as error:
         raise ValueError(
             f"{path}: not a whole safetensors file ({error}); copy it again or train again"
         ) from error
-    except RuntimeError as error:
-        raise ValueError(f"{path}: does not fit {RECIPE} beside it: {error}") from error
+    wanted = {name: tuple(tensor.shape) for name, tensor in matcher.state_dict().items()}
+    for name in sorted(wanted | found):
+        if found.get(name) != wanted.get(name):
+            raise ValueError(
+                f"{path}: does not fit {RECIPE} beside it: {name} is {found.get(name, 'missing')}, "
+                f"but the recipe wants {wanted.get(name, 'none')}; restore both from a copy"
+            )
 
 
 def claim(folder: Path, recipe: Recipe, *, resume: bool) -> None:
-    """Never write over another run or a foreign file, and never go on with another recipe."""
+    """Never write over another run or a foreign file, and never go on with another recipe.
+
+    A run may go on for more epochs than it was planned for, unless its schedule is spread over
+    them.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file; give a folder with --out")
     if not is_run(folder):
         foreign = [name for name in FILES if (folder / name).exists()]
         if foreign and not (folder / MANIFEST).exists():
@@ -135,7 +153,10 @@ def claim(folder: Path, recipe: Recipe, *, resume: bool) -> None:
             f"{folder} already holds a run; go on with --resume, or choose another folder with "
             "--out"
         )
-    before, now = identity(read_recipe(folder)), identity(recipe)
+    old = read_recipe(folder)
+    if extends(recipe, old):
+        old = replace(old, training=replace(old.training, epochs=recipe.training.epochs))
+    before, now = identity(old), identity(recipe)
     found = (before.pop("model.feature_dim", None), now.pop("model.feature_dim", None))
     different = sorted(name for name in before | now if before.get(name) != now.get(name))
     if None not in found and found[0] != found[1]:
@@ -145,6 +166,11 @@ def claim(folder: Path, recipe: Recipe, *, resume: bool) -> None:
             f"{folder / RECIPE} is another recipe than the one given (see {different[0]}); "
             "resume with the same, or choose another folder with --out"
         )
+
+
+def extends(recipe: Recipe, old: Recipe) -> bool:
+    """Whether a recipe only asks for more epochs of a schedule that does not depend on them."""
+    return recipe.training.epochs > old.training.epochs
 
 
 @contextmanager
@@ -172,7 +198,8 @@ def replacing(folder: Path, name: str, keep: str | None = None) -> Iterator[Path
     known = _manifest(folder)
     before = known.get(name, [])
     with atomic(folder / name) as temporary:
-        yield temporary
+        with writing(folder / name):
+            yield temporary
         after = sha256(temporary)
         listed = {**known, name: [*before, after]}
         if keep is not None and (folder / name).exists():
@@ -182,6 +209,18 @@ def replacing(folder: Path, name: str, keep: str | None = None) -> Iterator[Path
         else:
             _write_manifest(folder, listed)
     _write_manifest(folder, {**known, name: [after]})
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Whatever a library raises when the disk is full, as one line that says what to do."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise OSError(
+            f"{path} could not be written ({' '.join(str(error).split())[:150]}); what was there "
+            "before is kept: free some space on the disk, then go on with --resume"
+        ) from error
 
 
 def verify(folder: Path, *names: str) -> None:

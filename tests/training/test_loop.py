@@ -157,11 +157,13 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
 
 
 def test_never_over_another_run(tmp_path: Path) -> None:
-    run(tmp_path / "run", replace(RECIPE, training=replace(RECIPE.training, epochs=1)))
+    short = replace(RECIPE, training=replace(RECIPE.training, epochs=1))
+    run(tmp_path / "run", short)
     with pytest.raises(FileExistsError, match="--resume"):
-        run(tmp_path / "run")
-    with pytest.raises(ValueError, match="another recipe"):
-        run(tmp_path / "run", resume=True)
+        run(tmp_path / "run", short)
+    other = replace(short, training=replace(short.training, seed=1))
+    with pytest.raises(ValueError, match=r"another recipe.*see training\.seed"):
+        run(tmp_path / "run", other, resume=True)
 
 
 def interrupted(

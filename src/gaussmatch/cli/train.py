@@ -28,7 +28,7 @@ def run(argv: Sequence[str]) -> None:
     )
     parser.add_argument("recipe", nargs="?", help="a YAML file, or a name such as scenes/vsepp-kl")
     parser.add_argument("--out", type=Path, help="the run folder (default: runs/RECIPE)")
-    parser.add_argument("--resume", action="store_true", help="continue after the last whole epoch")
+    parser.add_argument("--resume", action="store_true", help="continue after the last checkpoint")
     parser.add_argument("--help-fields", action="store_true", help="list the recipe's fields")
     options = parser.parse(argv)
     if options.help_fields:

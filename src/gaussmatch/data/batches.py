@@ -69,7 +69,8 @@ class Batches:
         whole = full + (rest > 1)
         return whole if self._steps is None else min(whole, self._steps)
 
-    def epoch(self, epoch: int) -> Iterator[Batch]:
+    def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, without the first ``skip``, which are not even read."""
         seeded = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
         order = torch.randperm(len(self.pairs.captions), generator=seeded).tolist()
         if self._bucket:
@@ -77,15 +78,16 @@ class Batches:
         chunks = [order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size)]
         if self._bucket:
             chunks = [chunks[i] for i in torch.randperm(len(chunks), generator=seeded).tolist()]
-        return iter(
-            DataLoader(
-                _PairDataset(self.pairs, self._rows, self.seed, epoch),
-                batch_sampler=[c for c in chunks if len(c) > 1][: len(self)],
-                collate_fn=self._collate,
-                num_workers=self.workers,
-                pin_memory=torch.cuda.is_available(),
-            )
+        loader = DataLoader(
+            _PairDataset(self.pairs, self._rows, self.seed, epoch),
+            batch_sampler=[c for c in chunks if len(c) > 1][skip : len(self)],
+            collate_fn=self._collate,
+            num_workers=self.workers,
+            pin_memory=torch.cuda.is_available(),
         )
+        # an iterator draws a random number: an epoch that goes on has drawn it already
+        with torch.random.fork_rng(devices=[], enabled=skip > 0):
+            return iter(loader)
 
     def _by_length(self, order: list[int]) -> list[int]:
         """Sorted within windows of many batches, so that batches differ from epoch to epoch."""

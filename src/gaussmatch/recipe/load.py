@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
-from gaussmatch.recipe.migrations import migrated
+from gaussmatch.recipe.migrations import flat, migrated
 from gaussmatch.recipe.whole import Recipe
 from gaussmatch.suggest import did_you_mean
 
@@ -91,6 +91,10 @@ def _read(path: Path) -> dict[str, Any]:
     content = migrated(content)
     for key in _keys(content):
         _check_key(key, f"recipe {path}")
+    default = flat(asdict(Recipe()))
+    for key, value in flat(content).items():
+        if value is None and default.get(key, {}) is not None:
+            raise ValueError(f"recipe {path}: {key} has no value; is the file cut short?")
     return content
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -83,6 +84,8 @@ class TrainingRecipe:
         precision: of the networks in training: float32; bfloat16 or float16 (mixed: weights and
             scores stay float32); auto takes what a GPU has, and float32 elsewhere.
         steps: gradient steps in an epoch; none takes all pairs.
+        checkpoint_every: save a checkpoint within an epoch too: "500 steps" or "10 minutes"; none
+            saves at the end of each epoch only. A resumed run ends with the same bits either way.
         bucket: put captions of like length in a batch. Faster with long captions, but the
             negatives are then of like length too, so it is off unless asked for.
     """
@@ -101,6 +104,7 @@ class TrainingRecipe:
     precision: PrecisionName = "float32"
     steps: int | None = None
     bucket: bool = False
+    checkpoint_every: str | None = None
 
     def __post_init__(self) -> None:
         positive("training", self, "epochs", "learning_rate", "decay_epoch", "decay", "clip")
@@ -110,5 +114,21 @@ class TrainingRecipe:
             raise ValueError(
                 f"training.backbone_rate must not be negative, got {self.backbone_rate}"
             )
+        if self.checkpoint_every is not None:
+            checkpoint_interval(self.checkpoint_every)
         if self.batch_size < 2:
             raise ValueError(f"training.batch_size must be at least 2, got {self.batch_size}")
+
+
+def checkpoint_interval(every: str) -> tuple[float, str]:
+    """``training.checkpoint_every`` as a number and its unit.
+
+    >>> checkpoint_interval("500 steps"), checkpoint_interval("1 minute")
+    ((500.0, 'steps'), (1.0, 'minutes'))
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) *(step|minute)s?", every.strip())
+    if found is None or not float(found[1]) or (found[2] == "step" and float(found[1]) % 1):
+        raise ValueError(
+            f"training.checkpoint_every must be like '500 steps' or '10 minutes', got {every!r}"
+        )
+    return float(found[1]), f"{found[2]}s"

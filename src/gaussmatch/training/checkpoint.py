@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +14,21 @@ import numpy as np
 import torch
 
 from gaussmatch.matcher import Matcher
+from gaussmatch.recipe.training import checkpoint_interval
 from gaussmatch.run import CHECKPOINT, MANIFEST, PREVIOUS, is_intact, replacing, restore_previous
 
 
 @dataclass
 class Progress:
-    """Where a run stands: epochs done, steps done, and the best validation result so far."""
+    """Where a run stands: epochs and steps done, the best validation result so far, and of an
+    unfinished epoch the batches done and the sum of their losses."""
 
     epoch: int = 0
     step: int = 0
     best_epoch: int = 0
     best_rsum: float = -1.0
+    batch: int = 0
+    summed: float = 0.0
 
 
 def save_checkpoint(
@@ -127,3 +133,26 @@ def _restore_random_states(state: dict[str, Any]) -> None:
     )
     version, internal, gauss_next = state["python"]
     random.setstate((version, tuple(internal), gauss_next))
+
+
+class Interval:
+    """Says when a checkpoint within an epoch is due: after some steps, or after some minutes.
+
+    >>> interval = Interval("2 steps")
+    >>> [step for step in range(1, 7) if interval.due(step)]
+    [2, 4, 6]
+    """
+
+    def __init__(self, every: str | None) -> None:
+        self._number, self._unit = checkpoint_interval(every) if every else (math.inf, "minutes")
+        self._last = time.monotonic()
+
+    def due(self, step: int) -> bool:
+        """Whether to save after this step."""
+        if self._unit == "steps":
+            return step % self._number == 0
+        now = time.monotonic()
+        if now - self._last < 60 * self._number:
+            return False
+        self._last = now
+        return True

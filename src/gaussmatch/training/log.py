@@ -9,31 +9,32 @@ from typing import Any
 from tqdm import tqdm
 
 from gaussmatch.files import write_text
-from gaussmatch.run import BOARD, LOG, unseal
+from gaussmatch.run import BOARD, LOG, unseal, writing
 
 
 class RunLog:
     """Appends records to the run's log; numbers also go to TensorBoard.
 
-    A resumed run first drops the records of epochs that were not finished, so that the log reads
-    as that of an uninterrupted run.
+    A resumed run first drops the records after its checkpoint, so that the log reads as that of
+    an uninterrupted run.
     """
 
-    def __init__(self, folder: Path, epochs_done: int = 0) -> None:
+    def __init__(self, folder: Path, steps_done: int = 0) -> None:
         self._path = folder / LOG
-        kept = [r for r in read_log(folder) if r["epoch"] <= epochs_done] if epochs_done else []
+        kept = [r for r in read_log(folder) if r["step"] <= steps_done] if steps_done else []
         write_text(self._path, "".join(json.dumps(r) + "\n" for r in kept))
         unseal(folder, LOG)
         self._board = _board(folder / BOARD, kept[-1]["step"] if kept else 0)
 
     def write(self, kind: str, epoch: int, step: int, **values: Any) -> None:
         record = {"kind": kind, "epoch": epoch, "step": step, **values}
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
-        if self._board is not None:
-            for name, value in values.items():
-                if isinstance(value, int | float):
-                    self._board.add_scalar(f"{kind}/{name}", value, step)
+        with writing(self._path):
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            if self._board is not None:
+                for name, value in values.items():
+                    if isinstance(value, int | float):
+                        self._board.add_scalar(f"{kind}/{name}", value, step)
 
     def close(self) -> None:
         if self._board is not None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,9 +22,11 @@ from gaussmatch.recipe import Recipe, load_recipe
 from gaussmatch.run import (
     LOG,
     claim,
+    extends,
     is_finished,
     is_run,
     load,
+    read_recipe,
     save_parts,
     save_weights,
     seal,
@@ -30,6 +34,7 @@ from gaussmatch.run import (
     write_metrics,
 )
 from gaussmatch.training.checkpoint import (
+    Interval,
     Progress,
     find_checkpoint,
     load_checkpoint,
@@ -65,14 +70,15 @@ def train(
 
     Args:
         recipe: or its name or file, such as ``scenes/vsepp-kl``.
-        resume: continue after the last finished epoch and end as if never interrupted; a finished
-            run is returned as it is.
+        resume: continue after the last checkpoint and end as if never interrupted; a finished run
+            is returned as it is, or continued if ``training.epochs`` was raised.
         data: used instead of loading the recipe's data.
     """
     recipe = load_recipe(recipe) if isinstance(recipe, str) else recipe
     out = Path(out)
+    choose_device(recipe.training.device)
     claim(out, recipe, resume=resume)
-    if not (resume and is_finished(out)):
+    if not (resume and is_finished(out)) or extends(recipe, read_recipe(out)):
         with training_lock(out):
             claim(out, recipe, resume=resume)  # again: another training may have come first
             _train(recipe, out, resume, data, progress_bar)
@@ -84,6 +90,12 @@ def _train(
 ) -> None:
     """Train with the lock held."""
     resumed = resume and find_checkpoint(out)
+    if is_finished(out):
+        if not resumed:
+            raise FileNotFoundError(
+                f"{out} is finished and has no checkpoint to go on from; train into another folder"
+            )
+        write_metrics(out, finished=False)
     origin = None if resumed else _origin(recipe, out, progress_bar)
     data = data if data is not None else load_data(recipe.data)
     recipe = with_feature_dim(recipe, data.train)
@@ -109,8 +121,9 @@ def _train(
     if resumed:
         progress = load_checkpoint(out, matcher, optimiser, schedule, precision.scaler)
     save_parts(out, recipe, matcher.text_encoder.tokenizer)
-    log = RunLog(out, progress.epoch)
-    steps = Steps(recipe, matcher, optimiser, log, progress, precision)
+    log = RunLog(out, progress.step)
+    save = partial(save_checkpoint, out, matcher, optimiser, schedule, progress, precision.scaler)
+    steps = Steps(recipe, matcher, optimiser, log, progress, precision, save)
     if not resumed and recipe.model.backbone is not None:
         tell_memory(matcher, data.train, settings.batch_size, precision, log)
     if origin is not None:
@@ -123,7 +136,7 @@ def _train(
         epoch = progress.epoch + 1
         started, rate = time.perf_counter(), schedule.get_last_lr()[0]
         title = f"{recipe.title or out.name} {epoch}/{settings.epochs}"
-        loss = steps.epoch(epoch, _bar(batches, epoch, title, progress_bar))
+        loss = steps.epoch(epoch, _bar(batches, epoch, progress.batch, title, progress_bar))
         schedule.step()
         seconds = round(time.perf_counter() - started, 2)
 
@@ -133,19 +146,20 @@ def _train(
             "epoch", epoch, progress.step, loss=loss, learning_rate=rate, seconds=seconds, **dev
         )
         _keep_best(out, matcher, progress, epoch, dev)
-        progress.epoch = epoch
-        save_checkpoint(out, matcher, optimiser, schedule, progress, precision.scaler)
+        progress.epoch, progress.batch, progress.summed = epoch, 0, 0.0
+        save()
     log.close()
     seal(out, LOG)
     write_metrics(out, finished=True)
 
 
-def _bar(batches: Batches, epoch: int, title: str, shown: bool) -> tqdm[Batch]:
-    """The batches of an epoch, with a bar that goes when it is over."""
+def _bar(batches: Batches, epoch: int, done: int, title: str, shown: bool) -> tqdm[Batch]:
+    """The batches of an epoch that are not done, with a bar that goes when it is over."""
     return tqdm(
-        batches.epoch(epoch),
+        batches.epoch(epoch, done),
         title,
         total=len(batches),
+        initial=done,
         unit="step",
         disable=not shown,
         leave=False,
@@ -182,37 +196,43 @@ class Steps:
     log: RunLog
     progress: Progress
     precision: Precision
+    save: Callable[[], None]
     watch: CollapseWatch = field(default_factory=CollapseWatch)
 
     def epoch(self, epoch: int, bar: tqdm[Batch]) -> float:
         """Train on every batch; returns the mean loss."""
         self.matcher.train()
         objective = Objective.of_epoch(self.recipe.loss, epoch, self.matcher.heads)
-        summed, started = 0.0, time.perf_counter()
-        done, waiting = 0, Waiting(bar)
-        for done, batch in enumerate(waiting, start=1):
+        progress, interval = self.progress, Interval(self.recipe.training.checkpoint_every)
+        first, started = progress.batch, time.perf_counter()
+        waiting = Waiting(bar)
+        for batch in waiting:
             terms = self.step(objective, batch)
-            self.progress.step += 1
             value = sum(terms.values())
-            summed += value
+            progress.step, progress.batch = progress.step + 1, progress.batch + 1
+            progress.summed += value
             ranking = objective.ranking
             if self.watch.sees(ranking, terms[ranking.name], len(batch.image_ids)):
                 advice = self.watch.advice(ranking, terms[ranking.name], self.recipe.loss)
                 warnings.warn(advice, CollapseWarning, stacklevel=2)
-            if done % REPORT_EVERY == 0 or done == bar.total:
+            last = progress.batch == bar.total
+            if progress.batch % REPORT_EVERY == 0 or last:
                 elapsed = time.perf_counter() - started
-                speed = done * self.recipe.training.batch_size / elapsed
-                bar.set_postfix(loss=f"{summed / done:.2f}", pairs_per_s=f"{speed:.0f}")
+                speed = (progress.batch - first) * self.recipe.training.batch_size / elapsed
+                mean = progress.summed / progress.batch
+                bar.set_postfix(loss=f"{mean:.2f}", pairs_per_s=f"{speed:.0f}")
                 self.log.write(
                     "step",
                     epoch,
-                    self.progress.step,
+                    progress.step,
                     loss=value,
                     **(terms if len(terms) > 1 else {}),
                     pairs_per_s=round(speed, 1),
                     waiting=round(waiting.seconds / elapsed, 4),
                 )
-        return summed / done
+            if interval.due(progress.step) and not last:
+                self.save()
+        return progress.summed / progress.batch
 
     def step(self, objective: Objective, batch: Batch) -> dict[str, float]:
         """One gradient step; returns the terms of the loss before it."""
