@@ -31,8 +31,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from index.kills import check, contents, one_kill
 
 from gaussmatch.index import Index
+from gaussmatch.index.backends.folder.layout import load_manifest
 from gaussmatch.index.fill import COMMIT
-from gaussmatch.index.layout import CALIBRATION, MANIFEST, Manifest
+from gaussmatch.index.index import CALIBRATION
+from gaussmatch.index.manifest import MANIFEST
 
 LOOK = 0.002  # seconds between two looks at a manifest
 
@@ -112,7 +114,7 @@ def seen(path: Path) -> tuple[int, int] | None:
     """Generation and items of the manifest, if there is one."""
     if not (path / MANIFEST).exists():
         return None
-    manifest = Manifest.load(path)
+    manifest = load_manifest(path)
     return manifest.generation, sum(p.live for ps in manifest.galleries.values() for p in ps)
 
 

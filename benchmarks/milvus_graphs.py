@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from search_speed import clustered
 
-from gaussmatch.index.layout import GALLERIES
+from gaussmatch.index import GALLERIES
 from gaussmatch.index.lift import SAMPLE, Lift, scores
 from gaussmatch.similarities import similarity
 

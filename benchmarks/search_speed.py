@@ -32,8 +32,8 @@ import numpy as np
 import torch
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, Record, Settings
-from gaussmatch.index.graph import Hnsw
+from gaussmatch.index import Index, IndexSettings, Record
+from gaussmatch.index.backends.folder.graph import Hnsw
 from gaussmatch.similarities import similarity
 
 K = 10
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def exact(index: Index, queries: Gaussian, repeats: int) -> None:
-    held = index.segments("images")[0].structure
+    held = index.backend.segments("images")[0].structure
     width = sum(a.shape[1] for a in held.arrays)  # type: ignore[attr-defined]
     plain = faiss.IndexFlatIP(width)
     plain.add(np.random.default_rng(0).normal(size=(len(index), width)).astype(np.float32))
@@ -104,7 +104,7 @@ def bare_means(
 ) -> dict[int, float]:
     """ms a query of HNSW on the means at 95 % of their own truth, by how many come at once."""
     means, asked = gallery.mean.numpy(), queries.mean.numpy()
-    settings = Settings()
+    settings = IndexSettings()
     threads(options.build_threads)
     started = time.perf_counter()
     graph = faiss.IndexHNSWFlat(options.dim, settings.links)
@@ -172,7 +172,7 @@ def walked(
     index = filled(Path(folder) / f"{kind}-{name}", name, kind, gallery)
     built = time.perf_counter() - started
     threads(options.threads)
-    graph = index.segments("images")[0].structure
+    graph = index.backend.segments("images")[0].structure
     assert isinstance(graph, Hnsw)
 
     def at(width: int) -> Sequence[Sequence[str]]:
@@ -213,7 +213,7 @@ def clustered(items: int, queries: int, dim: int) -> tuple[Gaussian, Gaussian]:
 
 def filled(path: Path, name: str, kind: str, gallery: Gaussian) -> Index:
     assert similarity(name)
-    settings = Settings(kind=kind)  # type: ignore[arg-type]
+    settings = IndexSettings(kind=kind)  # type: ignore[arg-type]
     index = Index.create(path, similarity=name, settings=settings)
     index.add(gallery, [Record(str(i)) for i in range(len(gallery))])
     return index
@@ -256,7 +256,7 @@ def timed(work: Callable[[], object], queries: int, repeats: int) -> float:
 
 
 def graph_files(index: Index) -> list[Path]:
-    return sorted(index.segments("images")[0].path.glob("graph*"))
+    return sorted(index.backend.segments("images")[0].path.glob("graph*"))
 
 
 def threads(count: int) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from search_speed import clustered, threads
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, Record, Settings
+from gaussmatch.index import Index, IndexSettings, Record
 
 KINDS = ("flat", "hnsw", "compressed")
 TARGETS = (10**6, 10**8, 10**9)
@@ -48,7 +48,7 @@ def main() -> None:
         truth: list[list[str]] = []
         for kind in KINDS:
             with tempfile.TemporaryDirectory() as folder:
-                settings = Settings(kind=kind, flat_below=1)
+                settings = IndexSettings(kind=kind, flat_below=1)
                 threads(options.build_threads)
                 start = time.perf_counter()
                 index = Index.create(
@@ -62,7 +62,7 @@ def main() -> None:
                 found = []
                 for width in options.search[:1] if kind == "flat" else options.search:
                     index.set_settings(replace(settings, search=width))
-                    index = Index.open(index.path)
+                    index = Index.open(index.place)
                     told, took = asked(index, queries)
                     truth = truth or told
                     found.append(f"{recall(told, truth):.3f} {1000 * took:.2f}")
@@ -100,12 +100,12 @@ def extrapolate(held: dict[str, list[tuple[int, int, int]]]) -> None:
 def sizes(index: Index) -> tuple[int, int]:
     """Bytes of the files that every search reads, and of the others."""
     touched = rest = 0
-    for segment in index.segments("images"):
-        for name, size in segment.part.files.items():
+    for segment in index.backend.segments("images"):
+        for name, mark in segment.part.files.items():
             if name.startswith(("graph", "lifted")):
-                touched += size
+                touched += mark.size
             else:
-                rest += size
+                rest += mark.size
     return touched, rest
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gaussmatch.index import Hit as Hit
     from gaussmatch.index import Hits as Hits
     from gaussmatch.index import Index as Index
-    from gaussmatch.index.opening import open_index as open_index
+    from gaussmatch.index.index import open_index as open_index
     from gaussmatch.model import Model as Model
     from gaussmatch.model import UncertaintyWarning as UncertaintyWarning
     from gaussmatch.recipe import Recipe as Recipe
@@ -60,7 +60,7 @@ _HOME = {
     "load_recipe": "gaussmatch.recipe",
     "losses": "gaussmatch",
     "metrics": "gaussmatch",
-    "open_index": "gaussmatch.index.opening",
+    "open_index": "gaussmatch.index.index",
     "plot": "gaussmatch",
     "scenes": "gaussmatch.data",
     "similarity": "gaussmatch.similarities",

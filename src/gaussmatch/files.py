@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import re
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,17 +78,23 @@ def sweep(folder: Path, names: Iterable[str]) -> None:
 
 
 @contextmanager
-def locked(path: Path, busy: str) -> Iterator[None]:
-    """Hold a lock file; raises ``BusyError(busy)`` where another process does. A kill releases it.
+def locked(path: Path, busy: str, wait: float = 0) -> Iterator[None]:
+    """Hold a lock file; raises ``BusyError(busy)`` where another process does, also after so many
+    seconds. A kill releases it.
 
     The file stays: to remove it would let a third process lock another file of the same name.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + wait
     with open(path, "a", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BusyError(busy) from None
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    raise BusyError(busy) from None
+            time.sleep(random.uniform(0.005, 0.02))  # several that wait take turns
         yield
 
 

@@ -50,7 +50,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def same_items(a: Index, b: Index, tolerance: float = 0) -> None:
     """Same order, same bits (or nearly), same records."""
     for gallery in GALLERIES:
-        (x,), (y,) = a.segments(gallery), b.segments(gallery)
+        (x,), (y,) = a.backend.segments(gallery), b.backend.segments(gallery)
         assert x.part.items == y.part.items
         for mine, other in ((x.mean, y.mean), (x.log_var, y.log_var)):
             np.testing.assert_allclose(mine, other, rtol=tolerance, atol=tolerance)
@@ -292,11 +292,11 @@ def test_the_verbs(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "100 images, 500 captions, hnsw, kl" in capsys.readouterr().out
     assert main(["search", back, "a small red star", "-k", "4"]) == 0
     assert capsys.readouterr().out == told[0]
-    for words in ([there], [back, "--yes"]):
+    for place in (there, back):
         with pytest.raises(SystemExit):
-            main(["index", "drop", *words])
-    assert main(["index", "drop", there, "--yes"]) == 0
-    assert main(["index", "info", there]) == 2
+            main(["index", "drop", place])
+        assert main(["index", "drop", place, "--yes"]) == 0
+        assert main(["index", "info", place]) == 2
     none = f"milvus:{tmp_path}/none.db"
     assert main(["index", str(tiny_run), str(tmp_path / "nowhere"), "--out", none]) == 2
     assert not (tmp_path / "none.db").exists()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, Record, Settings
+from gaussmatch.index import Index, IndexSettings, Record
 from gaussmatch.similarities import SIMILARITIES, similarity
 
 K = 10
@@ -49,8 +49,8 @@ class IndexContract:
     least_recall: ClassVar[float] = 1.0
 
     @property
-    def settings(self) -> Settings:
-        return Settings(kind=self.kind, flat_below=50)  # type: ignore[arg-type]
+    def settings(self) -> IndexSettings:
+        return IndexSettings(kind=self.kind, flat_below=50)  # type: ignore[arg-type]
 
     def check(self, index: Index, scores: torch.Tensor, queries: Gaussian, **told) -> None:
         """Against the scores of all items, −inf for those that must not be found."""

@@ -21,10 +21,10 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 WRITER = """
 import sys, torch
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, Record, Settings
+from gaussmatch.index import Index, Record, IndexSettings
 path, log = sys.argv[1:]
 try:
-    index = Index.create(path, similarity="kl", settings=Settings(kind="hnsw", flat_below=60))
+    index = Index.create(path, similarity="kl", settings=IndexSettings(kind="hnsw", flat_below=60))
 except FileExistsError:
     index = Index.open(path)
 start = index.size()
@@ -45,24 +45,23 @@ with open(log, "a") as told:
 STOPPING = """
 import sys
 from gaussmatch.cli import main
-from gaussmatch.index.layout import Manifest
+from gaussmatch.index.backends.folder import layout
 when, number, *words = sys.argv[1:]
-save, saved = Manifest.save, [0]
+save, saved = layout.save_manifest, [0]
 
 def stop_here():
     print("stopped", flush=True)
     sys.stdin.read()
 
-def counted(manifest, folder):
+def counted(folder, manifest):
     saved[0] += 1
     if saved[0] == int(number) and when == "before":
         stop_here()
-    new = save(manifest, folder)
+    save(folder, manifest)
     if saved[0] == int(number) and when == "after":
         stop_here()
-    return new
 
-Manifest.save = counted
+layout.save_manifest = counted
 main(words)
 """
 """``gaussmatch`` that stops just before, or just after, its N-th manifest takes effect."""
@@ -104,7 +103,7 @@ def contents(index: Index) -> dict[tuple[str, str], tuple[Record, bytes, bytes]]
     """Every item, with its picture and the bits of its Gaussian."""
     found = {}
     for gallery in GALLERIES:
-        for segment in index.segments(gallery):
+        for segment in index.backend.segments(gallery):
             for row, record in segment.items.all(thumbnails=True):
                 if segment.dead is None or not segment.dead[row]:
                     g = segment.gaussians(np.array([row]))

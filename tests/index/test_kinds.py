@@ -10,7 +10,8 @@ import torch
 from index.contract import IndexContract, clustered, records, truth
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, Settings, exact
+from gaussmatch.index import Index, IndexSettings
+from gaussmatch.index.backends.folder import exact
 from gaussmatch.similarities import similarity
 
 
@@ -38,7 +39,7 @@ class TestCompressed(IndexContract):
 
 def test_without_faiss_a_graph_says_what_is_missing(tmp_path, monkeypatch):
     index = Index.create(
-        tmp_path / "i", similarity="kl", settings=Settings(kind="hnsw", flat_below=5)
+        tmp_path / "i", similarity="kl", settings=IndexSettings(kind="hnsw", flat_below=5)
     )
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(ImportError, match=r"gaussmatch\[search\]"):
@@ -74,7 +75,7 @@ def test_a_graph_on_clustered_gaussians_finds_95_percent(tmp_path):
     """A small setting of benchmarks/search_speed.py."""
     items, queries = clustered(2000, 32), clustered(100, 32, seed=1)
     index = Index.create(
-        tmp_path / "i", similarity="kl", settings=Settings(kind="hnsw", flat_below=5)
+        tmp_path / "i", similarity="kl", settings=IndexSettings(kind="hnsw", flat_below=5)
     )
     index.add(items, records(0, 2000))
     best = truth("kl", items, queries, "images").topk(10).indices
@@ -88,7 +89,7 @@ def test_a_graph_on_clustered_gaussians_finds_95_percent(tmp_path):
 def test_a_similarity_without_a_lift_is_scanned_or_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(type(similarity("kl")), "no_lift", "for the test")
     with pytest.raises(ValueError, match="use kind 'flat'"):
-        Index.create(tmp_path / "h", similarity="kl", settings=Settings(kind="hnsw"))
+        Index.create(tmp_path / "h", similarity="kl", settings=IndexSettings(kind="hnsw"))
     index = Index.create(tmp_path / "i", similarity="kl")
     items, queries = clustered(100), clustered(5, seed=1)
     index.add(items, records(0, 100))
@@ -104,7 +105,7 @@ def test_a_similarity_with_weights_of_its_own_is_scanned(tmp_path, gallery):
     scores = truth("match_prob", items, queries, gallery).detach()
     TestFlat().check(index, scores, queries, gallery=gallery)
     with pytest.raises(ValueError, match="use kind 'flat'"):
-        Index.create(tmp_path / "h", similarity="match_prob", settings=Settings(kind="hnsw"))
+        Index.create(tmp_path / "h", similarity="match_prob", settings=IndexSettings(kind="hnsw"))
 
 
 def test_bad_queries_are_refused(tmp_path):

@@ -12,7 +12,7 @@ from index.contract import clustered, records
 from gaussmatch.cli import main
 from gaussmatch.data.cache import made_once
 from gaussmatch.index import Index, merge
-from gaussmatch.index.layout import MARKER, discard
+from gaussmatch.index.backends.folder.layout import MARKER, discard
 
 
 def everything(folder: Path) -> dict[Path, bytes]:
@@ -88,15 +88,15 @@ def test_what_is_no_index_is_not_discarded(tmp_path: Path):
 
 def test_a_merge_touches_only_its_own_leftovers(tmp_path: Path):
     a, b = made(tmp_path / "a"), made(tmp_path / "b", 10)
-    work = tmp_path / ".c.merging"
+    work = tmp_path / ".c.building"
     work.mkdir()
     (work / "mine.txt").write_text("x")
     with pytest.raises(FileExistsError, match=r"mine\.txt"):
-        merge(tmp_path / "c", [a.path, b.path])
+        merge(tmp_path / "c", [a.place, b.place])
     assert [path.name for path in work.iterdir()] == ["mine.txt"]
     (work / "mine.txt").unlink()
     made(work)  # of a merge that was killed
-    assert merge(tmp_path / "c", [a.path, b.path]).size() == 20
+    assert merge(tmp_path / "c", [a.place, b.place]).size() == 20
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
 
 
@@ -113,7 +113,7 @@ except OSError as error:
 
 
 def test_of_two_merges_into_one_folder_one_succeeds(tmp_path: Path):
-    sources = [str(made(tmp_path / name, 10 * n).path) for n, name in enumerate("ab")]
+    sources = [str(made(tmp_path / name, 10 * n).place) for n, name in enumerate("ab")]
     command = [sys.executable, "-c", MERGE, str(tmp_path / "c"), *sources]
     pipe = subprocess.PIPE
     both = [
@@ -140,7 +140,7 @@ def test_an_index_is_marked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise Dead
 
     with monkeypatch.context() as patched:
-        patched.setattr("gaussmatch.index.layout.Manifest.save", die)
+        patched.setattr("gaussmatch.index.backends.folder.layout.save_manifest", die)
         with pytest.raises(Dead):
             Index.create(tmp_path / "i", similarity="kl")
     assert (tmp_path / "i" / MARKER).exists()

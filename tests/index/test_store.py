@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 from index.contract import clustered, records, truth
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, IndexBusyError, Record, Settings, Where, merge, store
-from gaussmatch.index.layout import FORMAT, writing
+from gaussmatch.index import Index, IndexBusyError, IndexSettings, Record, Where, merge
+from gaussmatch.index.backends.folder import folder as store
+from gaussmatch.index.backends.folder.layout import locked
 
+SMALL = IndexSettings(flat_below=4)
 IDS = [f"i{j}" for j in range(12)]
 CHANGES = st.lists(
     st.one_of(
@@ -37,7 +39,7 @@ CHANGES = st.lists(
 @settings(max_examples=25)
 def test_any_changes_leave_what_a_dict_would_hold(changes):
     with tempfile.TemporaryDirectory() as folder:
-        index = Index.create(Path(folder) / "0", similarity="kl", settings=Settings(flat_below=4))
+        index = Index.create(Path(folder) / "0", similarity="kl", settings=SMALL)
         held: dict[str, int] = {}
         for step, (verb, ids) in enumerate(changes, start=1):
             if verb in ("add", "replace"):
@@ -59,9 +61,9 @@ def test_any_changes_leave_what_a_dict_would_hold(changes):
             elif verb == "compact":
                 index.compact()
             elif verb == "open":
-                index = Index.open(index.path)
+                index = Index.open(index.place)
             else:
-                index = merge(Path(folder) / str(step), [index.path])
+                index = merge(Path(folder) / str(step), [index.place])
             assert {r.id: r.meta["step"] for r in index.records()} == held
             assert index.size() == len(index) == len(held)
             found = index.search(clustered(1, 3), 20)[0]
@@ -122,7 +124,7 @@ def test_many_small_additions_are_joined(tmp_path):
     g = clustered(20)
     for j in range(20):
         index.add(g[j : j + 1], records(j, j + 1))
-        assert len(index.segments("images")) <= store.MOST_SEGMENTS + 1
+        assert len(index.backend.segments("images")) <= store.MOST_SEGMENTS + 1
     assert index.size() == 20
     assert len(list((tmp_path / "i" / "segments").iterdir())) <= store.MOST_SEGMENTS + 1
 
@@ -130,7 +132,8 @@ def test_many_small_additions_are_joined(tmp_path):
 def test_one_writer_at_a_time_and_readers_see_the_old_index(tmp_path):
     index = made(tmp_path / "i")
     reader = Index.open(tmp_path / "i")
-    with writing(tmp_path / "i"), pytest.raises(IndexBusyError, match="another process"):
+    index.backend.wait = 0
+    with locked(tmp_path / "i", 0), pytest.raises(IndexBusyError, match="another process"):
         index.delete(["i0"])
     index.delete(["i0"])
     assert reader.size() == 30
@@ -158,9 +161,9 @@ def test_a_writer_that_dies_leaves_the_old_index(tmp_path, monkeypatch, moment):
     def die(*_args, **_told):
         raise Dead
 
-    place = "layout.write_json" if moment == "manifest" else "segment.sync"
+    place = "layout.atomic" if moment == "manifest" else "segment.sync"
     with monkeypatch.context() as patched:
-        patched.setattr(f"gaussmatch.index.{place}", die)
+        patched.setattr(f"gaussmatch.index.backends.folder.{place}", die)
         with pytest.raises(Dead):
             index.add(clustered(5), records(30, 35))
     folders = list((tmp_path / "i" / "segments").iterdir())
@@ -192,10 +195,10 @@ def test_a_full_disk_is_told_and_takes_nothing(tmp_path, monkeypatch):
 
 def test_open_segments_follow_new_settings(tmp_path):
     index, other = made(tmp_path / "i"), Index.open(tmp_path / "i")
-    index.set_settings(Settings(search=99))
+    index.set_settings(IndexSettings(search=99))
     other.reload()
     for each in (index, other):
-        assert [s.settings.search for s in each.segments("images")] == [99]
+        assert [s.settings.search for s in each.backend.segments("images")] == [99]
 
 
 def test_a_reload_that_fails_changes_nothing(tmp_path):
@@ -203,7 +206,7 @@ def test_a_reload_that_fails_changes_nothing(tmp_path):
     manifest = tmp_path / "i" / "manifest.json"
     content = json.loads(manifest.read_text())
     content["galleries"]["images"][0]["name"] = "elsewhere"
-    manifest.write_text(json.dumps(content))
+    manifest.write_text(json.dumps(content | {"format": 2}))
     for _ in range(2):
         with pytest.raises(ValueError, match="missing; the index is damaged"):
             index.reload()
@@ -253,7 +256,8 @@ def test_other_damage_is_named(tmp_path):
         (whole[:50], "not valid JSON"),
         ("[]", "format None"),
         (json.dumps({**json.loads(whole), "format": 99}), "format 99"),
-        (json.dumps({"format": FORMAT, "similarity": "kl"}), "not a manifest"),
+        (json.dumps({"format": 2, "similarity": "kl"}), "not a manifest"),
+        (whole.replace('"kl"', '"cosine"'), "its checksum is another"),
     ]:
         manifest.write_text(text)
         with pytest.raises(ValueError, match=message):
@@ -275,9 +279,9 @@ def test_other_damage_is_named(tmp_path):
 
 
 def test_opening_maps_and_does_not_read(tmp_path):
-    index = Index.open(made(tmp_path / "i").path)
+    index = Index.open(made(tmp_path / "i").place)
     index.search(clustered(1), 3)
-    segment = index.segments("images")[0]
+    segment = index.backend.segments("images")[0]
     for array in (segment.mean, segment.log_var, segment.structure.arrays[0]):
         while isinstance(array, np.ndarray):
             array = array.base
@@ -299,16 +303,16 @@ def test_create_refuses_a_folder_in_use_but_not_its_own_remains(tmp_path):
 def test_merge_refuses_other_models_and_equal_ids(tmp_path):
     a, b = made(tmp_path / "a"), made(tmp_path / "b", 10)
     with pytest.raises(ValueError, match="'i0' is in the index already"):
-        merge(tmp_path / "c", [a.path, b.path])
+        merge(tmp_path / "c", [a.place, b.place])
     assert not (tmp_path / "c").exists()
-    merged = merge(tmp_path / "c", [a.path, b.path], replace=True)
+    merged = merge(tmp_path / "c", [a.place, b.place], replace=True)
     assert merged.size() == 30
     queries = clustered(3, seed=1)
     best = truth("kl", clustered(30), queries, "images")
     assert best.shape == (3, 30)
     other = Index.create(tmp_path / "w", similarity="wasserstein")
     with pytest.raises(ValueError, match="another model"):
-        merge(tmp_path / "d", [a.path, other.path])
+        merge(tmp_path / "d", [a.place, other.place])
 
 
 VALUES = st.one_of(
@@ -331,7 +335,7 @@ SPECS = st.one_of(
 def test_sql_and_python_agree_on_conditions(metas, spec):
     where = Where.of(spec)
     with tempfile.TemporaryDirectory() as folder:
-        from gaussmatch.index.items import Items, write_items
+        from gaussmatch.index.backends.folder.items import Items, write_items
 
         write_items(Path(folder), [Record(str(i), meta) for i, meta in enumerate(metas)])
         found = Items(Path(folder)).where(where).tolist()

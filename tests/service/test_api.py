@@ -142,7 +142,7 @@ class TestItems:
     def test_an_id_that_is_not_there(self, client: CheckedClient, index: Index, path: str) -> None:
         for id in ("nothing", "../../etc/passwd", "/etc/passwd", "scenes/test/3\0", "'; --"):
             message = refused(client.get(path, params={"id": id}), 404, "no_item")
-            assert str(index.path) not in message
+            assert str(index.place) not in message
 
 
 class TestLimits:
@@ -361,7 +361,7 @@ def test_pcme_is_a_probabilistic_model(tmp_path: Path) -> None:
 
 def test_items_added_meanwhile_are_seen(tmp_path: Path) -> None:
     index = make_index(tmp_path)
-    app = create_app(Index.open(index.path))
+    app = create_app(Index.open(index.place))
     app.state.service.engine._reload_every = 0.0
     with CheckedClient(app) as client:
         index.delete([ID])
@@ -371,7 +371,7 @@ def test_items_added_meanwhile_are_seen(tmp_path: Path) -> None:
 
 def test_the_first_pictures_of_an_empty_index_are_shown(tmp_path: Path, index: Index) -> None:
     empty = Index.create(tmp_path / "index", index.run_folder)
-    app = create_app(Index.open(empty.path))
+    app = create_app(Index.open(empty.place))
     app.state.service.engine._reload_every = 0.0
     with CheckedClient(app) as client:
         assert client.get("/api/search?text=a+star").json()["results"]["hits"] == []
@@ -385,7 +385,7 @@ def test_the_first_pictures_of_an_empty_index_are_shown(tmp_path: Path, index: I
 
 
 def test_an_index_that_is_damaged_meanwhile_goes_on(tmp_path: Path, index: Index) -> None:
-    copy = shutil.copytree(index.path, tmp_path / "index")
+    copy = shutil.copytree(index.place, tmp_path / "index")
     app = create_app(Index.open(copy))
     app.state.service.engine._reload_every = 0.0
     with CheckedClient(app) as client:

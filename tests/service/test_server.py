@@ -20,7 +20,7 @@ from gaussmatch.cli import main
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_index(tmp_path_factory.mktemp("server")).path
+    return Path(make_index(tmp_path_factory.mktemp("server")).place)
 
 
 def in_flight(connection: http.client.HTTPConnection) -> float:

@@ -24,7 +24,7 @@ from gaussmatch.service import workers
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_index(tmp_path_factory.mktemp("workers")).path
+    return Path(make_index(tmp_path_factory.mktemp("workers")).place)
 
 
 class Served:

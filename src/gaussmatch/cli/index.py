@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import cast
 
 from gaussmatch.cli.parser import Parser
 from gaussmatch.data import load_data
@@ -20,24 +19,18 @@ from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import (
     GALLERIES,
     Index,
+    IndexSettings,
     Record,
-    Settings,
     index_pairs,
     thumbnail,
     update,
 )
 from gaussmatch.index import merge as merge_indexes
+from gaussmatch.index.backends import place
 from gaussmatch.index.fill import Changes
-from gaussmatch.index.milvus import MilvusIndex
+from gaussmatch.index.index import existing_index
+from gaussmatch.index.manifest import KINDS
 from gaussmatch.index.model_copy import check_same_run
-from gaussmatch.index.opening import (
-    create_index,
-    existing_index,
-    in_milvus,
-    open_index,
-    place,
-)
-from gaussmatch.index.settings import KINDS
 from gaussmatch.index.sources import FolderSource
 from gaussmatch.run import load
 from gaussmatch.trust import calibrate_run
@@ -94,8 +87,8 @@ def _make(argv: Sequence[str]) -> None:
             )
         _search_so(index, options)
     else:
-        settings = _chosen(Settings(), options)
-        index = create_index(options.out, options.run, settings=settings)
+        settings = _chosen(IndexSettings(), options)
+        index = Index.create(options.out, options.run, settings=settings)
     if options.folder is None:
         split = options.split or "test"
         index_pairs(index, load_data(model.recipe.data).split(split), split)
@@ -121,7 +114,7 @@ def _add(argv: Sequence[str]) -> None:
     parser.add_argument("photos", type=Path, nargs="+")
     parser.add_argument("--replace", action="store_true", help="take the place of equal ids")
     options = parser.parse(argv)
-    index = open_index(options.index)
+    index = Index.open(options.index)
     gaussians, records = [], []
     for start in range(0, len(options.photos), FolderSource.batch):  # pictures fill memory
         paths = options.photos[start : start + FolderSource.batch]
@@ -145,7 +138,7 @@ def _delete(argv: Sequence[str]) -> None:
     parser.add_argument("ids", nargs="+")
     parser.add_argument("--gallery", choices=GALLERIES, default="images")
     options = parser.parse(argv)
-    index = open_index(options.index)
+    index = Index.open(options.index)
     gone = index.delete(options.ids, options.gallery)
     print(f"{gone} deleted\n{_summary(index)}")
 
@@ -162,7 +155,7 @@ def _update(argv: Sequence[str]) -> None:
     parser.add_argument("folder", type=Path, nargs="?", help="that of the last time if not given")
     parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
     options = parser.parse(argv)
-    index = open_index(options.index)
+    index = Index.open(options.index)
     folder = options.folder or (index.manifest.source or {}).get("folder")
     if folder is None:
         parser.error(f"{options.index} was not made from a folder; name one")
@@ -188,7 +181,7 @@ def _merge(argv: Sequence[str]) -> None:
     options = parser.parse(argv)
     settings = None
     if options.kind is not None:
-        first = open_index(options.indexes[0])
+        first = Index.open(options.indexes[0])
         settings = replace(first.settings, kind=options.kind)
         first.close()
     told = {"settings": settings, "replace": options.replace}
@@ -206,7 +199,7 @@ def _compact(argv: Sequence[str]) -> None:
     parser.add_argument("--kind", choices=KINDS, help="search it another way from now on")
     parser.add_argument("--search", type=int, help=WIDTH)
     options = parser.parse(argv)
-    index = open_index(options.index)
+    index = Index.open(options.index)
     _search_so(index, options)
     index.compact()
     print(_summary(index))
@@ -219,28 +212,26 @@ def _search_so(index: Index, options: Namespace) -> None:
         index.set_settings(settings)
 
 
-def _chosen(settings: Settings, options: Namespace) -> Settings:
+def _chosen(settings: IndexSettings, options: Namespace) -> IndexSettings:
     told = {"kind": options.kind, "search": options.search}
     return replace(settings, **{name: value for name, value in told.items() if value is not None})
 
 
 def _drop(argv: Sequence[str]) -> None:
-    """INDEX --yes             remove an index from Milvus"""
+    """INDEX --yes             remove an index"""
     parser = _parser(
         "drop",
-        "Remove an index from Milvus, with all its items.",
-        "gaussmatch index drop milvus:photos.db --yes",
+        "Remove an index, with all its items; files that are not of it stay.",
+        "gaussmatch index drop photos.index --yes",
         "gaussmatch index drop milvus:http://localhost:19530 --yes",
     )
     parser.add_argument("--yes", action="store_true", help="it cannot be undone")
     options = parser.parse(argv)
-    if not in_milvus(options.index):
-        parser.error(f"{options.index} is no address of Milvus; a folder is removed like any other")
     if not options.yes:
         parser.error(f"add --yes to remove {options.index} with all its items")
-    index = open_index(options.index)
+    index = Index.open(options.index)
     summary = _summary(index)
-    cast(MilvusIndex, index).drop()
+    index.drop()
     print(f"removed {summary}")
 
 
@@ -252,7 +243,7 @@ def _info(argv: Sequence[str]) -> None:
         "gaussmatch index info photos.index",
         "gaussmatch index info milvus:photos.db",
     )
-    print(json.dumps(open_index(parser.parse(argv).index).info(), indent=2))
+    print(json.dumps(Index.open(parser.parse(argv).index).info(), indent=2))
 
 
 VERBS: dict[str, Callable[[Sequence[str]], None]] = {

@@ -11,8 +11,8 @@ from typing import Any
 
 from gaussmatch.cli.parser import Parser
 from gaussmatch.index import GALLERIES, Hit, Hits, Index
+from gaussmatch.index.backends import place
 from gaussmatch.index.joined import JoinedIndex
-from gaussmatch.index.opening import open_index, place
 
 _CONDITION = re.compile(r"([^=<>!]+)(>=|<=|!=|=|<|>)(.*)", re.DOTALL)
 MOST = 60  # letters of a caption
@@ -55,9 +55,9 @@ def run(argv: Sequence[str]) -> None:
     options = parser.parse(argv)
     if sum(q is not None for q in (options.text, options.image, options.like)) != 1:
         parser.error("give one query: a caption, --image or --like")
-    index: Index | JoinedIndex = open_index(options.index)
+    index: Index | JoinedIndex = Index.open(options.index)
     if options.also:
-        index = JoinedIndex([open_index(where) for where in (options.index, *options.also)])
+        index = JoinedIndex([Index.open(where) for where in (options.index, *options.also)])
     if not index.size(options.gallery):
         raise ValueError(f"{options.index} holds no {options.gallery}")
     told: dict[str, Any] = {"gallery": options.gallery, "where": conditions(options.where)}

@@ -6,7 +6,8 @@ import os
 from collections.abc import Sequence
 
 from gaussmatch.cli.parser import Parser
-from gaussmatch.index.opening import open_index, place
+from gaussmatch.index import Index
+from gaussmatch.index.backends import place
 
 LIMITS = {
     "max_body": "bytes of a request",
@@ -73,7 +74,7 @@ def run(argv: Sequence[str]) -> None:
         **{name: getattr(options, name) for name in LIMITS},
     )
     serve(
-        open_index(options.index),
+        Index.open(options.index),
         settings,
         host=options.host,
         port=options.port,

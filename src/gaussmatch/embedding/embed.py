@@ -13,7 +13,7 @@ from tqdm import tqdm
 from gaussmatch.embedding.manifest import BATCH, Embedding
 from gaussmatch.embedding.shards import Content, Shard
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index.items import Record
+from gaussmatch.index.record import Record
 from gaussmatch.index.sources import Source
 from gaussmatch.model import Model
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from gaussmatch.embedding.shards import Shard
 from gaussmatch.files import read_json, write_json
-from gaussmatch.index.layout import GALLERIES
+from gaussmatch.index.manifest import GALLERIES
 from gaussmatch.index.sources import Source
 
 FILE = "embedding.json"

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from gaussmatch.files import atomic
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index.items import Record
-from gaussmatch.index.layout import Gallery
+from gaussmatch.index.manifest import Gallery
+from gaussmatch.index.record import Record
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from gaussmatch.data import DataSet, load_data
 from gaussmatch.evaluation.evaluate import evaluate_run
 from gaussmatch.experiments.report import Entrant, write_report
 from gaussmatch.index import Index, index_pairs
-from gaussmatch.index.layout import discard
+from gaussmatch.index.index import existing_index
 from gaussmatch.recipe import load_recipe
 from gaussmatch.run import load
 from gaussmatch.training.collapse import CollapseWarning
@@ -74,7 +74,8 @@ def _index(out: Path, data: DataSet) -> Path:
     """The pictures and captions of the test split, found by the model just trained. An index of
     an earlier demo is made again, as it takes seconds and the model may be another."""
     run, folder = out / "probabilistic", out / "index"
-    discard(folder)
+    if (old := existing_index(folder)) is not None:
+        old.drop()
     index = Index.create(folder, run, calibration=calibrate(load(run), data))
     index_pairs(index, data.test, "test")
     return folder

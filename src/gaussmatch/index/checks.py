@@ -1,38 +1,92 @@
-"""What may become an index, and what may be put into it; a clear error otherwise."""
+"""What may become an index, what may be put into it and what it may be asked; a clear error
+otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import torch
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index.items import Record
-from gaussmatch.index.settings import Settings
+from gaussmatch.index.manifest import IndexSettings
+from gaussmatch.index.record import Record
 from gaussmatch.similarities import Similarity
 
 
-def check_kind(similarity: Similarity, settings: Settings) -> None:
+def check_kind(similarity: Similarity, settings: IndexSettings, scans: bool, place: str) -> None:
+    """Whether items can be kept so: one Gaussian each, and a lift where vectors are needed."""
     if similarity.several:
         raise ValueError(
             f"an index holds one Gaussian for each item, and with {similarity.name} an item has "
             f"several embeddings: {similarity.no_lift}"
         )
-    if settings.kind != "flat" and similarity.no_lift is not None:
+    if similarity.no_lift is None:
+        return
+    if not scans:
+        raise ValueError(
+            f"{similarity.name} cannot be kept at {place}: {similarity.no_lift}; an index in a "
+            "folder looks at every item"
+        )
+    if settings.kind != "flat":
         raise ValueError(
             f"{similarity.name} is no product or distance of vectors, so an index of kind "
             f"{settings.kind!r} cannot hold it; use kind 'flat', which looks at every item"
         )
 
 
-def check_one_origin(run: object, similarity: object) -> None:
-    if (run is None) == (similarity is None):
-        raise ValueError("an index needs a run, or the name of a similarity, and not both")
-
-
-def check_items(g: Gaussian, records: Sequence[Record]) -> None:
-    """One finite Gaussian for each record."""
+def check_items(g: Gaussian, records: Sequence[Record]) -> Gaussian:
+    """One finite Gaussian in float32, as it is kept, for each record; no id twice."""
     if len(g) != len(records):
         raise ValueError(f"{len(g)} Gaussians, but {len(records)} records")
+    g = g.detach().to("cpu", torch.float32)
+    at = _strange(g)
+    if at is not None:
+        raise ValueError(f"the embedding of {records[at].id!r} holds a NaN or infinity in float32")
+    twice = [id_ for id_, count in Counter(r.id for r in records).items() if count > 1]
+    if twice:
+        raise ValueError(f"the id {twice[0]!r} is given twice")
+    return g
+
+
+def check_form(
+    g: Gaussian, form: Mapping[str, int] | None, similarity: Similarity
+) -> dict[str, int]:
+    """The form of Gaussians, which must be that of the index."""
+    own = {"dim": g.dim, "variances": 0 if g.log_var is None else g.log_var.shape[-1]}
+    if form is not None and own != form:
+        raise ValueError(f"the index holds Gaussians of {dict(form)}, these are of {own}")
+    if similarity.needs_variance and g.is_point:
+        raise ValueError(f"{similarity.name} compares distributions; these are points")
+    return own
+
+
+def check_query(
+    queries: Gaussian, form: Mapping[str, int] | None, similarity: Similarity
+) -> Gaussian:
+    """Queries that can be compared with the items; a sphere among ellipsoids becomes one."""
+    if queries.mean.ndim != 2:
+        raise ValueError(f"queries must be a batch (n, D), got {tuple(queries.mean.shape)}")
+    if _strange(queries) is not None:
+        raise ValueError("a query holds a NaN or infinity")
+    if form is None:
+        return queries
+    if queries.dim != form["dim"]:
+        raise ValueError(f"queries have D = {queries.dim}, the index has D = {form['dim']}")
+    if not similarity.needs_variance:
+        return queries
+    if queries.log_var is None:
+        raise ValueError(f"{similarity.name} compares distributions; a query is a point")
+    if queries.log_var.shape[-1] != form["variances"]:
+        if form["variances"] == 1:
+            raise ValueError("the index holds spheres; a query is an ellipsoid")
+        return queries.expand()
+    return queries
+
+
+def _strange(g: Gaussian) -> int | None:
+    """The first item that is not finite."""
     for values in (g.mean, g.log_var):
         if values is not None and not values.isfinite().all():
-            at = int((~values.isfinite()).any(-1).nonzero()[0])
-            raise ValueError(f"the embedding of {records[at].id!r} holds a NaN or infinity")
+            return int((~values.isfinite()).any(-1).nonzero()[0])
+    return None

@@ -16,8 +16,8 @@ from tqdm import tqdm
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.index import Index
-from gaussmatch.index.items import Record
-from gaussmatch.index.layout import GALLERIES, Gallery
+from gaussmatch.index.manifest import GALLERIES, Gallery
+from gaussmatch.index.record import Record
 from gaussmatch.index.sources import PHOTOS, Encoded, FolderSource, SplitSource, thumbnail
 
 __all__ = ["Changes", "index_pairs", "thumbnail", "update"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal
 
-from gaussmatch.index.layout import Gallery
+from gaussmatch.index.manifest import Gallery
 
 Level = Literal["vague", "ordinary", "specific"]
 

@@ -1,35 +1,224 @@
-"""The index as a user sees it: ask in words, with a picture, or with an item, and be told how
-sure the answer is."""
+"""The index as a user sees it: search in words, with a picture or with an item, and learn how far
+each answer can be trusted. Where the items are kept is the backend's business."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index.best import Best, best
+from gaussmatch.index.backend import Backend, Block
+from gaussmatch.index.backends import Place, backend_of
+from gaussmatch.index.checks import check_form, check_items, check_kind, check_query
 from gaussmatch.index.hits import Hit, Hits
-from gaussmatch.index.layout import GALLERIES, Gallery
-from gaussmatch.index.segment import Segment
-from gaussmatch.index.store import Store
+from gaussmatch.index.manifest import GALLERIES, Gallery, IndexManifest, IndexSettings, known
+from gaussmatch.index.model_copy import check_unchanged, hashes
+from gaussmatch.index.record import Record
+from gaussmatch.index.topk import Searchable, TopK, top_k
 from gaussmatch.index.where import Where
-from gaussmatch.model import Pictures
+from gaussmatch.model import Model, Pictures
+from gaussmatch.run import MODEL, load
+from gaussmatch.similarities import Similarity
+from gaussmatch.similarities import similarity as similarity_called
+from gaussmatch.similarities.base import other_side
+from gaussmatch.trust import Calibration
 
+RUN, CALIBRATION = "run", "calibration.json"
 Filter = Mapping[str, Any] | Where | None
+T = TypeVar("T")
 
 
-class Index(Store):
-    """Galleries of Gaussians on disk, searched by the model's own similarity.
+class Index:
+    """Galleries of Gaussians, searched by the model's own similarity.
 
     .. code-block:: python
 
         index = Index.open("photos.index")
         for hit in index.search_text(["two dogs in the snow"], k=5)[0].hits:
             print(hit.id, hit.score, hit.probability, hit.percentile)
+
+    Any number of processes may read an index while one writes.
     """
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        backend.similarity = self._among
+        self._calibration: tuple[int, Calibration] | None = None
+
+    @classmethod
+    def open(cls, place: Place, *, wait: float = 30, verify: bool = False) -> Self:
+        """An index in a folder, or in Milvus (``milvus:demo.db``, ``milvus:http://host:19530``).
+        Nothing is loaded until it is needed.
+
+        Args:
+            wait: seconds that a change waits for another writer.
+            verify: read every file first and hold it against its checksum.
+        """
+        index = cls(backend_of(place).open(os.fspath(place)))
+        index.backend.wait = wait
+        if verify:
+            index.verify()
+        return index
+
+    @classmethod
+    def create(
+        cls,
+        place: Place,
+        run: Place | None = None,
+        *,
+        similarity: str | None = None,
+        settings: IndexSettings | None = None,
+        calibration: Calibration | None = None,
+    ) -> Self:
+        """A new, empty index.
+
+        Args:
+            run: the run folder of the model; it is copied in. Or else
+            similarity: its name, for an index of bare Gaussians that no model can query.
+            calibration: see ``calibrate``; without one there are no percentiles and probabilities.
+        """
+        backend, settings = backend_of(place), settings or IndexSettings()
+        if (run is None) == (similarity is None):
+            raise ValueError("an index needs a run, or the name of a similarity, and not both")
+        used = similarity_called(str(similarity)) if run is None else load(run).matcher.similarity
+        check_kind(used, settings, backend.scans, os.fspath(place))
+        files = {} if run is None else {f"{RUN}/{name}": Path(run) / name for name in MODEL}
+        known_run = {} if run is None else hashes(Path(run))
+        manifest = IndexManifest(used.name, asdict(settings), known_run)
+        index = cls(backend.create(os.fspath(place), manifest, files))
+        if calibration is not None and calibration != Calibration():
+            index.set_calibration(calibration)
+        return index
+
+    def close(self) -> None:
+        """Leave the place; an embedded server stops with its last client."""
+        self.backend.close()
+
+    def drop(self) -> None:
+        """Remove the index, with all its items."""
+        self.backend.drop()
+
+    def reload(self) -> bool:
+        """See what other processes have written since; whether there was anything."""
+        return self.backend.reload()
+
+    def verify(self) -> None:
+        """Read everything, and hold it against its checksums; damage is named."""
+        faults = list(self.backend.faults())
+        if faults:
+            raise ValueError(
+                f"{self.place} is damaged; restore it from a backup:\n  " + "\n  ".join(faults)
+            )
+
+    # ---- what is in it ----
+
+    @property
+    def place(self) -> str:
+        """Where it is, as a user would type it."""
+        return self.backend.place
+
+    @property
+    def manifest(self) -> IndexManifest:
+        return self.backend.manifest
+
+    @property
+    def settings(self) -> IndexSettings:
+        return self.backend.settings
+
+    @property
+    def run_folder(self) -> Path | None:
+        """The files of its model; ``None`` for an index of bare Gaussians."""
+        found = [self.backend.file(f"{RUN}/{name}") for name in self.manifest.run]
+        if None in found:
+            raise ValueError(f"{self.place}: a file of its model is missing; restore the index")
+        return found[0].parent if found and found[0] else None
+
+    @cached_property
+    def model(self) -> Model:
+        """The model that the index was made with."""
+        folder = self.run_folder
+        if folder is None:
+            raise ValueError(f"{self.place} holds bare Gaussians: it has no model to encode with")
+        check_unchanged(folder, self.manifest.run)
+        return load(folder)
+
+    @cached_property
+    def similarity(self) -> Similarity:
+        if self.manifest.run:
+            return self.model.matcher.similarity
+        return similarity_called(self.manifest.similarity)
+
+    @property
+    def calibration(self) -> Calibration:
+        held, now = self._calibration, self.manifest.generation
+        if held is None or held[0] != now:
+            file = self.backend.file(CALIBRATION)
+            held = now, Calibration() if file is None else Calibration.load(file)
+            self._calibration = held
+        return held[1]
+
+    def size(self, gallery: Gallery = "images") -> int:
+        """Items in a gallery."""
+        return self._fresh(lambda: self.backend.size(known(gallery)))
+
+    def __len__(self) -> int:
+        return sum(self.size(gallery) for gallery in GALLERIES)
+
+    def __contains__(self, id: str) -> bool:
+        return any(self.backend.held([id], gallery) for gallery in GALLERIES)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{self.size(g):,} {g}" for g in GALLERIES)
+        return f"Index({self.place!r}: {sizes}, {self.settings.kind}, {self.manifest.similarity})"
+
+    def records(self, gallery: Gallery = "images") -> Iterator[Record]:
+        """All items of a gallery, without thumbnails."""
+        return self.backend.records(known(gallery))
+
+    def blocks(self, gallery: Gallery = "images") -> Iterator[Block]:
+        """All items of a gallery with Gaussian and thumbnail, some at a time."""
+        return self.backend.blocks(known(gallery))
+
+    def some(self, most: int, gallery: Gallery = "images") -> tuple[list[Record], Gaussian | None]:
+        """At most so many items of a gallery, with their Gaussians."""
+        found = self.backend.some(most, known(gallery))
+        return ([], None) if found is None else (found[1], found[0])
+
+    def get(self, id: str, gallery: Gallery = "images") -> Record:
+        """One item, with its thumbnail."""
+        return self._item(id, gallery)[1]
+
+    def gaussian(self, id: str, gallery: Gallery = "images") -> Gaussian:
+        """The Gaussian of one item, as a batch of one."""
+        return self._item(id, gallery)[0]
+
+    def fields(self, gallery: Gallery = "images") -> list[str]:
+        """The metadata that items have, by name: what ``where`` can filter by."""
+        return sorted(self.backend.fields(known(gallery)))
+
+    def info(self) -> dict[str, Any]:
+        """What is in it, for people and for a health check."""
+        return {
+            "path": self.place,
+            **{gallery: self.size(gallery) for gallery in GALLERIES},
+            "kind": self.settings.kind,
+            "similarity": self.manifest.similarity,
+            "form": dict(self.manifest.form or {}),
+            **self.backend.describe(),
+            "generation": self.manifest.generation,
+            "source": self.manifest.source,
+            "model": dict(self.manifest.run),
+            "calibration": dict(self.calibration.about),
+        }
+
+    # ---- search ----
 
     def search(
         self,
@@ -54,18 +243,16 @@ class Index(Store):
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
-        queries = self._fit(queries.detach().to("cpu"))
-        segments = self.segments(gallery)
-        kind = kind or ("captions" if gallery == "images" else "images")
-        condition, out = Where.of(where), list(exclude)
-        try:
-            allowed = [_allowed(segment, condition, out) for segment in segments]
-            found = best(segments, queries, k, allowed, self.settings.rescore)
-        except FileNotFoundError:  # another process has joined segments since
-            if not self.reload():
-                raise
-            return self.search(queries, k, gallery=gallery, kind=kind, where=where, exclude=exclude)
-        return self._hits(segments, found, queries, kind, gallery)
+        queries = check_query(queries.detach().to("cpu"), self.manifest.form, self.similarity)
+        kind = kind or other_side(known(gallery))
+        condition = Where.of(where)
+
+        def search() -> list[Hits]:
+            parts = self.backend.searchable(gallery, condition, exclude)
+            found = top_k(parts, queries, k, self.settings.rescore).complete()
+            return self._hits(parts, found, queries, kind, gallery)
+
+        return self._fresh(search)
 
     def search_text(self, texts: Sequence[str], k: int = 10, **options: Any) -> list[Hits]:
         """Captions as queries, see ``search``. A caption without any known word is refused."""
@@ -89,67 +276,113 @@ class Index(Store):
             options["exclude"] = [*options.get("exclude", ()), id]
         return self.search(self.gaussian(id, of), k, kind=of, **options)[0]
 
-    def info(self) -> dict[str, Any]:
-        """What is in it, for people and for a health check."""
-        return {
-            "path": str(self.path),
-            **{gallery: self.size(gallery) for gallery in GALLERIES},
-            "kind": self.settings.kind,
-            "similarity": self.manifest.similarity,
-            "form": dict(self.manifest.form or {}),
-            "segments": {
-                g: [{"items": p.items, "deleted": p.dead, "structure": p.structure} for p in parts]
-                for g, parts in self.manifest.galleries.items()
-            },
-            "generation": self.manifest.generation,
-            "source": self.manifest.source,
-            "model": dict(self.manifest.run),
-            "calibration": dict(self.calibration.about),
-        }
+    # ---- change ----
+
+    def add(
+        self,
+        gaussians: Gaussian,
+        records: Sequence[Record],
+        gallery: Gallery = "images",
+        *,
+        replace: bool = False,
+    ) -> None:
+        """Add items; in a folder all of them count, or after a kill none.
+
+        Args:
+            replace: an item whose id is there takes its place; otherwise it is refused.
+        """
+        gaussians = check_items(gaussians, records)
+        if not records:
+            return
+        with self.backend.writing():
+            form = check_form(gaussians, self.manifest.form, self.similarity)
+            ids = [record.id for record in records]
+            if not replace and (there := self.backend.held(ids, known(gallery))):
+                first = next(id_ for id_ in ids if id_ in there)
+                raise ValueError(
+                    f"{first!r} is in the index already; replace it, or give another id"
+                )
+            self.backend.add(gaussians, records, known(gallery), form)
+
+    def delete(
+        self, ids: Iterable[str], gallery: Gallery = "images", *, missing_ok: bool = False
+    ) -> int:
+        """Delete items by id; gives how many. An id that is not there is refused."""
+        wanted = list(dict.fromkeys(ids))
+        with self.backend.writing():
+            there = self.backend.held(wanted, known(gallery))
+            lost = [id_ for id_ in wanted if id_ not in there]
+            if lost and not missing_ok:
+                raise ValueError(f"no item {lost[0]!r} among the {gallery} of {self.place}")
+            if there:
+                self.backend.delete([id_ for id_ in wanted if id_ in there], gallery)
+        return len(there)
+
+    def compact(self, gallery: Gallery | None = None) -> None:
+        """Join what was added bit by bit in a gallery (in all), forget what was deleted, and build
+        the structure that the settings ask for."""
+        with self.backend.writing():
+            for name in GALLERIES if gallery is None else (known(gallery),):
+                self.backend.compact(name)
+
+    def set_settings(self, settings: IndexSettings) -> None:
+        """Search it another way from now on."""
+        check_kind(self.similarity, settings, self.backend.scans, self.place)
+        with self.backend.writing():
+            self.backend.save(replace(self.manifest, settings=asdict(settings)))
+        self.compact()
+
+    def set_calibration(self, calibration: Calibration) -> None:
+        """From now on scores and uncertainties are read so."""
+        with tempfile.TemporaryDirectory() as folder, self.backend.writing():
+            file = Path(folder) / CALIBRATION
+            calibration.save(file)
+            self.backend.save(self.manifest, {CALIBRATION: file.read_bytes()})
+
+    def note_source(self, source: Mapping[str, object]) -> None:
+        """Remember where the items came from."""
+        with self.backend.writing():
+            self.backend.save(replace(self.manifest, source=dict(source)))
 
     # ---- inside ----
 
-    def _fit(self, queries: Gaussian) -> Gaussian:
-        """Queries in the form of the items."""
-        form = self.manifest.form
-        if queries.mean.ndim != 2:
-            raise ValueError(f"queries must be a batch (n, D), got {tuple(queries.mean.shape)}")
-        for values in (queries.mean, queries.log_var):
-            if values is not None and not np.isfinite(values.numpy()).all():
-                raise ValueError("a query holds a NaN or infinity")
-        if form is None:
-            return queries
-        if queries.dim != form["dim"]:
-            raise ValueError(f"queries have D = {queries.dim}, the index has D = {form['dim']}")
-        if not self.similarity.needs_variance:
-            return queries
-        if queries.log_var is None:
-            raise ValueError(f"{self.similarity.name} compares distributions; a query is a point")
-        if queries.log_var.shape[-1] != form["variances"]:
-            if form["variances"] == 1:
-                raise ValueError("the index holds spheres; a query is an ellipsoid")
-            return queries.expand()
-        return queries
+    def _among(self, gallery: Gallery) -> Similarity:
+        """How queries are scored among the items of a gallery."""
+        return self.similarity.for_query(other_side(gallery))
+
+    def _fresh(self, read: Callable[[], T]) -> T:
+        """Read; and again if another process has replaced what was to be read."""
+        try:
+            return read()
+        except Exception as error:
+            if not self.backend.stale(error) or not self.reload():
+                raise
+        return self._fresh(read)
+
+    def _item(self, id: str, gallery: Gallery) -> tuple[Gaussian, Record]:
+        found = self._fresh(lambda: self.backend.get(id, known(gallery)))
+        if found is None:
+            raise ValueError(f"no item {id!r} among the {gallery} of {self.place}")
+        return found
 
     def _hits(
         self,
-        segments: Sequence[Segment],
-        found: Best,
+        parts: Sequence[Searchable],
+        found: TopK,
         queries: Gaussian,
         kind: Gallery,
         gallery: Gallery,
     ) -> list[Hits]:
-        found = _there(found)
         unsure = None if queries.is_point else queries.uncertainty().double().numpy()
-        told, items = _told(segments, found)
+        described, items = _described(parts, found)
         of_items = None if items is None else items.reshape(found.score.shape)
         share = None if unsure is None else self.calibration.percentile(kind, unsure)
         shares = None if of_items is None else self.calibration.percentile(gallery, of_items)
         chance = None
         if kind != gallery:
             chance = self.calibration.match_probability(gallery, found.score, unsure, of_items)
-        columns = (_listed(x, len(told)) for x in (found.score, chance, of_items, shares))
-        ids, metas = [id_ for id_, _, _ in told], [meta for _, meta, _ in told]
+        columns = (_listed(x, len(described)) for x in (found.score, chance, of_items, shares))
+        ids, metas = [one[0] for one in described], [one[1] for one in described]
         hits = list(map(Hit, ids, *columns, metas))
         (n, k), notes = found.score.shape, self._notes(kind, gallery, queries)
         own, percentiles = _listed(unsure, n), _listed(share, n)
@@ -171,46 +404,33 @@ class Index(Store):
         return notes
 
 
-def _allowed(segment: Segment, where: Where, exclude: list[str]) -> np.ndarray | None:
-    """The rows that may be found; ``None`` if all."""
-    allowed = None if segment.dead is None else ~segment.dead
-    if where.conditions:
-        matching = np.zeros(segment.part.items, dtype=bool)
-        matching[segment.items.where(where)] = True
-        allowed = matching if allowed is None else matching & allowed
-    if exclude and (out := list(segment.rows_of(exclude).values())):
-        allowed = np.ones(segment.part.items, dtype=bool) if allowed is None else allowed.copy()
-        allowed[out] = False
-    return allowed
+open_index = Index.open
 
 
-def _there(found: Best) -> Best:
-    """Without columns where a query was told nothing: items that another process has deleted
-    since they were counted."""
-    short = (found.row < 0).any(0)
-    if not short.any():
-        return found
-    return Best(found.segment[:, ~short], found.row[:, ~short], found.score[:, ~short])
+def existing_index(place: Place, **options: Any) -> Index | None:
+    """The index, if there is one."""
+    try:
+        return Index.open(place, **options)
+    except FileNotFoundError:
+        return None
 
 
-def _told(
-    segments: Sequence[Segment], found: Best
-) -> tuple[list[tuple[str, dict[str, Any], str | None]], np.ndarray | None]:
-    """Of each result, one after the other: id, metadata and source; and their uncertainties, unless
-    there are none."""
-    place, row = found.segment.ravel(), found.row.ravel()
-    if len(segments) == 1:
-        ((segment,), unsure) = segments, segments[0].uncertainty
-        return segment.items.told(row), None if unsure is None else unsure[row].astype(np.float64)
-    told: list[Any] = [None] * len(row)
+def _described(parts: Sequence[Searchable], found: TopK) -> tuple[Sequence[Any], np.ndarray | None]:
+    """Id and metadata of each result, one after the other; and their uncertainties, unless there
+    are none."""
+    place, row = found.part.ravel(), found.row.ravel()
+    if len(parts) == 1:
+        return parts[0].described(row), parts[0].uncertainty(row)
+    described: list[Any] = [None] * len(row)
     items = np.full(len(row), np.nan)
-    for p, segment in enumerate(segments):
+    for p, part in enumerate(parts):
         here = np.flatnonzero(place == p)
-        for at, line in zip(here.tolist(), segment.items.told(row[here]), strict=True):
-            told[at] = line
-        if segment.uncertainty is not None:
-            items[here] = segment.uncertainty[row[here]]
-    return told, None if np.isnan(items).any() else items
+        for at, line in zip(here.tolist(), part.described(row[here]), strict=True):
+            described[at] = line
+        own = part.uncertainty(row[here])
+        if own is not None:
+            items[here] = own
+    return described, None if np.isnan(items).any() else items
 
 
 def _listed(values: np.ndarray | None, count: int) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.hits import Hit, Hits
 from gaussmatch.index.index import Index
-from gaussmatch.index.layout import Gallery
+from gaussmatch.index.manifest import Gallery
 from gaussmatch.model import Model, Pictures
 
 

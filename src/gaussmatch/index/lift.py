@@ -23,9 +23,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index.layout import Gallery
+from gaussmatch.index.manifest import Gallery
 from gaussmatch.similarities import Lifted, Similarity
-from gaussmatch.similarities.base import other_side
 
 FILE = "lift.safetensors"
 SAMPLE = 10_000
@@ -34,23 +33,18 @@ LARGEST = 1e16
 """A standardised coordinate; those of variances that a model learns are far below."""
 
 
-def directed(similarity: Similarity, gallery: Gallery) -> Similarity:
-    """The similarity that scores a gallery's items: queries are of the other side."""
-    return similarity.for_query(other_side(gallery))
-
-
 @torch.no_grad()
 def scores(similarity: Similarity, gallery: Gallery, items: Gaussian, queries: Gaussian) -> Tensor:
     """``Similarity.matrix`` as queries × items, whichever of them are the images."""
-    s = directed(similarity, gallery)
-    return s.matrix(items, queries).T if gallery == "images" else s.matrix(queries, items)
+    if gallery == "images":
+        return similarity.matrix(items, queries).T
+    return similarity.matrix(queries, items)
 
 
 @torch.no_grad()
 def paired(similarity: Similarity, gallery: Gallery, items: Gaussian, queries: Gaussian) -> Tensor:
     """``Similarity.paired`` of item k with query k."""
-    s = directed(similarity, gallery)
-    return s.paired(*((items, queries) if gallery == "images" else (queries, items)))
+    return similarity.paired(*((items, queries) if gallery == "images" else (queries, items)))
 
 
 @dataclass(frozen=True)
@@ -71,7 +65,6 @@ class Lift:
     @staticmethod
     def of(similarity: Similarity, gallery: Gallery, some: Gaussian) -> Lift:
         """From typical items of the gallery."""
-        similarity = directed(similarity, gallery)
         some = some.to(torch.float64)
         shift = some.mean.mean(0) if similarity.shift_invariant else torch.zeros_like(some.mean[0])
         plain = Lift(similarity, gallery, shift, (), ())
@@ -93,7 +86,7 @@ class Lift:
             _float32((a - u) / s) for a, u, s in zip(lifted, self.centres, self.scales, strict=True)
         ]
 
-    def ask(self, queries: Gaussian) -> Asked:
+    def queries(self, queries: Gaussian) -> LiftedQueries:
         """Queries to these items."""
         lifted = self.lifted(queries, query=True)
         both = zip(lifted, self.centres, self.scales, strict=True)
@@ -101,7 +94,7 @@ class Lift:
             vectors = [_float32(b * s) for b, _, s in both]
         else:
             vectors = [_float32((b - u) / s) for b, u, s in both]
-        return Asked(self.similarity, self.gallery, queries, self, lifted, vectors)
+        return LiftedQueries(self.similarity, self.gallery, queries, self, lifted, vectors)
 
     def save(self, folder: Path) -> None:
         parts = {"shift": self.shift}
@@ -121,7 +114,7 @@ class Lift:
         centres, scales = (
             tuple(held[f"{what}{i}"] for i in range(count)) for what in ("centre", "scale")
         )
-        return Lift(directed(similarity, gallery), gallery, held["shift"], centres, scales)
+        return Lift(similarity, gallery, held["shift"], centres, scales)
 
     def lifted(self, g: Gaussian, *, query: bool) -> Lifted:
         log_var = None if g.log_var is None else g.log_var.to(torch.float64)
@@ -131,7 +124,7 @@ class Lift:
 
 
 @dataclass(frozen=True)
-class Asked:
+class LiftedQueries:
     """Queries to the items of a segment, lifted once: to search with, and for exact scores.
 
     Args:
@@ -142,13 +135,13 @@ class Asked:
 
     similarity: Similarity
     gallery: Gallery
-    queries: Gaussian
+    gaussian: Gaussian
     lift: Lift | None = None
     lifted: Lifted = ()
     vectors: Sequence[np.ndarray] = ()
 
     def __len__(self) -> int:
-        return len(self.queries)
+        return len(self.gaussian)
 
     def rough(self, number: int, raw: np.ndarray) -> np.ndarray:
         """What a search with ``vectors[number]`` found, (n, c), as scores."""
@@ -165,15 +158,15 @@ class Asked:
         if self.lift is None:
             count = len(items) // max(1, len(self))
             of = np.repeat(np.arange(len(self)), count) if of is None else of
-            asked = self.queries[torch.from_numpy(of)].to(torch.float64)
-            return paired(self.similarity, self.gallery, items.to(torch.float64), asked).numpy()
+            each = self.gaussian[torch.from_numpy(of)].to(torch.float64)
+            return paired(self.similarity, self.gallery, items.to(torch.float64), each).numpy()
         lifted = self.lift.lifted(items, query=False)
         if of is None:
             lifted = tuple(a.view(len(self), -1, a.shape[-1]) for a in lifted)
-            asked_for = tuple(b[:, None] for b in self.lifted)
+            own = tuple(b[:, None] for b in self.lifted)
         else:
-            asked_for = tuple(b[torch.from_numpy(of)] for b in self.lifted)
-        sides = (lifted, asked_for) if self.gallery == "images" else (asked_for, lifted)
+            own = tuple(b[torch.from_numpy(of)] for b in self.lifted)
+        sides = (lifted, own) if self.gallery == "images" else (own, lifted)
         return self.similarity.of_lifted(*sides).flatten().numpy()
 
 

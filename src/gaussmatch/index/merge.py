@@ -1,35 +1,29 @@
-"""Several indexes of one model become one, wherever they are: in folders or in Milvus."""
+"""Several indexes of one model become one, wherever they are kept."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from pathlib import Path
 
 from tqdm import tqdm
 
+from gaussmatch.index.backend import BUILDING
+from gaussmatch.index.backends import Place, backend_of
 from gaussmatch.index.index import Index
-from gaussmatch.index.layout import GALLERIES, alone, discard
-from gaussmatch.index.opening import Place, create_index, existing_index, in_milvus, open_index
-from gaussmatch.index.settings import Settings
-
-MERGING = "merging"
-"""Note in the manifest of an index in Milvus that is not whole yet."""
+from gaussmatch.index.manifest import GALLERIES, IndexSettings
 
 
 def merge(
-    path: Place,
+    place: Place,
     sources: Sequence[Place],
     *,
-    settings: Settings | None = None,
+    settings: IndexSettings | None = None,
     replace: bool = False,
     progress: bool = True,
 ) -> Index:
-    """A new index with the items of all. The sources stay as they are.
-
-    A merged folder takes its name when it is whole. In Milvus it is there under its name from the
-    start; what a killed merge left is removed by the next one of that name.
+    """A new index with the items of all. The sources stay as they are; what is damaged in them is
+    named, and nothing is made.
 
     Args:
         settings: those of the first if not given.
@@ -39,75 +33,28 @@ def merge(
     if not sources:
         raise ValueError("no indexes to merge")
     with ExitStack() as stack:
-        opened = [stack.enter_context(closing(open_index(source))) for source in sources]
+        opened = [stack.enter_context(closing(Index.open(source))) for source in sources]
         _check_one_model(opened)
-        if in_milvus(path):
-            return _into_milvus(path, opened, settings, replace, progress)
-        return _into_folder(Path(path), opened, settings, replace, progress)
-
-
-def _into_folder(
-    target: Path, opened: Sequence[Index], settings: Settings | None, replace: bool, progress: bool
-) -> Index:
-    work = target.with_name(f".{target.name}.merging")
-    with alone(target.with_name(f".{target.name}.merging.lock")):
-        if target.exists():
-            raise FileExistsError(f"{target} exists; choose another folder for the merged index")
-        discard(work)  # of a merge that was killed
-        try:
-            merged = _create(work, opened, settings)
+        for source in opened:
+            source.verify()
+        with backend_of(place).building(os.fspath(place)) as work:
+            merged = stack.enter_context(closing(_create(work, opened, settings)))
+            merged.note_source({BUILDING: [source.place for source in opened]})
             _fill(merged, opened, replace, progress)
             _note_source(merged, opened)
-            os.rename(work, target)
-        except BaseException:
-            discard(work)
-            raise
-    return Index.open(target)
+    return Index.open(place)
 
 
-def _into_milvus(
-    target: Place, opened: Sequence[Index], settings: Settings | None, replace: bool, progress: bool
-) -> Index:
-    from gaussmatch.index.milvus import MilvusIndex
-
-    there = existing_index(target)
-    if there is not None:
-        if len(there) and MERGING not in (there.manifest.source or {}):
-            there.close()
-            raise FileExistsError(f"{there.place} is an index already; choose another name")
-        assert isinstance(there, MilvusIndex)
-        there.drop()
-    merged = _create(target, opened, settings)
-    assert isinstance(merged, MilvusIndex)
-    try:
-        merged.note_source({MERGING: [source.place for source in opened]})
-        _fill(merged, opened, replace, progress)
-        _note_source(merged, opened)
-    except ValueError:  # refused: nothing of it stays
-        merged.drop()
-        raise
-    except BaseException:
-        merged.close()
-        raise
-    return merged
-
-
-def _create(target: Place, opened: Sequence[Index], settings: Settings | None) -> Index:
+def _create(target: Place, opened: Sequence[Index], settings: IndexSettings | None) -> Index:
     first = opened[0]
     calibrations = [source.calibration for source in opened]
-    merged = create_index(
+    return Index.create(
         target,
         first.run_folder,
         similarity=None if first.manifest.run else first.manifest.similarity,
         settings=settings or first.settings,
         calibration=next((c for c in calibrations if c.about), calibrations[0]),
     )
-    if merged.manifest.run != first.manifest.run:
-        raise ValueError(
-            f"{first.place}: its model is not the one that it was made with; restore it or make "
-            "the index again"
-        )
-    return merged
 
 
 def _fill(merged: Index, opened: Sequence[Index], replace: bool, progress: bool) -> None:

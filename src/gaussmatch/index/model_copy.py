@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from gaussmatch.files import sha256, sync
+from gaussmatch.files import sha256
 from gaussmatch.run import MODEL
 
 
 def hashes(run: Path) -> dict[str, str]:
     """File → sha256."""
     return {name: sha256(run / name) for name in MODEL}
-
-
-def copy_run(run: Path, target: Path) -> dict[str, str]:
-    """Copy and sync; gives the hashes."""
-    for name in MODEL:
-        shutil.copyfile(run / name, target / name)
-        sync(target / name)
-    sync(target)
-    return hashes(target)
 
 
 def check_unchanged(run: Path, known: Mapping[str, str]) -> None:

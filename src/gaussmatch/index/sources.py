@@ -21,8 +21,8 @@ from gaussmatch.data.batches import read_images
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index.items import Record, encodable
-from gaussmatch.index.layout import Gallery
+from gaussmatch.index.manifest import Gallery
+from gaussmatch.index.record import Record, encodable
 from gaussmatch.model import Model
 
 PHOTOS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")

@@ -18,7 +18,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gaussmatch import __version__
 from gaussmatch.index import GALLERIES, Gallery, Index
-from gaussmatch.index.opening import in_milvus
 from gaussmatch.service import routes
 from gaussmatch.service.batcher import Batcher
 from gaussmatch.service.engine import Engine, Job, light
@@ -62,7 +61,7 @@ class Service:
 
     async def start(self) -> None:
         s = self.settings
-        brief = not in_milvus(self.engine.index.place)  # a server elsewhere may keep us waiting
+        brief = not self.engine.index.backend.remote  # a server elsewhere may keep us waiting
         self.batcher = Batcher(
             self.engine.run,
             size=s.max_batch,

@@ -17,7 +17,7 @@ from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 
 from gaussmatch.index import Gallery, Where
-from gaussmatch.index.items import encodable
+from gaussmatch.index.record import encodable
 from gaussmatch.service.responses import ApiError
 from gaussmatch.service.settings import Settings
 

@@ -15,7 +15,6 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from gaussmatch.index import Index
-from gaussmatch.index.opening import in_milvus, open_index
 from gaussmatch.service import logs
 from gaussmatch.service.app import create_app
 from gaussmatch.service.metrics import FOLDER
@@ -61,7 +60,7 @@ def serve(
     """
     if workers < 1:
         raise ValueError(f"workers is {workers}, it must be at least 1")
-    if workers > 1 and in_milvus(index.place) and "://" not in index.place:
+    if workers > 1 and index.backend.one_process:
         raise ValueError(
             f"{index.place} can be open in one process only; leave --workers out, or serve from a "
             "Milvus server (milvus:http://host:19530)"
@@ -97,7 +96,7 @@ def _work(
 ) -> None:
     """One of several workers."""
     logs.configure(log_level, lock)
-    app = create_app(open_index(place), settings)
+    app = create_app(Index.open(place), settings)
     _Server(_config(app, grace), ready).run(sockets=[sock])
 
 

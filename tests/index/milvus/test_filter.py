@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaussmatch.index.milvus.filter import expression, facts, id_of, ids, key, quoted
+from gaussmatch.index.backends.milvus.filter import expression, facts, id_of, ids, key, quoted
 from gaussmatch.index.where import Where
 
 parser = pytest.importorskip("milvus_lite.search.filter.parser")

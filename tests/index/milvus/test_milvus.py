@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from index.contract import LIFTED
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import GALLERIES, Hits, Index, Record, Settings, merge
+from gaussmatch.index import GALLERIES, Hits, Index, IndexSettings, Record, merge
+from gaussmatch.index.backends.milvus import collection as gallery_module
+from gaussmatch.index.backends.milvus import rows as coding
 from gaussmatch.index.lift import Lift
-from gaussmatch.index.milvus import MilvusIndex
-from gaussmatch.index.milvus import gallery as gallery_module
-from gaussmatch.index.milvus import rows as coding
-from gaussmatch.index.opening import create_index, open_index
 from gaussmatch.similarities import SIMILARITIES, similarity
 from gaussmatch.trust import Calibration
 
@@ -26,43 +22,25 @@ pytest.importorskip("pymilvus")
 pytest.importorskip("milvus_lite")
 
 D = 6
-Make = Callable[..., tuple[MilvusIndex, Index]]
+Make = Callable[..., tuple[Index, Index]]
 
 
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One embedded server for all tests: a first client keeps it up. pymilvus looks every half
-    second whether a collection is loaded; here it looks sooner."""
-    from pymilvus.client import grpc_handler
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grpc_handler, "time", SimpleNamespace(**{**vars(time), "sleep": _short}))
-        yield from _database(tmp_path_factory)
-
-
-def _short(seconds: float) -> None:
-    time.sleep(min(seconds, 0.01))
-
-
-def _database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    file = tmp_path_factory.mktemp("milvus") / "test.db"
-    keeper = create_index(f"milvus:{file}#keeper", similarity="cosine")
-    yield f"milvus:{file}"
-    keeper.close()
+@pytest.fixture
+def database(milvus_database: str) -> str:
+    return milvus_database
 
 
 @pytest.fixture
 def make(database: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Make]:
     """A new index in Milvus and one on disk."""
     name = f"t{abs(hash(request.node.nodeid))}"
-    opened: list[MilvusIndex] = []
+    opened: list[Index] = []
 
-    def both(name_of_similarity: str = "kl", **settings: object) -> tuple[MilvusIndex, Index]:
-        chosen = Settings(**settings)  # type: ignore[arg-type]
-        there = create_index(
+    def both(name_of_similarity: str = "kl", **settings: object) -> tuple[Index, Index]:
+        chosen = IndexSettings(**settings)  # type: ignore[arg-type]
+        there = Index.create(
             f"{database}#{name}_{len(opened)}", similarity=name_of_similarity, settings=chosen
         )
-        assert isinstance(there, MilvusIndex)
         opened.append(there)
         here = Index.create(tmp_path / f"{len(opened)}", similarity=name_of_similarity)
         return there, here
@@ -144,14 +122,14 @@ def test_a_search_that_misses_looks_at_everything(
     g, queries = gaussians(40), gaussians(3)
     for index in (there, here):
         index.add(g, records(40))
-    ask = gallery_module.Seen.candidates
+    ask = gallery_module.CollectionView.candidates
 
-    def poor(self: gallery_module.Seen, q: Gaussian, count: int, allowed: object = None):  # type: ignore[no-untyped-def]
-        told = ask(self, q, count, None)
+    def poor(self: gallery_module.CollectionView, q: object, count: int):  # type: ignore[no-untyped-def]
+        told = ask(self, q, count)  # type: ignore[arg-type]
         told.rows[:, 2:] = -1
         return told
 
-    monkeypatch.setattr(gallery_module.Seen, "candidates", poor)
+    monkeypatch.setattr(gallery_module.CollectionView, "candidates", poor)
     where = {"year": 2003}
     same(there.search(queries, 6, where=where), here.search(queries, 6, where=where))
 
@@ -179,7 +157,7 @@ def test_add_delete_replace_and_look(make: Make, database: str) -> None:
     assert {r.id for r in index.records()} == {f"a{i}" for i in (0, 3, 5, 6, 7, 8, 9)}
     assert len(index.some(3)[0]) == len(index.some(3)[1] or []) == 3
     index.note_source({"folder": "x"})
-    again = open_index(str(index.address))
+    again = Index.open(str(index.place))
     assert again.info()["images"] == 7
     assert again.info()["source"] == {"folder": "x"}
     again.close()
@@ -207,15 +185,15 @@ def test_drop_also_removes_what_a_killed_process_left(make: Make) -> None:
     for each in (index, other):
         each.add(gaussians(3), records(3))
     old = index.manifest
-    held = index._held("images")
+    held = index.backend._held("images")
     assert held is not None
-    index._new_collection("images", held.form, held.lift, 3, held)
-    index._keep(old)  # as if it had been killed before
-    name = index.address.name
-    left = [c for c in index._client("list_collections") if c.startswith(f"{name}_")]
+    index.backend._new_collection("images", held.form, held.lift, 3, held)
+    index.backend.save(old)  # as if it had been killed before
+    name = index.backend.address.name
+    left = [c for c in index.backend._client("list_collections") if c.startswith(f"{name}_")]
     assert len(left) == 3
     index.drop()
-    there = other._client("list_collections")
+    there = other.backend._client("list_collections")
     assert not [c for c in there if c.startswith(f"{name}_")]
     assert other.size() == 3
 
@@ -233,7 +211,7 @@ def test_an_item_deleted_meanwhile_leaves_no_gap(
 
 def test_a_second_opening_sees_the_first_items(make: Make) -> None:
     index, _ = make("kl")
-    other = MilvusIndex(str(index.address))
+    other = Index.open(index.place)
     index.add(gaussians(5), records(5))
     assert other.size() == 5
     assert len(other.search(gaussians(1), 3)[0]) == 3
@@ -280,7 +258,7 @@ def test_compact_standardises_on_more_items(make: Make) -> None:
     index.compact()
     after = index.info()["collections"]["images"]
     assert before != after
-    assert not index._client("has_collection", before[0])
+    assert not index.backend._client("has_collection", before[0])
     same(index.search(queries, 5), here.search(queries, 5))
     assert index.get("a3").thumbnail == b"jpeg3"
     index.compact()
@@ -292,7 +270,7 @@ def test_an_open_index_sees_what_another_process_made_of_it(make: Make) -> None:
     index, _ = make("kl")
     g = gaussians(20)
     index.add(g, records(20))
-    other = MilvusIndex(str(index.address))
+    other = Index.open(index.place)
     before = other.search(g[:2], 3)
     assert not other.reload()
     for kind in ("hnsw", "flat", "hnsw", "flat"):
@@ -314,19 +292,17 @@ def test_an_open_index_sees_what_another_process_made_of_it(make: Make) -> None:
 def test_a_name_is_taken_once_and_absence_is_told(make: Make, database: str) -> None:
     index, _ = make("kl")
     with pytest.raises(FileExistsError, match="is an index already"):
-        create_index(str(index.address), similarity="kl")
+        Index.create(str(index.place), similarity="kl")
     with pytest.raises(FileNotFoundError, match="no index of this name"):
-        open_index(f"{database}#nobody")
-    with pytest.raises(ValueError, match="not in files"):
-        index.segments("images")
+        Index.open(f"{database}#nobody")
 
 
 def test_a_similarity_without_a_lift_is_refused(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SIMILARITIES["kl"], "no_lift", "it is the best of many")
-    with pytest.raises(ValueError, match="kl cannot be kept in Milvus: it is the best of many"):
-        create_index(f"{database}#none", similarity="kl")
+    with pytest.raises(ValueError, match=r"kl cannot be kept at .*: it is the best of many"):
+        Index.create(f"{database}#none", similarity="kl")
 
 
 @pytest.mark.parametrize("mmap", [True, False])
@@ -345,7 +321,7 @@ def test_what_only_a_shortlist_needs_is_mapped_from_disk(
 
     monkeypatch.setattr(Prepare, "get_schema_from_collection_schema", classmethod(seen))
     option = "" if mmap else "?mmap=false"
-    index = create_index(f"{database}{option}#mapped_{mmap}", similarity="kl")
+    index = Index.create(f"{database}{option}#mapped_{mmap}", similarity="kl")
     index.add(gaussians(3), records(3))
     index.close()
     told = {
@@ -382,18 +358,18 @@ def test_merge_into_milvus_and_back(make: Make, database: str, tmp_path: Path) -
     here.set_calibration(calibration)
     here.note_source({"folder": "x"})
     name = f"{database}#merged"
-    merged = merge(name, [str(there.address), here.path], progress=False)
+    merged = merge(name, [str(there.place), here.place], progress=False)
     assert held(merged) == held(there) | held(here)
     assert merged.calibration == calibration  # of the first that has one
     assert not merged.manifest.source  # the photos of one part only
-    back = merge(tmp_path / "back", [name], settings=Settings(kind="hnsw"), progress=False)
+    back = merge(tmp_path / "back", [name], settings=IndexSettings(kind="hnsw"), progress=False)
     assert held(back) == held(merged)
     assert back.settings.kind == "hnsw"
     same(merged.search(queries, 60), back.search(queries, 60))
     merged.close()
     with pytest.raises(FileExistsError, match="merged is an index already; choose another name"):
-        merge(name, [here.path], progress=False)
-    copy = merge(f"{database}#copy", [here.path], progress=False)
+        merge(name, [here.place], progress=False)
+    copy = merge(f"{database}#copy", [here.place], progress=False)
     assert copy.manifest.source == {"folder": "x"}  # so that it can be updated
     copy.close()
 
@@ -406,32 +382,31 @@ def test_what_a_merge_refuses_or_a_kill_leaves_is_not_in_the_way(
         index.add(gaussians(4), records(4))
     name = f"{database}#refused"
     with pytest.raises(ValueError, match="'a0' is in the index already"):
-        merge(name, [here.path, str(there.address)], progress=False)
+        merge(name, [here.place, str(there.place)], progress=False)
     with pytest.raises(FileNotFoundError, match="no index of this name"):
-        open_index(name)
-    add = MilvusIndex.add
+        Index.open(name)
+    add = Index.add
 
-    def killed(self: MilvusIndex, *given: object, **more: object) -> None:
+    def killed(self: Index, *given: object, **more: object) -> None:
         add(self, *given, **more)  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(MilvusIndex, "add", killed)
+        patch.setattr(Index, "add", killed)
         with pytest.raises(KeyboardInterrupt):
-            merge(name, [here.path, str(there.address)], replace=True, progress=False)
-    left = open_index(name)
+            merge(name, [here.place, str(there.place)], replace=True, progress=False)
+    left = Index.open(name)
     assert left.size() == 4
-    assert left.info()["source"] == {"merging": [str(here.path), str(there.address)]}
+    assert left.info()["source"] == {"building": [str(here.place), str(there.place)]}
     left.close()
-    merged = merge(name, [here.path, str(there.address)], replace=True, progress=False)
+    merged = merge(name, [here.place, str(there.place)], replace=True, progress=False)
     assert held(merged) == held(there)  # the later takes the place
-    assert isinstance(merged, MilvusIndex)
     merged.drop()
     with pytest.raises(FileNotFoundError, match="no index of this name"):
-        open_index(name)
+        Index.open(name)
     other, _ = make("wasserstein")
-    with pytest.raises(ValueError, match=f"{other.address} was made with another model"):
-        merge(name, [here.path, str(other.address)])
+    with pytest.raises(ValueError, match=f"{other.place} was made with another model"):
+        merge(name, [here.place, str(other.place)])
 
 
 def test_upserts_are_of_moderate_size() -> None:
@@ -454,14 +429,14 @@ def test_upserts_are_of_moderate_size() -> None:
 
 def test_foreign_collections_stay(database: str) -> None:
     place = f"{database}#guest"
-    index = create_index(place, similarity="kl")
-    client = index._client
+    index = Index.create(place, similarity="kl")
+    client = index.backend._client
     for name in ("guest_images_7", "host_about"):
         client("create_collection", name, dimension=4)
     with pytest.raises(FileExistsError, match="guest_images_7 was not made by gaussmatch"):
         index.drop()
     with pytest.raises(FileExistsError, match="host_about was not made by gaussmatch"):
-        create_index(f"{database}#host", similarity="kl")
+        Index.create(f"{database}#host", similarity="kl")
     assert {"guest_images_7", "host_about"} <= set(client("list_collections"))
     for name in ("guest_images_7", "host_about"):
         client("drop_collection", name)

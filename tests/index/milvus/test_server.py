@@ -13,10 +13,8 @@ import pytest
 import torch
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Record
-from gaussmatch.index.milvus import MilvusIndex
-from gaussmatch.index.milvus.client import ATTEMPTS
-from gaussmatch.index.opening import create_index
+from gaussmatch.index import Index, Record
+from gaussmatch.index.backends.milvus.client import ATTEMPTS
 
 pytest.importorskip("pymilvus")
 pytest.importorskip("milvus_lite")
@@ -57,8 +55,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def test_a_server_that_goes_away(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
-    index = create_index(f"{server.address}#there", similarity="kl")
-    assert isinstance(index, MilvusIndex)
+    index = Index.create(f"{server.address}#there", similarity="kl")
     g = Gaussian(torch.randn(20, 4), torch.randn(20, 4))
     index.add(g, [Record(f"a{n}", {"n": n}) for n in range(20)])
     before = index.search(g[:3], 5, where={"n": {"lt": 9}})
@@ -71,12 +68,12 @@ def test_a_server_that_goes_away(server: Server, capfd: pytest.CaptureFixture[st
         if len(waits) >= 2:  # gRPC has waits of its own
             time.sleep(seconds)
 
-    index._client._sleep = wait
+    index.backend._client._sleep = wait
     server.kill()
     assert index.search(g[:3], 5, where={"n": {"lt": 9}}) == before  # it came back in between
     assert len(waits) >= 2
     server.kill()
-    index._client._sleep = lambda _: None
+    index.backend._client._sleep = lambda _: None
     with pytest.raises(ConnectionError, match=f"Milvus did not do query in {ATTEMPTS} attempts"):
         index.search(g[:3], 5)
     index.close()

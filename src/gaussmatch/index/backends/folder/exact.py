@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index.arrays import blocks, created, mapped
-from gaussmatch.index.lift import SAMPLE, Asked, Lift, scores
-from gaussmatch.index.structure import Candidates, Content, Structure, merge
+from gaussmatch.index.backends.folder.arrays import blocks, created, mapped
+from gaussmatch.index.backends.folder.structure import Content, Structure
+from gaussmatch.index.lift import SAMPLE, Lift, LiftedQueries, scores
+from gaussmatch.index.topk import Candidates
 
 faiss: Any = None  # the extra 'search'; flat search works without it
 with suppress(ImportError):
@@ -48,19 +49,21 @@ class Flat(Structure):
         self.arrays = [mapped(file, content.items) for file in files]
         self.total = content.items
 
-    def ask(self, queries: Gaussian) -> Asked:
-        return self.lift.ask(queries)
+    def lifted(self, queries: Gaussian) -> LiftedQueries:
+        return self.lift.queries(queries)
 
-    def candidates(self, asked: Asked, count: int, allowed: np.ndarray | None = None) -> Candidates:
+    def candidates(
+        self, queries: LiftedQueries, count: int, allowed: np.ndarray | None = None
+    ) -> Candidates:
         reach = self.total if allowed is None else int(allowed.sum())
         count = min(count, reach)
         if not count:
-            return none(len(asked))
+            return Candidates.none(len(queries))
         found = []
-        for number, (q, array) in enumerate(zip(asked.vectors, self.arrays, strict=True)):
+        for number, (q, array) in enumerate(zip(queries.vectors, self.arrays, strict=True)):
             rows, raw = _nearest(q, array, count, self.lift.inner, allowed)
-            found.append((rows, asked.rough(number, raw)))
-        return merge(found, whole=count >= reach)
+            found.append((rows, queries.rough(number, raw)))
+        return Candidates.merged(found, whole=count >= reach)
 
 
 class Scan(Structure):
@@ -76,30 +79,26 @@ class Scan(Structure):
     def __init__(self, content: Content) -> None:
         self.content = content
 
-    def ask(self, queries: Gaussian) -> Asked:
-        return Asked(self.content.similarity, self.content.gallery, queries)
+    def lifted(self, queries: Gaussian) -> LiftedQueries:
+        return LiftedQueries(self.content.similarity, self.content.gallery, queries)
 
-    def candidates(self, asked: Asked, count: int, allowed: np.ndarray | None = None) -> Candidates:
-        content, queries = self.content, asked.queries
+    def candidates(
+        self, queries: LiftedQueries, count: int, allowed: np.ndarray | None = None
+    ) -> Candidates:
+        content, own = self.content, queries.gaussian
         rows = np.arange(content.items) if allowed is None else np.flatnonzero(allowed)
         count = min(count, len(rows))
         if not count:
-            return none(len(asked))
-        best_rows, best = torch.empty(len(queries), 0).long(), torch.empty(len(queries), 0).double()
+            return Candidates.none(len(queries))
+        best_rows, best = torch.empty(len(own), 0).long(), torch.empty(len(own), 0).double()
         for block in blocks(len(rows)):
             items = content.read(rows[block])
-            found = scores(content.similarity, content.gallery, items, queries).double()
-            here = torch.from_numpy(rows[block]).expand(len(queries), -1)
+            found = scores(content.similarity, content.gallery, items, own).double()
+            here = torch.from_numpy(rows[block]).expand(len(own), -1)
             best, best_rows = torch.cat([best, found], 1), torch.cat([best_rows, here], 1)
             best, order = best.topk(min(count, best.shape[1]))
             best_rows = best_rows.gather(1, order)
-        return merge([(best_rows.numpy(), best.numpy())], whole=count >= len(rows))
-
-
-def none(queries: int) -> Candidates:
-    """Nothing was found."""
-    empty = np.empty((queries, 0))
-    return Candidates(empty.astype(np.int64), empty, np.full(queries, -np.inf))
+        return Candidates.merged([(best_rows.numpy(), best.numpy())], whole=count >= len(rows))
 
 
 def _nearest(

@@ -20,15 +20,15 @@ import numpy as np
 import torch
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index.items import Record
+from gaussmatch.index.backends.milvus.client import pymilvus
+from gaussmatch.index.backends.milvus.filter import FACTS, facts, id_of, key
 from gaussmatch.index.lift import Lift
-from gaussmatch.index.milvus.client import pymilvus
-from gaussmatch.index.milvus.filter import FACTS, facts, id_of, key
-from gaussmatch.index.settings import Settings
+from gaussmatch.index.manifest import IndexSettings
+from gaussmatch.index.record import Record
 
 ID, TEXT = 2048, 65_535  # bytes
 CELLS = 1024
-"""Of an index of kind compressed; ``Settings.search`` of them are looked at."""
+"""Of an index of kind compressed; ``IndexSettings.search`` of them are looked at."""
 BATCH_ROWS, BATCH_BYTES = 1000, 8 * 2**20
 """Of one upsert; Milvus takes messages of 64 MB, and small ones spread better."""
 FIELDS = ("id", "lift0", "gaussian", "record", FACTS, "thumbnail")
@@ -57,7 +57,7 @@ def schema(form: Mapping[str, int], lift: Lift, mmap: bool = True) -> Any:
     return found
 
 
-def index_params(lift: Lift, settings: Settings) -> Any:
+def index_params(lift: Lift, settings: IndexSettings) -> Any:
     """How Milvus indexes the lifted vectors."""
     params = pymilvus().MilvusClient.prepare_index_params()
     kind, build = {
@@ -75,7 +75,7 @@ def index_params(lift: Lift, settings: Settings) -> Any:
     return params
 
 
-def search_params(settings: Settings, count: int) -> dict[str, Any]:
+def search_params(settings: IndexSettings, count: int) -> dict[str, Any]:
     return {
         "flat": {},
         "hnsw": {"ef": max(settings.search, count)},

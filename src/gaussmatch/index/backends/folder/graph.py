@@ -13,11 +13,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index.arrays import blocks
-from gaussmatch.index.exact import Scan, none
-from gaussmatch.index.lift import SAMPLE, Asked, Lift
-from gaussmatch.index.settings import Settings
-from gaussmatch.index.structure import Candidates, Content, Structure, merge
+from gaussmatch.index.backends.folder.arrays import blocks
+from gaussmatch.index.backends.folder.exact import Scan
+from gaussmatch.index.backends.folder.structure import Content, Structure
+from gaussmatch.index.lift import SAMPLE, Lift, LiftedQueries
+from gaussmatch.index.manifest import IndexSettings
+from gaussmatch.index.topk import Candidates
 
 MOST = 60_000.0
 """float16 holds no larger number; standardised coordinates are far below."""
@@ -55,7 +56,7 @@ class Hnsw(Structure):
                 raise OSError(f"{file}: cannot be written ({error})") from error
 
     @classmethod
-    def _empty(cls, faiss: Any, sample: np.ndarray, settings: Settings) -> Any:
+    def _empty(cls, faiss: Any, sample: np.ndarray, settings: IndexSettings) -> Any:
         sample = _padded(sample)
         bits = getattr(faiss.ScalarQuantizer, cls.coding)
         graph = faiss.IndexHNSWSQ(sample.shape[1], bits, settings.links, faiss.METRIC_L2)
@@ -75,22 +76,24 @@ class Hnsw(Structure):
             graph.hnsw.is_similarity = self.lift.inner
             self.graphs.append(graph)
 
-    def ask(self, queries: Gaussian) -> Asked:
-        return self.lift.ask(queries)
+    def lifted(self, queries: Gaussian) -> LiftedQueries:
+        return self.lift.queries(queries)
 
-    def candidates(self, asked: Asked, count: int, allowed: np.ndarray | None = None) -> Candidates:
+    def candidates(
+        self, queries: LiftedQueries, count: int, allowed: np.ndarray | None = None
+    ) -> Candidates:
         reach = self.total if allowed is None else int(allowed.sum())
         if not reach:
-            return none(len(asked))
+            return Candidates.none(len(queries))
         share = reach / self.total
         if share < FEW or count >= reach:
-            return self.scan.candidates(asked, count, allowed)
+            return self.scan.candidates(queries, count, allowed)
         way = self._way(int(max(self.settings.search, count) / share), allowed)
         found = []
-        for number, (q, graph) in enumerate(zip(asked.vectors, self.graphs, strict=True)):
+        for number, (q, graph) in enumerate(zip(queries.vectors, self.graphs, strict=True)):
             raw, rows = graph.search(_padded(q), count, params=way)
-            found.append((rows, asked.rough(number, raw)))
-        return merge(found, whole=False)
+            found.append((rows, queries.rough(number, raw)))
+        return Candidates.merged(found, whole=False)
 
     def _way(self, width: int, allowed: np.ndarray | None) -> Any:
         """How to walk. Making this takes a tenth of a search, so the usual ones are kept."""

@@ -12,15 +12,15 @@ import hashlib
 import zlib
 from typing import Any
 
-from gaussmatch.index.milvus.client import Client, pymilvus
-from gaussmatch.index.milvus.filter import ids
+from gaussmatch.index.backends.milvus.client import Client, pymilvus
+from gaussmatch.index.backends.milvus.filter import ids
 
 CHUNK = 60_000
 FIELDS = ("id", "chunks", "sha256", "text")
 AT_ONCE = 64  # chunks read or written in one call
 
 
-class About:
+class FilesCollection:
     """Named files in the collection ``NAME_about``."""
 
     def __init__(self, client: Client, name: str) -> None:

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
+from gaussmatch.files import sync
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index.arrays import created, mapped
-from gaussmatch.index.exact import Flat, Scan
-from gaussmatch.index.graph import Compressed, Hnsw
-from gaussmatch.index.items import Items, Record, write_items
-from gaussmatch.index.layout import SEGMENTS, Gallery, Part, check_files, sync
-from gaussmatch.index.settings import Settings
-from gaussmatch.index.structure import Content, Structure
+from gaussmatch.index.backends.folder.arrays import created, mapped
+from gaussmatch.index.backends.folder.exact import Flat, Scan
+from gaussmatch.index.backends.folder.graph import Compressed, Hnsw
+from gaussmatch.index.backends.folder.items import Items, write_items
+from gaussmatch.index.backends.folder.layout import SEGMENTS, check_sizes, mark_of
+from gaussmatch.index.backends.folder.structure import Content, Structure
+from gaussmatch.index.lift import LiftedQueries
+from gaussmatch.index.manifest import Gallery, IndexSettings, Part
+from gaussmatch.index.record import Record
+from gaussmatch.index.topk import Candidates
+from gaussmatch.index.where import Where
 from gaussmatch.similarities import Similarity
 
 STRUCTURES: dict[str, type[Structure]] = {s.kind: s for s in (Flat, Scan, Hnsw, Compressed)}
@@ -37,9 +43,9 @@ class Segment:
         part: Part,
         gallery: Gallery,
         similarity: Callable[[], Similarity],
-        settings: Settings,
+        settings: IndexSettings,
     ) -> None:
-        check_files(folder, part)
+        check_sizes(folder, part)
         self.part, self.gallery = part, gallery
         self._similarity, self.settings = similarity, settings
         self.path = folder / SEGMENTS / part.name
@@ -100,11 +106,54 @@ class Segment:
     def live_rows(self) -> np.ndarray:
         return np.arange(self.part.items) if self.dead is None else np.flatnonzero(~self.dead)
 
-    def close(self) -> None:
-        self.items.close()
+    def live_records(self, thumbnails: bool = False) -> Iterator[tuple[int, Record]]:
+        for row, record in self.items.all(thumbnails):
+            if self.dead is None or not self.dead[row]:
+                yield row, record
+
+    def allowed(self, where: Where, exclude: list[str]) -> np.ndarray | None:
+        """(items), true for the rows that may be found; ``None`` if all may."""
+        allowed = None if self.dead is None else ~self.dead
+        if where.conditions:
+            matching = np.zeros(self.part.items, dtype=bool)
+            matching[self.items.where(where)] = True
+            allowed = matching if allowed is None else matching & allowed
+        if exclude and (out := list(self.rows_of(exclude).values())):
+            allowed = np.ones(self.part.items, dtype=bool) if allowed is None else allowed.copy()
+            allowed[out] = False
+        return allowed
 
 
-def wanted_structure(similarity: Similarity, settings: Settings, items: int) -> str:
+class SegmentView:
+    """A segment as one search sees it; a ``Searchable``."""
+
+    def __init__(self, segment: Segment, allowed: np.ndarray | None) -> None:
+        self.segment, self.allowed = segment, allowed
+        self.reach = segment.part.items if allowed is None else int(allowed.sum())
+        self.gaussians = segment.gaussians
+
+    @property
+    def exact(self) -> bool:
+        return self.segment.structure.exact
+
+    def lifted(self, queries: Gaussian) -> LiftedQueries:
+        return self.segment.structure.lifted(queries)
+
+    def candidates(self, queries: LiftedQueries, count: int) -> Candidates:
+        return self.segment.structure.candidates(queries, count, self.allowed)
+
+    def scan(self, queries: LiftedQueries, count: int) -> Candidates:
+        return self.segment.scan.candidates(queries, count, self.allowed)
+
+    def described(self, rows: np.ndarray) -> list[tuple[str, Mapping[str, Any]]]:
+        return [(id_, meta) for id_, meta, _ in self.segment.items.lines(rows)]
+
+    def uncertainty(self, rows: np.ndarray) -> np.ndarray | None:
+        held = self.segment.uncertainty
+        return None if held is None else held[rows].astype(np.float64)
+
+
+def wanted_structure(similarity: Similarity, settings: IndexSettings, items: int) -> str:
     """How a segment of so many items is to be searched."""
     if similarity.no_lift is not None:
         return Scan.kind
@@ -115,7 +164,7 @@ def write_segment(
     folder: Path,
     gallery: Gallery,
     similarity: Similarity,
-    settings: Settings,
+    settings: IndexSettings,
     gaussians: Iterable[Gaussian],
     total: int,
     records: Iterable[Record],
@@ -161,7 +210,7 @@ def write_segment(
     for file in files:
         sync(file)
     sync(path)
-    return Part(name, total, structure.kind, {f.name: f.stat().st_size for f in files})
+    return Part(name, total, structure.kind, {file.name: mark_of(file) for file in files})
 
 
 def _columns(g: Gaussian) -> dict[str, np.ndarray]:

@@ -2,68 +2,32 @@
 
 Written once and then only read, on disk, so that opening an index loads nothing:
 
-records.jsonl        a line for each row, ``["id", {metadata}, source]``: what results are told from
+records.jsonl        a line for each row, ``["id", {metadata}, source]``
 records.npy          where each line starts
 items.sqlite         which row has an id, which rows fulfil a condition on metadata; thumbnails
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import sqlite3
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
-from gaussmatch.index.arrays import blocks, mapped
+from gaussmatch.index.backends.folder.arrays import blocks, mapped
+from gaussmatch.index.record import Record
 from gaussmatch.index.where import Where
 
 FILE, LINES, STARTS = "items.sqlite", "records.jsonl", "records.npy"
 _AT_ONCE = 500  # parameters of one statement
-
-
-@dataclass(frozen=True)
-class Record:
-    """An item without its Gaussian.
-
-    Args:
-        id: unique in its gallery.
-        meta: what the user wants to know of it and to filter by; JSON.
-        thumbnail: a small JPEG to show, if there is a picture.
-        source: what tells whether its file has changed since.
-    """
-
-    id: str
-    meta: Mapping[str, Any] = field(default_factory=dict)
-    thumbnail: bytes | None = None
-    source: str | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.id, str) or not self.id:
-            raise ValueError(f"an id must be a text that is not empty, got {self.id!r}")
-        if not encodable(self.id):
-            raise ValueError(f"the id {self.id!r} is no text that UTF-8 can hold")
-
-    def meta_json(self) -> str:
-        try:
-            return json.dumps(dict(self.meta), ensure_ascii=False, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"the metadata of {self.id!r} is not JSON: {error}") from error
-
-
-def encodable(text: str) -> bool:
-    """Whether it is text; the name of a file need not be.
-
-    >>> encodable("é.jpg"), encodable(b"\\xe9.jpg".decode(errors="surrogateescape"))
-    (True, False)
-    """
-    return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def write_items(folder: Path, records: Iterable[Record]) -> int:
@@ -100,8 +64,7 @@ class Items:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._lock = folder, Lock()
-        uri = f"{(folder / FILE).resolve().as_uri()}?immutable=1"
-        self._db = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        self._db = _connected(folder / FILE)
         self._starts = mapped(folder / STARTS)
         self._lines = (
             np.memmap(folder / LINES, np.uint8, "r").data if len(self._starts) > 1 else b""
@@ -113,10 +76,10 @@ class Items:
         for start in range(0, len(ids), _AT_ONCE):
             some = ids[start : start + _AT_ONCE]
             marks = ", ".join("?" * len(some))
-            found |= self._ask(f"SELECT id, row FROM items WHERE id IN ({marks})", some)
+            found |= self._query(f"SELECT id, row FROM items WHERE id IN ({marks})", some)
         return found
 
-    def told(self, rows: np.ndarray) -> list[tuple[str, dict[str, Any], str | None]]:
+    def lines(self, rows: np.ndarray) -> list[tuple[str, dict[str, Any], str | None]]:
         """Id, metadata and source of each row."""
         starts, stops = self._starts[rows].tolist(), self._starts[rows + 1].tolist()
         lines = [self._lines[a:b] for a, b in zip(starts, stops, strict=True)]
@@ -130,22 +93,22 @@ class Items:
 
     def records(self, rows: np.ndarray) -> list[Record]:
         """Without thumbnails."""
-        return [Record(id_, meta, None, source) for id_, meta, source in self.told(rows)]
+        return [Record(id_, meta, None, source) for id_, meta, source in self.lines(rows)]
 
     def thumbnail(self, row: int) -> bytes | None:
-        told = self._ask("SELECT jpeg FROM thumbnails WHERE row = ?", [row])
-        return bytes(told[0][0]) if told else None
+        found = self._query("SELECT jpeg FROM thumbnails WHERE row = ?", [row])
+        return bytes(found[0][0]) if found else None
 
     def all(self, thumbnails: bool = False) -> Iterator[tuple[int, Record]]:
         """Every (row, record), in order; thumbnails only if asked for."""
         for rows in blocks(len(self._starts) - 1, 1000):
             pictures: dict[int, bytes] = {}
             if thumbnails:
-                told = self._ask(
+                found = self._query(
                     "SELECT row, jpeg FROM thumbnails WHERE row BETWEEN ? AND ?",
                     [rows.start, rows.stop - 1],
                 )
-                pictures = dict(told)
+                pictures = dict(found)
             here = range(rows.start, rows.stop)
             for row, record in zip(here, self.records(np.array(here)), strict=True):
                 yield row, replace(record, thumbnail=pictures.get(row))
@@ -153,17 +116,20 @@ class Items:
     def where(self, where: Where) -> np.ndarray:
         """The rows for which all conditions hold, in order."""
         text, values = where.sql()
-        told = self._ask(f"SELECT row FROM items WHERE {text} ORDER BY row", values)
-        return np.array([row for (row,) in told], dtype=np.int64)
+        found = self._query(f"SELECT row FROM items WHERE {text} ORDER BY row", values)
+        return np.array([row for (row,) in found], dtype=np.int64)
 
-    def close(self) -> None:
-        self._db.close()
+    def fields(self) -> set[str]:
+        """Names of the metadata that items have."""
+        return {
+            name for (name,) in self._query("SELECT DISTINCT key FROM items, json_each(meta)", [])
+        }
 
     def __del__(self) -> None:
         if hasattr(self, "_db"):
             self._db.close()
 
-    def _ask(self, text: str, values: Sequence[Any]) -> list[Any]:
+    def _query(self, text: str, values: Sequence[Any]) -> list[Any]:
         try:
             with self._lock:
                 return self._db.execute(text, [*values]).fetchall()
@@ -171,3 +137,13 @@ class Items:
             raise ValueError(
                 f"{self._folder / FILE}: damaged ({error}); restore the index or make it again"
             ) from error
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    uri = f"{path.resolve().as_uri()}?immutable=1"
+    try:
+        return sqlite3.connect(uri, uri=True, check_same_thread=False)
+    except sqlite3.OperationalError as error:
+        if path.exists():
+            raise ValueError(f"{path}: cannot be opened ({error})") from error
+        raise FileNotFoundError(errno.ENOENT, "gone", str(path)) from error

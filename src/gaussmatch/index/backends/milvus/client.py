@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gaussmatch.index.milvus.address import Address
+from gaussmatch.index.backends.milvus.address import Address
 
 ATTEMPTS = 7
 FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0

@@ -1,0 +1,72 @@
+"""The contract of every search structure: which items of a segment may be the best ones?
+
+A structure proposes candidates with approximate scores, see ``topk``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.index.lift import LiftedQueries
+from gaussmatch.index.manifest import Gallery, IndexSettings
+from gaussmatch.index.topk import Candidates
+from gaussmatch.similarities import Similarity
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a structure is built from, and later opened with.
+
+    Args:
+        folder: of the segment; the structure's files are in it.
+        items: how many there are.
+        read: the Gaussians of some rows, from disk.
+    """
+
+    folder: Path
+    similarity: Similarity
+    gallery: Gallery
+    settings: IndexSettings
+    items: int
+    read: Callable[[slice | np.ndarray], Gaussian]
+
+    def some(self, most: int) -> Gaussian:
+        """At most so many, evenly spread."""
+        return self.read(np.linspace(0, self.items - 1, min(most, self.items)).astype(np.int64))
+
+
+class Structure(ABC):
+    """Built once from the Gaussians of a segment, then opened any number of times."""
+
+    kind: ClassVar[str]
+    exact: ClassVar[bool]
+    """Whether ``bound`` holds up to rounding, so that the best rows are surely found."""
+
+    @classmethod
+    @abstractmethod
+    def build(cls, content: Content) -> None:
+        """Write the files that ``__init__`` opens."""
+
+    @abstractmethod
+    def __init__(self, content: Content) -> None: ...
+
+    @abstractmethod
+    def lifted(self, queries: Gaussian) -> LiftedQueries:
+        """Queries in the form that ``candidates`` takes."""
+
+    @abstractmethod
+    def candidates(
+        self, queries: LiftedQueries, count: int, allowed: np.ndarray | None = None
+    ) -> Candidates:
+        """At least ``count`` rows for each query, where there are so many.
+
+        Args:
+            allowed: (items), true for the rows that may be found; ``None`` allows all.
+        """

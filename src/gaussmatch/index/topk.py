@@ -1,0 +1,220 @@
+"""The k best items: candidates of every part of a gallery, scored again by the similarity itself.
+
+A structure proposes candidates with approximate scores; a shortlist is scored again in float64. So
+no structure has a formula of its own, and a coarse one costs recall, never a wrong score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.index.lift import LiftedQueries
+
+QUERIES = 256  # at a time
+PAIRS = 5120  # scored at a time
+ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """For each query the rows that may be best; in no order.
+
+    Args:
+        rows: (n, c); −1 where there are no more.
+        scores: (n, c), approximate; −inf where there are no more.
+        bound: (n), what the approximate score of no other row exceeds; −inf if there is none.
+    """
+
+    rows: np.ndarray
+    scores: np.ndarray
+    bound: np.ndarray
+
+    @staticmethod
+    def none(queries: int) -> Candidates:
+        empty = np.empty((queries, 0))
+        return Candidates(empty.astype(np.int64), empty, np.full(queries, -np.inf))
+
+    @staticmethod
+    def merged(found: Sequence[tuple[np.ndarray, np.ndarray]], whole: bool) -> Candidates:
+        """Of several searches for the same queries: a row counts once, with its best score.
+
+        Args:
+            found: (rows, scores) of each search, best first, −1 and −inf where there are no more.
+            whole: whether each search saw every allowed row.
+        """
+        if len(found) == 1:
+            rows, scores = found[0]
+            worst = scores[:, -1]
+        else:
+            worst = np.stack([scores[:, -1] for _, scores in found]).max(0)
+            rows = np.concatenate([rows for rows, _ in found], 1)
+            scores = np.concatenate([scores for _, scores in found], 1)
+            order = np.lexsort((-scores, rows), axis=1)
+            rows, scores = np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
+            again = np.zeros_like(rows, dtype=bool)
+            again[:, 1:] = rows[:, 1:] == rows[:, :-1]
+            rows, scores = np.where(again, -1, rows), np.where(again, -np.inf, scores)
+        bound = np.full_like(worst, -np.inf) if whole else worst
+        lost = rows < 0
+        return Candidates(rows, np.where(lost, -np.inf, scores) if lost.any() else scores, bound)
+
+
+class Searchable(Protocol):
+    """Items of a gallery as one search sees them; a row is a number that only it understands.
+
+    ``reach`` is how many rows may be found; ``exact``, whether the bound of ``candidates`` holds up
+    to rounding, so that the best rows are surely found.
+    """
+
+    @property
+    def reach(self) -> int: ...
+    @property
+    def exact(self) -> bool: ...
+    def lifted(self, queries: Gaussian) -> LiftedQueries: ...
+    def candidates(self, queries: LiftedQueries, count: int) -> Candidates:
+        """At least ``count`` rows for each query, where there are so many."""
+
+    def scan(self, queries: LiftedQueries, count: int) -> Candidates:
+        """The same by looking at every row: slow and sure."""
+
+    def gaussians(self, rows: np.ndarray) -> Gaussian: ...
+    def described(self, rows: np.ndarray) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """Id and metadata of each row."""
+
+    def uncertainty(self, rows: np.ndarray) -> np.ndarray | None:
+        """log det Σ of each row; ``None`` for points."""
+
+
+@dataclass(frozen=True)
+class TopK:
+    """(n, k) each, best first: part, row in it (−1 where there are no more), score."""
+
+    part: np.ndarray
+    row: np.ndarray
+    score: np.ndarray
+
+    def complete(self) -> TopK:
+        """Without columns where a query has no result: items that another process has deleted
+        since they were counted."""
+        short = (self.row < 0).any(0)
+        if not short.any():
+            return self
+        return TopK(self.part[:, ~short], self.row[:, ~short], self.score[:, ~short])
+
+
+@torch.inference_mode()
+def top_k(parts: Sequence[Searchable], queries: Gaussian, k: int, shortlist: int) -> TopK:
+    """The k best items for each query; fewer only where there are fewer.
+
+    Exact structures bound what nothing that they left out exceeds. Where the k-th best score is not
+    above that by more than the rounding seen on the shortlist, a longer one is asked for.
+
+    Args:
+        shortlist: candidates to score again, at least.
+    """
+    k = min(k, sum(part.reach for part in parts))
+    if not len(queries):
+        nothing = np.empty((0, k), dtype=np.int64)
+        return TopK(nothing, nothing, np.empty((0, k)))
+    found = []
+    for start in range(0, len(queries), QUERIES):
+        some = queries[start : start + QUERIES]
+        count = max(shortlist, 2 * k)
+        best, sure = _round(parts, some, k, count)
+        for _ in range(ROUNDS):
+            count *= 4
+            if sure.all():
+                break
+            again = np.flatnonzero(~sure)
+            more, now = _round(parts, some[torch.from_numpy(again)], k, count)
+            for old, new in zip(_fields(best), _fields(more), strict=True):
+                old[again] = new
+            sure[again] = now
+        found.append(best)
+    if len(found) == 1:
+        return found[0]
+    return TopK(*(np.concatenate(c) for c in zip(*map(_fields, found), strict=True)))
+
+
+def _round(
+    parts: Sequence[Searchable], queries: Gaussian, k: int, count: int
+) -> tuple[TopK, np.ndarray]:
+    """The k best among ``count`` candidates, and for which queries they are so for sure."""
+    n = len(queries)
+    lifted: dict[int, LiftedQueries] = {}
+    proposed: dict[int, Candidates] = {}
+    for number, part in enumerate(parts):
+        if not part.reach:
+            continue
+        lifted[number] = part.lifted(queries)
+        found = part.candidates(lifted[number], count)
+        if not part.exact and _short(found, min(k, part.reach)):
+            found = part.scan(lifted[number], count)
+        proposed[number] = found
+    if not proposed:
+        empty = np.empty((n, 0), dtype=np.int64)
+        return TopK(empty, empty, np.empty((n, 0))), np.ones(n, dtype=bool)
+    exact = all(parts[number].exact for number in proposed)
+    place, row, rough, bound = _together(proposed, count)
+    score = _exact(parts, lifted, place, row)
+    order = np.lexsort((row, place, -score), axis=1)[:, :k]
+    each = np.arange(n)[:, None]
+    chosen = TopK(place[each, order], row[each, order], score[each, order])
+    if not exact or not k:
+        return chosen, np.ones(n, dtype=bool)
+    known = row >= 0
+    rounding = np.abs(np.where(known, score - np.where(known, rough, 0), 0)).max(1)
+    return chosen, (bound + 4 * rounding < chosen.score[:, -1]) | np.isneginf(bound)
+
+
+def _short(found: Candidates, wanted: int) -> bool:
+    """Whether some query was given fewer."""
+    lost = found.rows < 0
+    return bool(lost.any() and (~lost).sum(1).min() < wanted)
+
+
+def _together(
+    proposed: Mapping[int, Candidates], count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The most promising candidates of all parts: part, row, approximate score, and what no other
+    exceeds."""
+    place = [np.full_like(c.rows, number) for number, c in proposed.items()]
+    row, rough = [c.rows for c in proposed.values()], [c.scores for c in proposed.values()]
+    bounds = [c.bound for c in proposed.values()]
+    if len(proposed) == 1:
+        return place[0], row[0], rough[0], bounds[0]
+    columns = [np.concatenate(x, 1) for x in (place, row, rough)]
+    if columns[0].shape[1] > count:
+        kept = np.argpartition(-columns[2], count - 1, axis=1)
+        bounds.append(np.take_along_axis(columns[2], kept[:, count:], 1).max(1))
+        columns = [np.take_along_axis(x, kept[:, :count], 1) for x in columns]
+    return columns[0], columns[1], columns[2], np.stack(bounds).max(0)
+
+
+def _exact(
+    parts: Sequence[Searchable],
+    lifted: Mapping[int, LiftedQueries],
+    place: np.ndarray,
+    row: np.ndarray,
+) -> np.ndarray:
+    """Scores in float64; −inf where there is no row."""
+    if len(lifted) == 1 and row.size <= PAIRS and (row >= 0).all():
+        ((number, queries),) = lifted.items()
+        return queries.scores(parts[number].gaussians(row.ravel())).reshape(row.shape)
+    scores = np.full(row.shape, -np.inf)
+    for number, queries in lifted.items():
+        query, column = np.nonzero((place == number) & (row >= 0))
+        for start in range(0, len(query), PAIRS):
+            q, c = query[start : start + PAIRS], column[start : start + PAIRS]
+            scores[q, c] = queries.scores(parts[number].gaussians(row[q, c]), q)
+    return scores
+
+
+def _fields(b: TopK) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return b.part, b.row, b.score

@@ -1,0 +1,177 @@
+"""A third backend, in a dictionary: what one has to write, and no more."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.index.backend import Backend, Block
+from gaussmatch.index.lift import LiftedQueries, scores
+from gaussmatch.index.manifest import GALLERIES, Gallery, IndexManifest
+from gaussmatch.index.record import Record
+from gaussmatch.index.topk import Candidates
+from gaussmatch.index.where import Where
+from gaussmatch.similarities import Similarity
+
+Item = tuple[Gaussian, Record]
+
+
+@dataclass
+class Held:
+    manifest: IndexManifest
+    files: dict[str, bytes]
+    items: dict[str, dict[str, Item]] = field(default_factory=lambda: {g: {} for g in GALLERIES})
+
+
+ALL: dict[str, Held] = {}
+
+
+class MemoryView:
+    """A ``Searchable``: every item, by the similarity itself."""
+
+    exact = True
+
+    def __init__(self, items: list[Item], similarity: Similarity, gallery: Gallery) -> None:
+        self.items, self.similarity, self.gallery = items, similarity, gallery
+        self.reach = len(items)
+
+    def lifted(self, queries: Gaussian) -> LiftedQueries:
+        return LiftedQueries(self.similarity, self.gallery, queries)
+
+    def candidates(self, queries: LiftedQueries, count: int) -> Candidates:
+        every = self.gaussians(np.arange(self.reach))
+        found = scores(self.similarity, self.gallery, every, queries.gaussian).double().numpy()
+        rows = np.argsort(-found, axis=1)
+        return Candidates.merged([(rows, np.take_along_axis(found, rows, 1))], whole=True)
+
+    scan = candidates
+
+    def gaussians(self, rows: np.ndarray) -> Gaussian:
+        return Gaussian.cat([self.items[r][0] for r in rows.tolist()])
+
+    def described(self, rows: np.ndarray) -> list[tuple[str, Mapping[str, Any]]]:
+        return [(self.items[r][1].id, self.items[r][1].meta) for r in rows.tolist()]
+
+    def uncertainty(self, rows: np.ndarray) -> np.ndarray | None:
+        if not len(rows) or self.items[0][0].is_point:
+            return None
+        return self.gaussians(rows).uncertainty().double().numpy()
+
+
+class Memory(Backend):
+    one_process = True
+
+    def __init__(self, place: str) -> None:
+        if place not in ALL:
+            raise FileNotFoundError(f"{place}: no such index")
+        self.place, self._all = place, ALL[place]
+        self.manifest = self._all.manifest
+        self._scratch = tempfile.TemporaryDirectory()
+
+    @classmethod
+    def open(cls, place: str) -> Self:
+        return cls(place)
+
+    @classmethod
+    def create(cls, place: str, manifest: IndexManifest, files: Mapping[str, Path]) -> Self:
+        if place in ALL:
+            raise FileExistsError(f"{place} is an index already")
+        ALL[place] = Held(manifest, {name: path.read_bytes() for name, path in files.items()})
+        return cls(place)
+
+    @classmethod
+    @contextmanager
+    def building(cls, place: str) -> Iterator[str]:
+        if place in ALL:
+            raise FileExistsError(f"{place} is an index already")
+        try:
+            yield place
+        except BaseException:
+            ALL.pop(place, None)
+            raise
+
+    def reload(self) -> bool:
+        changed = self.manifest != self._all.manifest
+        self.manifest = self._all.manifest
+        return changed
+
+    def stale(self, error: Exception) -> bool:
+        return False
+
+    def close(self) -> None:
+        self._scratch.cleanup()
+
+    def drop(self) -> None:
+        del ALL[self.place]
+        self.close()
+
+    def file(self, name: str) -> Path | None:
+        if name not in self._all.files:
+            return None
+        path = Path(self._scratch.name) / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(self._all.files[name])
+        return path
+
+    def size(self, gallery: Gallery) -> int:
+        return len(self._all.items[gallery])
+
+    def held(self, ids: Sequence[str], gallery: Gallery) -> set[str]:
+        return set(ids) & set(self._all.items[gallery])
+
+    def get(self, id: str, gallery: Gallery) -> Item | None:
+        return self._all.items[gallery].get(id)
+
+    def records(self, gallery: Gallery) -> Iterator[Record]:
+        yield from (replace(r, thumbnail=None) for _, r in self._all.items[gallery].values())
+
+    def blocks(self, gallery: Gallery) -> Iterator[Block]:
+        for g, record in self._all.items[gallery].values():
+            yield g, [record]
+
+    def some(self, most: int, gallery: Gallery) -> Block | None:
+        some = list(self._all.items[gallery].values())[:most]
+        return (Gaussian.cat([g for g, _ in some]), [r for _, r in some]) if some else None
+
+    def fields(self, gallery: Gallery) -> set[str]:
+        return {name for record in self.records(gallery) for name in record.meta}
+
+    def searchable(
+        self, gallery: Gallery, where: Where, exclude: Collection[str]
+    ) -> list[MemoryView]:
+        held = self._all.items[gallery].values()
+        some = [(g, r) for g, r in held if where.holds(r.meta) and r.id not in exclude]
+        return [MemoryView(some, self.similarity(gallery), gallery)]
+
+    def faults(self) -> Iterator[str]:
+        yield from ()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        self.reload()
+        yield
+
+    def save(self, manifest: IndexManifest, files: Mapping[str, bytes] | None = None) -> None:
+        self._all.files |= files or {}
+        self.manifest = self._all.manifest = manifest.next()
+
+    def add(
+        self, gaussians: Gaussian, records: Sequence[Record], gallery: Gallery, form: dict[str, int]
+    ) -> None:
+        for n, record in enumerate(records):
+            self._all.items[gallery][record.id] = (gaussians[n : n + 1], record)
+        self.save(replace(self.manifest, form=form))
+
+    def delete(self, ids: Sequence[str], gallery: Gallery) -> None:
+        for id_ in ids:
+            del self._all.items[gallery][id_]
+
+    def compact(self, gallery: Gallery) -> None:
+        """Nothing to do."""
