@@ -26,7 +26,8 @@ from gaussmatch.encoders.vsrn import RegionReasoning
 from gaussmatch.gaussian import Gaussian, Side
 from gaussmatch.losses import InfoNCE, PairwiseSigmoid
 from gaussmatch.recipe import LossRecipe, ModelRecipe, Recipe
-from gaussmatch.similarities import Similarity, similarity
+from gaussmatch.similarities import SIMILARITIES, Similarity, similarity
+from gaussmatch.similarities.divergence import Divergence
 
 
 class Matcher(nn.Module):
@@ -84,13 +85,22 @@ def build(recipe: ModelRecipe, tokenizer: Tokenizer, loss: LossRecipe | None = N
     image, text, heads = SYSTEMS[recipe.system](recipe, tokenizer)
     if recipe.probabilistic:
         image, text = (
-            Probabilistic(encoder, str(encoder.part), shape=recipe.shape, bound=recipe.bound)
+            Probabilistic(
+                encoder,
+                str(encoder.part),
+                shape=recipe.shape,
+                bound=recipe.bound,
+                variance_range=recipe.variance_range,
+                relative=recipe.variance_relative,
+            )
             for encoder in (image, text)
         )
     settings: dict[str, Any] = {}
     if recipe.similarity == "match_prob":
         pcme = recipe.pcme
         settings = {"samples": pcme.samples, "scale": pcme.scale, "shift": pcme.shift}
+    elif recipe.variance_relative and issubclass(SIMILARITIES[recipe.similarity], Divergence):
+        settings = {"per_dimension": True}
     return Matcher(
         image, text, similarity(recipe.similarity, **settings), heads | _learned_loss(loss)
     )

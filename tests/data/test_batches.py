@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from toy import toy_encoder, toy_pairs
 
-from gaussmatch.data.batches import Batch, Batches, Waiting
+from gaussmatch.data.batches import Batch, Batches, Waiting, shortened
 
 PAIRS = toy_pairs("train", 200, 0)
 ENCODER = toy_encoder(PAIRS.captions)
@@ -45,3 +48,46 @@ def test_waiting_is_counted() -> None:
     waiting = Waiting(epoch(1, False))
     assert len(list(waiting)) == 25
     assert waiting.seconds > 0
+
+
+def shortening(number: int, share: float, workers: int = 0, add: bool = False) -> list[Batch]:
+    made = Batches(PAIRS, ENCODER, 16, 3, workers=workers, shorten=share, add=add)
+    return list(made.epoch(number))
+
+
+def texts(batches: list[Batch]) -> list[list[int]]:
+    return [
+        ids[:length].tolist()
+        for b in batches
+        for ids, length in zip(b.texts.ids, b.texts.lengths, strict=True)
+    ]
+
+
+def test_shortened_captions_depend_on_seed_epoch_and_pair_alone() -> None:
+    whole, some, every = texts(epoch(1, False)), texts(shortening(1, 0.4)), shortening(1, 1.0)
+    changed = [a != b for a, b in zip(whole, some, strict=True)]
+    assert 0.3 < sum(changed) / len(changed) < 0.5
+    assert all(len(b) < len(a) for a, b in zip(whole, texts(every), strict=True))
+    assert images(every) == images(epoch(1, False))  # the order stays
+    assert some == texts(shortening(1, 0.4))
+    assert some == texts(shortening(1, 0.4, workers=1))
+    assert texts(shortening(2, 1.0)) != texts(every)
+
+
+def test_shortened_captions_may_come_beside_the_whole_ones() -> None:
+    batches = shortening(1, 0.4, add=True)
+    assert texts(batches) == texts(epoch(1, False))
+    for batch in batches:
+        assert len(batch.short.lengths) == len(batch.short_of) > 0
+        assert (batch.short.lengths < batch.texts.lengths[batch.short_of]).all()
+        moved = batch.to(torch.device("cpu"))
+        assert torch.equal(moved.short_of, batch.short_of)
+
+
+@given(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=12), st.integers(0, 99))
+def test_a_shortened_caption_is_some_of_its_words_in_order(words: list[str], seed: int) -> None:
+    short = shortened(" ".join(words), np.random.default_rng(seed)).split()
+    assert 1 <= len(short) <= 5 or len(words) == 1
+    assert len(short) < len(words) or len(words) == 1
+    rest = iter(words)
+    assert all(word in rest for word in short)

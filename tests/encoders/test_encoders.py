@@ -173,6 +173,19 @@ def test_variances_stay_in_the_papers_range(bound: Any) -> None:
     assert g.variance.max() > 9
 
 
+@pytest.mark.parametrize("shape", get_args(Shape))
+def test_relative_variances_are_bounded_times_the_dimension(shape: Shape) -> None:
+    raw = 1e4 * torch.randn(50, 8)
+    twin = Probabilistic(
+        Mine(), part="head", shape=shape, dim=4, variance_range=(0.5, 3.0), relative=True
+    )
+    u = 4 * twin(raw).variance
+    assert u.min() >= 0.5 - 1e-5
+    assert u.max() <= 3 + 1e-5
+    twin.relative = False
+    torch.testing.assert_close(twin(raw).variance, u)
+
+
 def test_smooth_bound_keeps_a_gradient_where_the_clamp_has_none() -> None:
     from gaussmatch.encoders.variance import bounded
 

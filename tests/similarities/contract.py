@@ -66,6 +66,7 @@ class Largest(TorchDispatchMode):
 class SimilarityContract(ABC):
     name: ClassVar[str]
     symmetric: ClassVar[bool]
+    settings: ClassVar[dict[str, Any]] = {}
     query: ClassVar[Side] = "captions"
     """The side of the query; subclass once for each where the direction counts."""
 
@@ -78,7 +79,7 @@ class SimilarityContract(ABC):
 
     @property
     def similarity(self) -> Similarity:
-        made = similarity(self.name).for_query(self.query)
+        made = similarity(self.name, **self.settings).for_query(self.query)
         return made.requires_grad_(False) if isinstance(made, nn.Module) else made
 
     def reference(self, images: Gaussian, captions: Gaussian) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from scipy.special import logsumexp
 from similarities.contract import LiftedContract, PairwiseContract
@@ -61,6 +63,16 @@ class TestQueryKLOfImages(LiftedContract):
     query = "images"
     symmetric = False
     formula = TestReverseKL.formula
+
+
+class TestKLPerDimension(LiftedContract):
+    name = "kl"
+    settings: ClassVar = {"per_dimension": True}
+    symmetric = False
+
+    @staticmethod
+    def formula(mi, vi, mc, vc):
+        return -kl(mi, vi, mc, vc) / len(mi)
 
 
 class TestWasserstein(LiftedContract):

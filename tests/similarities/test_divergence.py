@@ -93,3 +93,19 @@ def test_under_query_kl_the_width_of_the_query_is_its_temperature():
     ]
     narrow, wide = (s - s.mean() for s in scores)
     torch.testing.assert_close(narrow, wide * torch.e)
+
+
+@given(st.sampled_from(["kl", "reverse_kl", "min_kl", "query_kl"]), st.integers(2, 40))
+def test_relative_widths_mean_the_same_in_every_dimension(name, dim):
+    """Spheres with u = D·σ² at squared distance d: KL / D knows u and d, and not D."""
+    u, v, d = 0.5, 2.0, 1.5
+
+    def pair(dim: int) -> list[Gaussian]:
+        mean = torch.zeros(1, dim)
+        far = torch.full((1, dim), (d / dim) ** 0.5)
+        widths = (torch.tensor([[x / dim]]).log() for x in (u, v))
+        return [Gaussian(m, w) for m, w in zip((mean, far), widths, strict=True)]
+
+    for side in ("images", "captions"):
+        s = similarity(name, per_dimension=True).for_query(side)
+        torch.testing.assert_close(s.paired(*pair(dim)), s.paired(*pair(3)), rtol=1e-5, atol=1e-6)

@@ -30,9 +30,16 @@ class Batch(NamedTuple):
     images: Float[Tensor, "n ..."]
     texts: Any
     image_ids: Int[Tensor, "n"]
+    short: Any = None
+    """Shortened captions of some pairs, collated as ``texts``, where they come beside the whole
+    ones; and the rows of those pairs."""
+    short_of: Int[Tensor, "m"] | None = None
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(self.images.to(device), self.texts.to(device), self.image_ids.to(device))
+        whole = Batch(self.images.to(device), self.texts.to(device), self.image_ids.to(device))
+        if self.short_of is None:
+            return whole
+        return whole._replace(short=self.short.to(device), short_of=self.short_of.to(device))
 
 
 class Batches:
@@ -43,6 +50,9 @@ class Batches:
     uninterrupted one; the random view of an image (``RandomViews``) is drawn from (seed, e, pair).
     A last batch of a single pair has no negative and is left out. With ``steps`` an epoch ends
     after so many batches.
+
+    Every epoch a share ``shorten`` of the captions is shortened (``shortened``), drawn from
+    (seed, e, pair): instead of the whole caption, or beside it (``add``).
 
     With ``bucket`` the captions of a batch are of like length, so that less is padded; its
     negatives are then of like length too, which changes what is learned.
@@ -57,10 +67,12 @@ class Batches:
         workers: int = 0,
         bucket: bool = False,
         steps: int | None = None,
+        shorten: float = 0.0,
+        add: bool = False,
     ) -> None:
         self.pairs, self.batch_size, self.seed, self.workers = pairs, batch_size, seed, workers
-        self._rows, self._collate_texts = encoder.prepare(pairs.captions), encoder.collate
-        self._bucket, self._steps = bucket, steps
+        self._rows, self._encoder = encoder.prepare(pairs.captions), encoder
+        self._bucket, self._steps, self._shorten, self._add = bucket, steps, shorten, add
         if len(self.pairs.captions) < 2:
             raise ValueError(f"{pairs.name}: training needs at least two pairs")
 
@@ -79,7 +91,7 @@ class Batches:
         if self._bucket:
             chunks = [chunks[i] for i in torch.randperm(len(chunks), generator=seeded).tolist()]
         loader = DataLoader(
-            _PairDataset(self.pairs, self._rows, self.seed, epoch),
+            _PairDataset(self.pairs, *self._epoch_rows(epoch), self.seed, epoch),
             batch_sampler=[c for c in chunks if len(c) > 1][skip : len(self)],
             collate_fn=self._collate,
             num_workers=self.workers,
@@ -89,16 +101,59 @@ class Batches:
         with torch.random.fork_rng(devices=[], enabled=skip > 0):
             return iter(loader)
 
+    def _epoch_rows(self, epoch: int) -> tuple[Sequence[Any], dict[int, Any]]:
+        """The prepared captions of an epoch, and shortened ones beside them, by pair."""
+        if not self._shorten:
+            return self._rows, {}
+        texts: dict[int, str] = {}
+        for pair, caption in enumerate(self.pairs.captions):
+            dice = np.random.default_rng([abs(self.seed), epoch, pair, _SHORTEN])
+            if dice.random() < self._shorten:
+                texts[pair] = shortened(caption, dice)
+        short = dict(zip(texts, self._encoder.prepare(list(texts.values())), strict=True))
+        if self._add or not short:
+            return self._rows, short
+        return [short.get(pair, row) for pair, row in enumerate(self._rows)], {}
+
     def _by_length(self, order: list[int]) -> list[int]:
         """Sorted within windows of many batches, so that batches differ from epoch to epoch."""
         window = BUCKET_BATCHES * self.batch_size
         parts = (order[i : i + window] for i in range(0, len(order), window))
         return [i for part in parts for i in sorted(part, key=lambda i: len(self._rows[i]))]
 
-    def _collate(self, items: Sequence[tuple[np.ndarray, Any, int]]) -> Batch:
-        images, rows, ids = zip(*items, strict=True)
-        texts = self._collate_texts(rows)
-        return Batch(torch.from_numpy(np.stack(images)), texts, torch.tensor(ids))
+    def _collate(self, items: Sequence[tuple[np.ndarray, Any, int, Any]]) -> Batch:
+        images, rows, ids, short = zip(*items, strict=True)
+        collate = self._encoder.collate
+        whole = Batch(torch.from_numpy(np.stack(images)), collate(rows), torch.tensor(ids))
+        beside = [k for k, row in enumerate(short) if row is not None]
+        if not beside:
+            return whole
+        added = collate([short[k] for k in beside])
+        return whole._replace(short=added, short_of=torch.tensor(beside))
+
+
+_SHORTEN = 1  # keeps these draws apart from those of random views
+LONGEST = 5
+"""Words of a shortened caption, at most: as many as people type."""
+
+
+def shortened(caption: str, dice: np.random.Generator) -> str:
+    """One to five words of a caption, as people type queries: a span of it, or some of its words in
+    their order. A caption of one word stays as it is.
+
+    >>> dice = np.random.default_rng(0)
+    >>> [shortened("a brown dog runs through deep snow", dice) for _ in range(3)]
+    ['brown dog runs through deep', 'a brown', 'deep']
+    """
+    words = caption.split()
+    if len(words) < 2:
+        return caption
+    count = int(dice.integers(1, min(LONGEST, len(words) - 1), endpoint=True))
+    if dice.random() < 0.5:
+        start = int(dice.integers(0, len(words) - count, endpoint=True))
+        return " ".join(words[start : start + count])
+    kept = np.sort(dice.choice(len(words), count, replace=False))
+    return " ".join(words[k] for k in kept)
 
 
 class Waiting(Iterator[Batch]):
@@ -115,22 +170,25 @@ class Waiting(Iterator[Batch]):
             self.seconds += time.perf_counter() - started
 
 
-class _PairDataset(Dataset[tuple[np.ndarray, Any, int]]):
-    def __init__(self, pairs: Pairs, rows: Sequence[Any], seed: int, epoch: int) -> None:
-        self._pairs, self._rows, self._seed, self._epoch = pairs, rows, seed, epoch
+class _PairDataset(Dataset[tuple[np.ndarray, Any, int, Any]]):
+    def __init__(
+        self, pairs: Pairs, rows: Sequence[Any], short: dict[int, Any], seed: int, epoch: int
+    ) -> None:
+        self._pairs, self._rows, self._short = pairs, rows, short
+        self._seed, self._epoch = seed, epoch
         self._image_of: list[int] = pairs.image_of.tolist()
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, Any, int]:
+    def __getitem__(self, index: int) -> tuple[np.ndarray, Any, int, Any]:
         image, images = self._image_of[index], self._pairs.images
         if isinstance(images, RandomViews):
             chance = np.random.SeedSequence([abs(self._seed), self._epoch, index])
             shown = images.random_view(image, int(chance.generate_state(1)[0]))
         else:
             shown = read_image(self._pairs, image)
-        return shown, self._rows[index], image
+        return shown, self._rows[index], image, self._short.get(index)
 
 
 def read_image(pairs: Pairs, index: int) -> np.ndarray:

@@ -4,12 +4,13 @@ learnable part without sharing to predict the log-variance."""
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
-from gaussmatch.encoders.variance import Bound, Shape, bounded, shaped
+from gaussmatch.encoders.variance import VARIANCE_RANGE, Bound, Range, Shape, bounded, shaped
 from gaussmatch.gaussian import Gaussian
 
 
@@ -24,6 +25,9 @@ class Probabilistic(nn.Module):
             and shared, and what comes after (the L2-norm) touches the mean only.
         shape: ``ellipsoidal``, ``spherical-avgpool`` or ``spherical-one-value``.
         bound: ``clamp`` (the paper) or ``smooth``.
+        variance_range: the least and the greatest variance.
+        relative: the range bounds u = D·σ² instead, and the copy predicts ln u. A unit mean has
+            squares of 1/D on average, so widths of this size mean the same in every dimension.
         start: ``fresh`` gives the copy new random weights through ``reset_parameters``; ``copy``
             keeps those of the original.
         pool: turns the copy's output into (n, D) where it is not that already, such as
@@ -48,6 +52,8 @@ class Probabilistic(nn.Module):
         *,
         shape: Shape = "ellipsoidal",
         bound: Bound = "clamp",
+        variance_range: Range = VARIANCE_RANGE,
+        relative: bool = False,
         start: Literal["fresh", "copy"] = "fresh",
         pool: Callable[[Any], Tensor] | None = None,
         dim: int | None = None,
@@ -57,6 +63,7 @@ class Probabilistic(nn.Module):
         _choose("bound", bound, get_args(Bound))
         _choose("start", start, ("fresh", "copy"))
         self.encoder, self.part, self.shape, self.bound = encoder, part, shape, bound
+        self.variance_range, self.relative = variance_range, relative
         self.variance = copy.deepcopy(_submodule(encoder, part))
         if start == "fresh":
             _reset(self.variance)
@@ -81,7 +88,8 @@ class Probabilistic(nn.Module):
             )
         if self.scalar is not None:
             raw = self.scalar(raw)
-        return Gaussian(mean, shaped(bounded(raw, self.bound), self.shape))
+        log_var = shaped(bounded(raw, self.bound, self.variance_range), self.shape)
+        return Gaussian(mean, log_var - math.log(mean.shape[-1]) if self.relative else log_var)
 
     def _mean_and_inputs(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

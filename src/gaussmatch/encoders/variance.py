@@ -12,25 +12,29 @@ from torch import Tensor
 Shape = Literal["ellipsoidal", "spherical-avgpool", "spherical-one-value"]
 Bound = Literal["clamp", "smooth"]
 
-VARIANCE_RANGE = (0.1, 10.0)
+Range = tuple[float, float]
+
+VARIANCE_RANGE: Range = (0.1, 10.0)
 """The paper bounds every variance to this range (Sec. 4.2)."""
 
-_LOW, _HIGH = (math.log(v) for v in VARIANCE_RANGE)
 
-
-def bounded(raw: Float[Tensor, "... d"], bound: Bound) -> Float[Tensor, "... d"]:
+def bounded(
+    raw: Float[Tensor, "... d"], bound: Bound, within: Range = VARIANCE_RANGE
+) -> Float[Tensor, "... d"]:
     """ln σ² within the range.
 
     ``clamp`` is the paper's literal bound; outside, its gradient is zero and an item can stay
-    stuck there. ``smooth`` bends towards the same bounds with slope 1 at σ² = 1 and never stops.
+    stuck there. ``smooth`` bends towards the same bounds with slope 1 at their geometric mean (σ² =
+    1 for the paper's range) and never stops.
 
     >>> bounded(torch.tensor([-9.0, 0.0, 9.0]), "clamp").exp()
     tensor([ 0.1000,  1.0000, 10.0000])
     """
+    low, high = (math.log(v) for v in within)
     if bound == "clamp":
-        return raw.clamp(_LOW, _HIGH)
-    middle, half = (_HIGH + _LOW) / 2, (_HIGH - _LOW) / 2
-    return middle + half * torch.tanh((raw - middle) / half)
+        return raw.clamp(low, high)
+    center, half = (high + low) / 2, (high - low) / 2
+    return center + half * torch.tanh((raw - center) / half)
 
 
 def shaped(log_var: Float[Tensor, "... d"], shape: Shape) -> Float[Tensor, "... k"]:

@@ -8,7 +8,7 @@ from typing import Literal
 from gaussmatch.encoders.backbone import NormMode
 from gaussmatch.encoders.bigru import State
 from gaussmatch.encoders.graph import NormOver
-from gaussmatch.encoders.variance import Bound, Shape
+from gaussmatch.encoders.variance import VARIANCE_RANGE, Bound, Range, Shape
 from gaussmatch.encoders.vsrn import Duplicate
 from gaussmatch.recipe.checks import known, positive
 from gaussmatch.similarities import SIMILARITIES
@@ -118,7 +118,10 @@ class ModelRecipe:
         normalise: L2-norm of the means.
         probabilistic: a Gaussian for each item instead of a point.
         shape: of the Gaussians.
-        bound: how variances are kept in [0.1, 10].
+        bound: how variances are kept in variance_range.
+        variance_range: the least and the greatest variance; [0.1, 10] is the paper's.
+        variance_relative: the range bounds u = D·σ², and divergences are divided by D: widths and
+            scores then mean the same in every dimension. For a probabilistic model.
         similarity: between an image and a caption.
         backbone: train this network end to end on pixels: scenenet, or any network of timm; none
             for given features.
@@ -143,6 +146,8 @@ class ModelRecipe:
     probabilistic: bool = False
     shape: Shape = "ellipsoidal"
     bound: Bound = "clamp"
+    variance_range: Range = VARIANCE_RANGE
+    variance_relative: bool = False
     similarity: str = "cosine"
     backbone: str | None = None
     backbone_weights: str | None = None
@@ -169,6 +174,13 @@ class ModelRecipe:
                 f"model.probabilistic is {str(self.probabilistic).lower()} but model.similarity is "
                 f"{self.similarity!r}: a point model takes cosine, a probabilistic one any other"
             )
+        low, high = self.variance_range
+        if not 0 < low < high:
+            raise ValueError(
+                f"model.variance_range must be two numbers, 0 < least < greatest, got {low}, {high}"
+            )
+        if self.variance_relative and not self.probabilistic:
+            raise ValueError("model.variance_relative is for model.probabilistic true")
         if self.system == "vsrn" and self.backbone is not None:
             raise ValueError("model.backbone: vsrn takes region features, set it to none")
         if self.backbone is None and (self.backbone_weights is not None or self.checkpointing):

@@ -32,6 +32,8 @@ class LossRecipe:
         same_image_negatives: count other captions of an image as its negatives (official VSE++).
         generation: weight of telling the caption from the regions (vsrn).
         diversity: weight of the term that keeps an item's embeddings apart (pvse).
+        inclusion: weight of the term that puts a caption inside its shortened form (ProLIP); with
+            training.shorten_as add.
         mmd: weight of the term that draws images and captions to one place.
         vib: weight of the KL of every Gaussian to the unit one.
         vib_as_published: weight of the same in the form of PCME's code, with ln σ for ln σ².
@@ -49,6 +51,7 @@ class LossRecipe:
     same_image_negatives: bool = False
     generation: float = 0.0
     diversity: float = 0.0
+    inclusion: float = 0.0
     mmd: float = 0.0
     vib: float = 0.0
     vib_as_published: float = 0.0
@@ -57,8 +60,8 @@ class LossRecipe:
         positive("loss", self, "scale")
         if self.pseudo_positives and self.kind != "sigmoid":
             raise ValueError(f"loss.pseudo_positives is for loss.kind sigmoid, not {self.kind}")
-        weights = ("generation", "diversity", "mmd", "vib", "vib_as_published", "pseudo_positives")
-        for name in weights:
+        weights = ("generation", "diversity", "inclusion", "mmd", "vib", "vib_as_published")
+        for name in (*weights, "pseudo_positives"):
             if getattr(self, name) < 0:
                 raise ValueError(f"loss.{name} must not be negative, got {getattr(self, name)}")
 
@@ -87,7 +90,10 @@ class TrainingRecipe:
         checkpoint_every: save a checkpoint within an epoch too: "500 steps" or "10 minutes"; none
             saves at the end of each epoch only. A resumed run ends with the same bits either way.
         bucket: put captions of like length in a batch. Faster with long captions, but the
-            negatives are then of like length too, so it is off unless asked for.
+            negatives are then of like length too, so it is off by default.
+        shorten: the share of captions that are shortened to one to five words in an epoch, as
+            people type queries.
+        shorten_as: replace the whole caption, or add the shortened one as a further pair.
     """
 
     epochs: int = 30
@@ -105,6 +111,8 @@ class TrainingRecipe:
     steps: int | None = None
     bucket: bool = False
     checkpoint_every: str | None = None
+    shorten: float = 0.0
+    shorten_as: Literal["replace", "add"] = "replace"
 
     def __post_init__(self) -> None:
         positive("training", self, "epochs", "learning_rate", "decay_epoch", "decay", "clip")
@@ -116,6 +124,8 @@ class TrainingRecipe:
             )
         if self.checkpoint_every is not None:
             checkpoint_interval(self.checkpoint_every)
+        if not 0 <= self.shorten <= 1:
+            raise ValueError(f"training.shorten is a share in [0, 1], got {self.shorten}")
         if self.batch_size < 2:
             raise ValueError(f"training.batch_size must be at least 2, got {self.batch_size}")
 

@@ -43,7 +43,12 @@ class Recipe:
             )
         if loss.diversity and model.system != "pvse":
             raise ValueError(f"loss.diversity is for the embeddings of pvse, not {model.system}")
-        for name in ("vib", "vib_as_published"):
+        if loss.inclusion and not (self.training.shorten and self.training.shorten_as == "add"):
+            raise ValueError(
+                "loss.inclusion compares captions with their shortened forms: set "
+                "training.shorten, and training.shorten_as to add"
+            )
+        for name in ("vib", "vib_as_published", "inclusion"):
             if getattr(loss, name) and not model.has_variance:
                 raise ValueError(f"loss.{name} needs variances, but the model has points")
 

@@ -9,7 +9,31 @@ from gaussmatch.gaussian import Gaussian
 from gaussmatch.similarities.base import Lifted, Side, Similarity, check_side
 
 
-class KL(Similarity):
+class Divergence(Similarity):
+    """What the KL divergences share.
+
+    Args:
+        per_dimension: divide by D, in the lift of the reference. With variances relative to D
+            (``model.variance_relative``) a KL is a sum of D terms of order one, so KL / D, and with
+            it margins and scales of losses, mean the same in every dimension. No ranking changes.
+
+    >>> a, b = (Gaussian(torch.full((1, 4), mean), torch.zeros(1, 1)) for mean in (0.0, 1.0))
+    >>> KL().matrix(a, b), KL(per_dimension=True).matrix(a, b)
+    (tensor([[-2.]]), tensor([[-0.5000]]))
+    """
+
+    metric = "inner_product"
+
+    def __init__(self, per_dimension: bool = False) -> None:
+        self.per_dimension = per_dimension
+
+    def reference(self, g: Gaussian) -> Tensor:
+        """q of KL(p ‖ q) as a vector."""
+        lifted = _reference(g)
+        return lifted / g.dim if self.per_dimension else lifted
+
+
+class KL(Divergence):
     """−KL(image ‖ caption), the paper's equation for a diagonal Σ:
 
         −½ Σ_d [ σi²/σc² − ln(σi²/σc²) + (μi − μc)²/σc² − 1 ]
@@ -22,42 +46,39 @@ class KL(Similarity):
     """
 
     name = "kl"
-    metric = "inner_product"
 
     def lift_images(self, g: Gaussian) -> Lifted:
         return (_divergent(g),)
 
     def lift_captions(self, g: Gaussian) -> Lifted:
-        return (_reference(g),)
+        return (self.reference(g),)
 
 
-class ReverseKL(Similarity):
+class ReverseKL(Divergence):
     """−KL(caption ‖ image): the image is the reference. The paper's control experiment."""
 
     name = "reverse_kl"
-    metric = "inner_product"
 
     def lift_images(self, g: Gaussian) -> Lifted:
-        return (_reference(g),)
+        return (self.reference(g),)
 
     def lift_captions(self, g: Gaussian) -> Lifted:
         return (_divergent(g),)
 
 
-class MinKL(Similarity):
+class MinKL(Divergence):
     """−min{KL(image ‖ caption), KL(caption ‖ image)}: symmetric, and two lifts instead of one."""
 
     name = "min_kl"
-    metric = "inner_product"
 
     def lift_images(self, g: Gaussian) -> Lifted:
-        return (_divergent(g), _reference(g))
+        return (_divergent(g), self.reference(g))
 
     def lift_captions(self, g: Gaussian) -> Lifted:
-        return (_reference(g), _divergent(g))
+        return (self.reference(g), _divergent(g))
 
 
-class QueryKL(Similarity):
+class QueryKL(Divergence):
     """−KL(image ‖ caption) for caption queries, −KL(caption ‖ image) for image queries: the
     variance of the *query* divides.
 
@@ -74,11 +95,10 @@ class QueryKL(Similarity):
     """
 
     name = "query_kl"
-    metric = "inner_product"
 
     def for_query(self, side: Side) -> Similarity:
         check_side(side)
-        return ReverseKL() if side == "images" else KL()
+        return (ReverseKL if side == "images" else KL)(self.per_dimension)
 
     def lift_images(self, g: Gaussian) -> Lifted:
         raise ValueError(

@@ -115,6 +115,8 @@ def _train(
         settings.workers,
         settings.bucket,
         settings.steps,
+        settings.shorten,
+        settings.shorten_as == "add",
     )
 
     progress = Progress()

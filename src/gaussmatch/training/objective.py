@@ -21,6 +21,7 @@ from gaussmatch.losses import (
     bottleneck,
     diversity,
     generation_loss,
+    inclusion,
     lesson,
     mean_discrepancy,
     negatives,
@@ -37,6 +38,8 @@ class Outcome(NamedTuple):
     captions: Gaussian
     tokens: Tokens
     seen: dict[str, Any]
+    short: Gaussian | None = None
+    short_of: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,13 @@ def _generation(outcome: Outcome) -> Tensor:
     return generation_loss(logits, wanted.data, captions=len(outcome.tokens.lengths))
 
 
+def _inclusion(outcome: Outcome) -> Tensor:
+    """Of whole captions in their shortened forms; zero in a batch without any."""
+    if outcome.short is None or outcome.short_of is None:
+        return outcome.captions.mean.new_zeros(())
+    return inclusion(outcome.captions[outcome.short_of], outcome.short)
+
+
 REGIONS = "image.reasoning.graph"
 RESIDUALS = ("image.pie.residual", "text.pie.residual")
 
@@ -68,6 +78,7 @@ TERMS: dict[str, Term] = {
     "generation": Term(_generation, watches=(REGIONS,)),
     "diversity": Term(lambda o: sum_of(diversity(o.seen[r]) for r in RESIDUALS), RESIDUALS),
     "mmd": Term(lambda o: mean_discrepancy(o.images.mean, o.captions.mean)),
+    "inclusion": Term(_inclusion),
     "vib": Term(lambda o: sum_of(bottleneck(g) for g in (o.images, o.captions))),
     "vib_as_published": Term(
         lambda o: sum_of(bottleneck(g, as_published=True) for g in (o.images, o.captions))
@@ -101,9 +112,15 @@ class Objective:
         watched = {part for term in used.values() for part in term.watches}
         with observe({part: matcher.part(part) for part in watched}) as seen:
             images, captions = matcher(batch.images, batch.texts)
-        negative = negatives(batch.image_ids, same_image_negatives=self.recipe.same_image_negatives)
-        terms = self.ranking(*matcher.similarity.both_ways(images, captions), negative)
         outcome = Outcome(matcher, images, captions, batch.texts, seen)
+        ids, rows = batch.image_ids, batch.short_of
+        if rows is not None:  # each one more pair, with the image of its whole caption
+            short = matcher.encode_texts(batch.short)
+            outcome = outcome._replace(short=short, short_of=rows)
+            images, captions = Gaussian.cat([images, images[rows]]), Gaussian.cat([captions, short])
+            ids = torch.cat([ids, ids[rows]])
+        negative = negatives(ids, same_image_negatives=self.recipe.same_image_negatives)
+        terms = self.ranking(*matcher.similarity.both_ways(images, captions), negative)
         for name, term in used.items():
             terms[name] = weights[name] * term.value(outcome)
         return terms

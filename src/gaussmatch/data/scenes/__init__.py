@@ -22,6 +22,7 @@ from tqdm import tqdm
 from gaussmatch.data.cache import cache_root, made_once
 from gaussmatch.data.pairs import DataSet, Pairs, Region
 from gaussmatch.data.scenes.backbone import backbone_hash, load_backbone
+from gaussmatch.data.scenes.balanced import Balanced, balanced
 from gaussmatch.data.scenes.captions import Caption, annotate, describe
 from gaussmatch.data.scenes.draw import draw
 from gaussmatch.data.scenes.truth import true_of
@@ -31,10 +32,12 @@ from gaussmatch.metrics.relevance import Relevance
 __all__ = [
     "SIZES",
     "VERSION",
+    "Balanced",
     "Features",
     "SceneImages",
     "Size",
     "Split",
+    "balanced",
     "featurise",
     "load",
     "make_split",
