@@ -35,11 +35,11 @@ def run(argv: Sequence[str]) -> None:
     )
     about = read_metrics(options.out)["imported"]
     print(f"{options.out}: {recipe.title}, D = {recipe.model.dim}")
-    told = ", ".join(
+    facts = ", ".join(
         f"{name} {value}" for name, value in about["told"].items() if value is not None
     )
-    if told:
-        print(f"its training says: {told}")
+    if facts:
+        print(f"its training says: {facts}")
     if about["ignored"]:
         reasons = ", ".join(sorted(set(about["ignored"].values())))
         print(f"{len(about['ignored'])} weights ignored: {reasons}")

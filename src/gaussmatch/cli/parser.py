@@ -51,7 +51,7 @@ class Parser(ArgumentParser):
                 "--threads",
                 type=int,
                 metavar="N",
-                help="CPU threads to use; fewer are faster on a busy machine",
+                help="CPU threads (default: all, or one on a busy machine)",
             )
 
     def parse(self, argv: Sequence[str]) -> Namespace:

@@ -25,7 +25,7 @@ def run(argv: Sequence[str]) -> None:
         "Search an index in words, with a picture, or with one of its items.",
         examples=[
             "gaussmatch search photos.index 'two dogs in the snow'",
-            "gaussmatch search photos.index -k 3 --where year>=2020 'two dogs'",
+            "gaussmatch search photos.index -k 3 --where 'year>=2020' 'two dogs'",
             "gaussmatch search photos.index --image dog.jpg --json",
         ],
         computes=True,
@@ -60,13 +60,13 @@ def run(argv: Sequence[str]) -> None:
         index = JoinedIndex([Index.open(where) for where in (options.index, *options.also)])
     if not index.size(options.gallery):
         raise ValueError(f"{options.index} holds no {options.gallery}")
-    told: dict[str, Any] = {"gallery": options.gallery, "where": conditions(options.where)}
+    settings: dict[str, Any] = {"gallery": options.gallery, "where": conditions(options.where)}
     if options.text is not None:
-        hits = index.search_text([options.text], options.k, **told)[0]
+        hits = index.search_text([options.text], options.k, **settings)[0]
     elif options.image is not None:
-        hits = index.search_image([options.image], options.k, **told)[0]
+        hits = index.search_image([options.image], options.k, **settings)[0]
     else:
-        hits = index.search_id(options.like, options.k, **told)
+        hits = index.search_id(options.like, options.k, **settings)
     if options.json:
         print(json.dumps(asdict(hits), indent=2, ensure_ascii=False))
     else:

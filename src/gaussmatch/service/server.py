@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 import uvicorn
 from starlette.types import ASGIApp
 
@@ -20,7 +21,6 @@ from gaussmatch.service.app import create_app
 from gaussmatch.service.metrics import FOLDER
 from gaussmatch.service.settings import Settings
 from gaussmatch.service.workers import supervise
-from gaussmatch.threads import use_threads
 
 MOST_HEAD = 64 * 1024
 """Bytes of the address and the headers of a request."""
@@ -79,7 +79,7 @@ def serve(
         logs.configure(log_level, lock)
         print(told % (shown, sock.getsockname()[1]), flush=True)
         os.environ[FOLDER] = folder  # for the workers
-        threads = max(1, use_threads() // workers)
+        threads = max(1, torch.get_num_threads() // workers)
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
         work = partial(_work, index.place, settings, sock, grace, log_level, lock)
         supervise(work, workers, grace + 10)
