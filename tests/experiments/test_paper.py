@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from gaussmatch.encoders.torchvision_compat import make_importable
 from gaussmatch.experiments.experiment import Claim, Column, Experiment, TableRow
 from gaussmatch.experiments.paper import NAMES, experiment
 from gaussmatch.experiments.reproduce import Setting, plan
-from gaussmatch.recipe import find_recipe, load_recipe
+from gaussmatch.recipe import all_recipes, find_recipe, load_recipe
 
 DATA = ("scenes", "flickr8k", "flickr30k", "coco")
 SIX = [f"{way}_r{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)]
@@ -136,3 +139,29 @@ def test_a_wrong_table_is_refused(change: dict, message: str) -> None:
     Experiment(**fields)
     with pytest.raises(ValueError, match=message):
         Experiment(**fields | change)
+
+
+def test_forgetting_the_judgements_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"cxc: nothing can run; .*--data\.cxc FOLDER"):
+        plan(["cxc"], Setting("coco_real", seeds=1), tmp_path)
+    made = plan(["coco", "cxc"], Setting("coco_real", seeds=1), tmp_path)
+    lost = {cell.problem for cell in made.cells if cell.experiment.name == "cxc"}
+    assert any("--data.cxc FOLDER" in str(problem) for problem in lost)
+    judged = plan(["cxc"], Setting("coco_real", seeds=1, overrides=("--data.cxc", "c")), tmp_path)
+    assert judged.cells[0].run is not None
+
+
+def test_the_papers_networks() -> None:
+    """ResNet-152 with torchvision's weights and pixels; VSRN's BatchNorm variant on Flickr30K."""
+    make_importable()
+    timm = pytest.importorskip("timm")
+    for path in all_recipes():
+        if path.parent.name not in ("coco", "flickr30k"):
+            continue
+        recipe = load_recipe(path)
+        assert recipe.data.backbone == "resnet152.tv_in1k"
+        assert recipe.model.backbone in (None, recipe.data.backbone)
+        if recipe.model.system == "vsrn":
+            assert recipe.model.vsrn.batch_norm == (path.parent.name == "flickr30k")
+    seen = timm.get_pretrained_cfg("resnet152.tv_in1k")
+    assert (seen.interpolation, 224 / seen.crop_pct) == ("bilinear", 256)

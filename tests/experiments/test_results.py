@@ -10,10 +10,12 @@ import torch
 from safetensors.torch import save_file
 
 from gaussmatch.experiments.experiment import Claim, Column, Experiment, Slip, TableRow
+from gaussmatch.experiments.paper import experiment
 from gaussmatch.experiments.reproduce import Cell, Outcome, Plan, Setting
-from gaussmatch.experiments.results import table, verdicts
+from gaussmatch.experiments.results import Table, table, verdicts
 from gaussmatch.experiments.store import Run, Store, merged
 from gaussmatch.experiments.tables import latex, markdown
+from gaussmatch.files import write_json
 from gaussmatch.recipe import load_recipe
 
 KEYS = [f"{way}_r{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)]
@@ -104,6 +106,39 @@ def test_a_difference_within_the_spread_is_unclear(tmp_path: Path) -> None:
     assert [v.state for v in verdicts(table(ONE, result, records))][:2] == ["unclear", "unclear"]
 
 
+def test_one_run_decides_only_with_a_test(tmp_path: Path) -> None:
+    result, records = outcome(tmp_path, seeds=1)
+    found = table(ONE, result, records)
+    assert [v.state for v in verdicts(found)][:2] == ["holds", "does not hold"]  # over queries
+    untested = verdicts(replace(found, tests=()))
+    assert [(v.state, v.why) for v in untested][:2] == [("unclear", "one run and no test")] * 2
+
+
+def area(**gaps: tuple[float, float]) -> Table:
+    """One run of a row that is unsure of crops A and C at two thresholds."""
+    one = experiment("area", "scenes")
+    measures = {}
+    for t, (low, high) in gaps.items():
+        start = t.replace("_", "") + "%"
+        measures |= {
+            f"{start}_crop_a_uncertainty": 0.0,
+            f"{start}_crop_c_uncertainty": (low + high) / 2,
+            f"{start}_crop_gap_low": low,
+            f"{start}_crop_gap_high": high,
+        }
+    return Table(one, False, one.columns, (), (), {"VSE++ ours": [measures]})
+
+
+def test_a_claim_about_every_threshold_is_as_weak_as_its_weakest() -> None:
+    sure = {f"_{t}": (1.0, 2.0) for t in (4, 7, 10, 15, 20)}
+    assert verdicts(area(**sure))[0].state == "holds"
+    assert verdicts(area(**sure | {"_10": (-0.1, 2.0)}))[0].state == "unclear"
+    against = verdicts(area(**sure | {"_10": (-2.0, -1.0)}))[0]
+    assert (against.state, against.difference) == ("does not hold", -1.5)
+    assert against.why.startswith("4 of 5 hold; the weakest: over triplets [-2.00, -1.00]")
+    assert verdicts(area(_4=(1.0, 2.0)))[0].state == "not measured"
+
+
 def test_markdown_and_latex(tmp_path: Path) -> None:
     found = table(ONE, *outcome(tmp_path))
     text = markdown(found)
@@ -138,6 +173,26 @@ def test_a_run_is_known_by_its_content() -> None:
     assert len({run.digest for run in [kl, *others]}) == 4
     there = Run(load_recipe("scenes/vsepp-kl", ["--training.device", "cpu"]))
     assert there.digest == kl.digest
+
+
+def test_what_a_run_is_only_measured_with_is_no_part_of_it(tmp_path: Path) -> None:
+    plain, judged = (
+        Run(load_recipe("coco_real/vsepp", fields), wants=frozenset({"test"}))
+        for fields in ([], ["--data.cxc", "cxc", "--data.weights", "net.safetensors"])
+    )
+    assert plain.digest == judged.digest
+    assert judged.trained_recipe == replace(plain.trained_recipe, title=judged.trained_recipe.title)
+    extracting = load_recipe("coco/vsepp"), load_recipe("coco/vsepp", ["--data.weights", "a"])
+    assert len({Run(recipe).digest for recipe in extracting}) == 2  # there they make the features
+    store = Store(tmp_path)
+    store.folder(plain).mkdir()
+    save_file({"x": torch.zeros(1)}, store.each(plain, "test"))
+    about = {"recipe": {"data": {"cxc": None}}}
+    write_json(store.result(plain, "test"), {"provenance": about})
+    assert store.missing(plain) == []
+    assert store.missing(judged) == ["test"]  # measured again, not trained again
+    assert Setting("coco").training == Setting("coco", overrides=("--data.cxc", "x")).training
+    assert Setting("coco").training == Setting("coco", overrides=("--data.cxc=x",)).training
 
 
 def test_merged_runs_want_everything_and_come_after_their_start() -> None:

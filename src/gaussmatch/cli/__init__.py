@@ -16,6 +16,7 @@ VERBS = {
     "train": "train a recipe into a run folder",
     "evaluate": "measure a run on a split",
     "compare": "train recipes over several seeds and print mean ± std",
+    "tune": "search the fields of recipes on validation, as many trials for each",
     "reproduce": "reproduce the paper's tables and figures on any data set, with a report",
     "index": "photos → an index on disk; add, delete, update, merge",
     "search": "search an index in words or with a picture",

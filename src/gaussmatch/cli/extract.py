@@ -41,6 +41,12 @@ def run(argv: Sequence[str]) -> None:
     )
     parser.add_argument("--weights", type=Path, help="a local file; else timm downloads its own")
     parser.add_argument("--features", default="pooled", choices=("pooled", "regions"))
+    parser.add_argument(
+        "--view",
+        default="center",
+        choices=("center", "whole"),
+        help="whole: squeezed",
+    )
     parser.add_argument("--boxes", type=Path, help="JSON lines of a detector's boxes, for regions")
     parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
     parser.add_argument("--batch", type=int, help="photos at once (default: 2 on a CPU, else 64)")
@@ -66,7 +72,7 @@ def run(argv: Sequence[str]) -> None:
     batch = options.batch or (2 if device.type == "cpu" else 64)
     plan = Plan(options.shard, batch, options.part, options.workers, options.skip_unreadable)
     net = image_tower(options.backbone, options.weights).to(device)
-    manifest = describe(net, options.weights, kind)
+    manifest = describe(net, options.weights, kind, options.view)
     done = extract(listing, options.out, net, manifest, plan=plan, boxes=boxes)
     if (options.out / UNREADABLE).is_file():
         print(f"left out, see {options.out / UNREADABLE}")

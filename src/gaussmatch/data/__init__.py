@@ -98,7 +98,8 @@ def featuriser(recipe: DataRecipe) -> Callable[[Sequence[Image.Image]], np.ndarr
         return partial(scenes.featurise, features=recipe.features)
     if recipe.features == "pixels":
         return pixel_featuriser(recipe)
-    return photo_featuriser(recipe, data_root(recipe))
+    root = data_root(recipe)
+    return photo_featuriser(recipe, root, partial(source(recipe.name).listing, recipe, root))
 
 
 def _check_fields(recipe: DataRecipe, one: Source) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import NoReturn
@@ -89,11 +89,7 @@ def _claim(out: Path, manifest: Manifest) -> None:
     """Never mix features of two networks in one folder."""
     if (out / MANIFEST).is_file():
         before = Manifest.load(out)
-        if (before.backbone, before.sha256, before.kind) != (
-            manifest.backbone,
-            manifest.sha256,
-            manifest.kind,
-        ):
+        if replace(before, weights=manifest.weights) != manifest:
             raise ValueError(
                 f"{out} holds {before.kind} features of {before.backbone}; "
                 "go on with the same settings, or choose another folder with --out"
@@ -115,6 +111,7 @@ def _shards(
     bar: tqdm[NoReturn],
 ) -> None:
     k, of = plan.part
+    cropped = boxes is None and manifest.view == "center"
     with ThreadPoolExecutor(plan.workers) as pool:
         for i, path in enumerate(shard_files(name, photos, out, plan.shard)):
             chunk = photos[i * plan.shard : (i + 1) * plan.shard]
@@ -122,7 +119,7 @@ def _shards(
                 bar.update(len(chunk))
                 continue
             rows, kept = [], []
-            decoded = pool.map(lambda p: _picture(p, net, boxes, plan), chunk)  # runs ahead
+            decoded = pool.map(lambda p: _picture(p, net, cropped, plan), chunk)  # runs ahead
             for start in range(0, len(chunk), plan.batch):
                 batch = chunk[start : start + plan.batch]
                 read = list(islice(decoded, len(batch)))
@@ -142,7 +139,7 @@ def _shards(
                 )
 
 
-def _picture(photo: Photo, net: ImageTower, boxes: Boxes | None, plan: Plan) -> torch.Tensor | None:
+def _picture(photo: Photo, net: ImageTower, cropped: bool, plan: Plan) -> torch.Tensor | None:
     """The photo as the network takes it; ``None`` if it is broken and may be left out."""
     try:
         picture = open_picture(photo.path)
@@ -152,7 +149,7 @@ def _picture(photo: Photo, net: ImageTower, boxes: Boxes | None, plan: Plan) -> 
         raise ValueError(
             f"{error}; repair or remove it, or leave such photos out with --skip-unreadable"
         ) from error
-    return net.transform(picture, crop=boxes is None)
+    return net.transform(picture, crop=cropped)
 
 
 def _features(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +22,7 @@ from gaussmatch.files import read_json, write_json
 
 MANIFEST = "manifest.json"
 Kind = Literal["pooled", "regions", "boxes"]
+View = Literal["center", "whole"]
 Featurise = Callable[[Sequence[Image.Image]], np.ndarray]
 
 
@@ -34,6 +36,7 @@ class Manifest:
         sha256: of the weights.
         kind: pooled (F), regions (36, F) of a 6 × 6 raster, or boxes (R, F) of a detector.
         width: F.
+        view: the center of a photo, or the whole of it.
     """
 
     backbone: str
@@ -41,6 +44,7 @@ class Manifest:
     sha256: str
     kind: Kind
     width: int
+    view: View = "center"
 
     def save(self, folder: Path) -> None:
         write_json(folder / MANIFEST, {"made_by": "gaussmatch extract", **asdict(self)})
@@ -50,15 +54,18 @@ class Manifest:
         path = folder / MANIFEST
         content = read_json(path)
         try:
+            content = {"view": "center", **content}  # as older folders have it
             fields = {name: content[name] for name in Manifest.__dataclass_fields__}
         except (KeyError, TypeError) as error:
             raise ValueError(f"{path}: not a manifest of 'gaussmatch extract' ({error})") from error
         return Manifest(**fields)
 
 
-def describe(net: ImageTower, weights: str | Path | None, kind: Kind) -> Manifest:
+def describe(
+    net: ImageTower, weights: str | Path | None, kind: Kind, view: View = "center"
+) -> Manifest:
     file = None if weights is None else str(Path(weights).resolve())
-    return Manifest(net.name, file, net.sha256(), kind, net.width)
+    return Manifest(net.name, file, net.sha256(), kind, net.width, view)
 
 
 def featuriser_of(folder: Path) -> Featurise:
@@ -76,10 +83,10 @@ def featuriser_of(folder: Path) -> Featurise:
             f"{folder / MANIFEST}: the features were made with other weights of "
             f"{manifest.backbone} than {manifest.weights or 'those that timm has now'}"
         )
-    return featuriser_with(net, manifest.kind)
+    return featuriser_with(net, manifest.kind, manifest.view)
 
 
-def featuriser_with(net: ImageTower, kind: Kind) -> Featurise:
+def featuriser_with(net: ImageTower, kind: Kind, view: View = "center") -> Featurise:
     if kind == "boxes":
         raise ValueError(
             "the features were made from a detector's boxes, which a new photo does not have; "
@@ -87,10 +94,9 @@ def featuriser_with(net: ImageTower, kind: Kind) -> Featurise:
         )
 
     def featurise(images: Sequence[Image.Image], batch: int = 2) -> np.ndarray:
-        chunks = (images[i : i + batch] for i in range(0, len(images), batch))
-        return np.concatenate(
-            [encode(net, kind, torch.stack([*map(net.transform, chunk)])) for chunk in chunks]
-        )
+        pictures = (net.transform(image, crop=view == "center") for image in images)
+        chunks = iter(lambda: list(islice(pictures, batch)), [])
+        return np.concatenate([encode(net, kind, torch.stack(chunk)) for chunk in chunks])
 
     return featurise
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from gaussmatch.data.features import (
 )
 from gaussmatch.data.listing import Listing, Photo, assemble
 from gaussmatch.data.pairs import DataSet, ImageSource
-from gaussmatch.data.pixels import PhotoPixels, middle, unit
+from gaussmatch.data.pictures import open_picture
+from gaussmatch.data.pixels import PhotoPixels, still, unit
 from gaussmatch.data.shards import UNREADABLE
 from gaussmatch.data.stored import features_by_name, read_lines
 from gaussmatch.encoders.pretrained import image_tower
@@ -46,18 +48,54 @@ def load_photos(recipe: DataRecipe, root: Path, listing: Listing) -> DataSet:
     return assemble(listing, images, recipe.dev_images)
 
 
-def photo_featuriser(recipe: DataRecipe, root: Path) -> Featurise:
-    """New photos → the features that a recipe's model was trained on."""
+SAME = 0.99
+"""Cosine of a photo's features with those in a file, above which one network made both."""
+
+
+def photo_featuriser(
+    recipe: DataRecipe, root: Path, listing: Callable[[], Listing] | None = None
+) -> Featurise:
+    """New photos → the features that a recipe's model was trained on.
+
+    A folder of features says how it was made. A single file does not: there ``data.backbone``,
+    ``data.weights`` and ``data.view`` must, and a photo of the ``listing`` is made again to check
+    it.
+    """
     given = root if recipe.name == "precomputed" else find_extracted(recipe, root)
-    if given is None:
-        net = image_tower(recipe.backbone, recipe.weights)
-        return featuriser_with(net, kind_of(recipe))
-    return featuriser_of(given)
+    if given is not None and (given.is_dir() or recipe.weights is None):
+        return featuriser_of(given)
+    net = image_tower(recipe.backbone, recipe.weights)
+    featurise = featuriser_with(net, kind_of(recipe), recipe.view)
+    if given is not None and listing is not None:
+        _check_origin(recipe, given, listing().photos, featurise)
+    return featurise
+
+
+def _check_origin(
+    recipe: DataRecipe, given: Path, photos: Sequence[Photo], featurise: Featurise
+) -> None:
+    """Make the features of a photo again: the network and the view must be those of the file."""
+    photo = next((photo for photo in photos if photo.path.is_file()), None)
+    if photo is None:
+        warnings.warn(
+            f"{given}: no photo is there to check that {recipe.backbone} made it", stacklevel=3
+        )
+        return
+    held = features_by_name(given, [photo.id], [photo.path])[0].ravel()
+    made = featurise([open_picture(photo.path)])[0].ravel()
+    same = held.shape == made.shape
+    cosine = float(held @ made / np.linalg.norm(held) / np.linalg.norm(made)) if same else 0.0
+    if cosine < SAME:
+        raise ValueError(
+            f"{given}: {recipe.backbone} with data.weights and data.view {recipe.view} makes other "
+            f"features of {photo.path.name} (cosine {cosine:.2f}); name the network and the view "
+            "that the file was made with"
+        )
 
 
 def pixel_featuriser(recipe: DataRecipe) -> Featurise:
-    """New photos → pixels, the middle of each, for a model that was trained end to end."""
-    view = middle(recipe.crop)
+    """New photos → pixels, as ``data.view`` says, for a model that was trained end to end."""
+    view = still(recipe.crop, recipe.view)
     return lambda images: np.stack([unit(view(image.convert("RGB"))) for image in images])
 
 
@@ -91,7 +129,7 @@ def _as_pixels(recipe: DataRecipe, listing: Listing) -> DataSet:
         )
     return assemble(
         listing,
-        lambda split, photos: PhotoPixels([p.path for p in photos], recipe.crop),
+        lambda split, photos: PhotoPixels([p.path for p in photos], recipe.crop, recipe.view),
         recipe.dev_images,
     )
 
@@ -116,8 +154,8 @@ def _without_unreadable(listing: Listing, given: Path) -> Listing:
 
 def _extracted_once(recipe: DataRecipe, listing: Listing) -> Path:
     net = image_tower(recipe.backbone, recipe.weights)
-    manifest = describe(net, recipe.weights, kind_of(recipe))
-    words = [manifest.sha256, manifest.kind]
+    manifest = describe(net, recipe.weights, kind_of(recipe), recipe.view)
+    words = [manifest.sha256, manifest.kind, *(["whole"] if recipe.view == "whole" else [])]
     for split, photos in listing.splits.items():
         for p in photos:
             words += [split, str(p.path.resolve()), *(c.text for c in p.captions)]

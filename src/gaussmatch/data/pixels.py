@@ -1,6 +1,6 @@
 """Photos as pixels, for networks that are trained end to end.
 
-In training a random part of the photo, perhaps mirrored, at every visit; else its middle. This is
+In training a random part of the photo, perhaps mirrored, at every visit; else its center. This is
 what the official VSE++ does (torchvision's ``RandomResizedCrop`` and flip; ``Resize``,
 ``CenterCrop``). Values are in [0, 1]: a backbone normalises them its own way.
 """
@@ -19,23 +19,23 @@ from gaussmatch.data.pictures import open_picture
 from gaussmatch.encoders.torchvision_compat import make_importable
 
 ROOM = 256 / 224
-"""The short side of a photo before its middle is cut out, as a multiple of the crop's side."""
+"""The short side of a photo before its center is cut out, as a multiple of the crop's side."""
 
 View = Callable[[Image.Image], Image.Image]
 
 
 class PhotoPixels:
-    """An ``ImageSource`` of photos that are decoded when asked for: (3, crop, crop) in [0, 1]."""
+    """An ``ImageSource`` of photos that are decoded when read: (3, crop, crop) in [0, 1]."""
 
-    def __init__(self, paths: Sequence[Path], crop: int) -> None:
+    def __init__(self, paths: Sequence[Path], crop: int, view: str = "center") -> None:
         self._paths = paths
-        self._middle, self._part = middle(crop), part(crop)
+        self._still, self._part = still(crop, view), part(crop)
 
     def __len__(self) -> int:
         return len(self._paths)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        return unit(self._middle(open_picture(self._paths[index])))
+        return unit(self._still(open_picture(self._paths[index])))
 
     def random_view(self, index: int, seed: int) -> np.ndarray:
         """A random part of the photo, perhaps mirrored; the same for the same seed."""
@@ -48,11 +48,15 @@ class PhotoPixels:
         return open_picture(self._paths[index]) if self._paths[index].is_file() else None
 
 
-def middle(crop: int) -> View:
-    """The view for evaluation: short side to 256/224 of the crop, then the middle."""
+def still(crop: int, view: str = "center") -> View:
+    """The view for evaluation: short side to 256/224 of the crop, then the center; or the whole
+    photo, squeezed into the square."""
     t = _transforms()
-    view: View = t.Compose([t.Resize(round(ROOM * crop)), t.CenterCrop(crop)])
-    return view
+    if view == "whole":
+        squeeze: View = t.Resize((crop, crop))
+        return squeeze
+    center: View = t.Compose([t.Resize(round(ROOM * crop)), t.CenterCrop(crop)])
+    return center
 
 
 def part(crop: int) -> View:

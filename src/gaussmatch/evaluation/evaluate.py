@@ -47,6 +47,7 @@ def measure_run(
     data: DataSet | None = None,
     overrides: Sequence[str] = (),
     by: str | None = None,
+    stem: str | None = None,
 ) -> Evaluation:
     """As ``evaluate_run``, with the values of each query.
 
@@ -55,6 +56,7 @@ def measure_run(
             them in their names, so that they never pass for the run's own.
         by: another similarity than the model's own, such as cosine for the distance of the means;
             the files carry it too.
+        stem: the name of the files, if not made of these.
     """
     model = load(run)
     s = similarity_of(model, by)
@@ -65,7 +67,7 @@ def measure_run(
     made = provenance(recipe, data.split(split), run / WEIGHTS)
     found.measures["provenance"] = {**made, "similarity": s.name}
     title = (model.recipe.title or run.name) + (f", by {s.name}" if by else "")
-    stem = file_stem(split, overrides, by)
+    stem = stem or file_stem(split, overrides, by)
     write_text(run / f"{stem}.md", markdown(title, found.measures))
     write_text(run / f"{stem}.tex", latex(title, found.measures))
     write_json(run / f"{stem}.json", found.measures)  # last: it means "done"

@@ -19,7 +19,7 @@ from PIL import Image
 
 from gaussmatch.data.pairs import Box, Pairs, Region
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.metrics import binary_selection
+from gaussmatch.metrics import binary_selection, bootstrap
 from gaussmatch.model import Model
 from gaussmatch.similarities import Similarity
 from gaussmatch.similarities.base import SIDES
@@ -89,7 +89,8 @@ def selection(
     s: Similarity | None = None,
     crop: Cut | None = None,
 ) -> dict[str, dict[str, float]]:
-    """Binary selection for each threshold, and the mean uncertainty of crops and captions A and C.
+    """Binary selection for each threshold, the mean uncertainty of crops and captions A and C, and
+    the 95 % interval of C less A over the triplets (``…_gap_low``, ``…_gap_high``).
 
     By the model's own similarity unless another is given. A threshold under which no picture has a
     triplet is left out.
@@ -160,9 +161,14 @@ def _measure(
     measures = {"triplets": float(len(crop)), **binary_selection(by_image, by_caption)}
     if not images.is_point:
         for side, rows, g in (("crop", crop, images), ("caption", word, captions)):
-            for n, name in enumerate("ac"):
-                unsure = g[rows[:, n]].uncertainty().double().mean()
-                measures[f"{side}_{name}_uncertainty"] = float(unsure)
+            a, c = (g[rows[:, n]].uncertainty().double() for n in (0, 1))
+            gap = bootstrap(c - a)
+            measures |= {
+                f"{side}_a_uncertainty": float(a.mean()),
+                f"{side}_c_uncertainty": float(c.mean()),
+                f"{side}_gap_low": gap.low,
+                f"{side}_gap_high": gap.high,
+            }
     return measures
 
 

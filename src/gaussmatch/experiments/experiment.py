@@ -45,6 +45,16 @@ class Column:
         return Column(key, label or entry.label, group, digits, entry.lower)
 
 
+def slug(title: str) -> str:
+    """A title as a file name.
+
+    >>> slug("VSE++ft † KL, one value")
+    'vsepp-ft-high-capacity-kl-one-value'
+    """
+    text = title.lower().replace("++ft", "pp-ft").replace("++", "pp").replace("†", "high capacity")
+    return "-".join("".join(c if c.isalnum() else " " for c in text).split())
+
+
 @dataclass(frozen=True)
 class Slip:
     """A figure that the paper misprints: what it should be, and how we know."""
@@ -81,18 +91,16 @@ class TableRow:
 
     @property
     def slug(self) -> str:
-        """The title as a file name.
-
-        >>> TableRow("VSE++ft † KL, one value", "vsepp").slug
-        'vsepp-ft-high-capacity-kl-one-value'
-        """
-        text = self.title.lower().replace("++ft", "pp-ft").replace("++", "pp")
-        text = text.replace("†", "high capacity")
-        return "-".join("".join(c if c.isalnum() else " " for c in text).split())
+        """The title as a file name."""
+        return slug(self.title)
 
     def true_figure(self, key: str) -> float | None:
         """The published figure of a column, put right where it is a slip."""
         return self.slips[key].value if key in self.slips else self.published.get(key)
+
+
+Place = tuple[str, str]
+"""Row title, column key."""
 
 
 @dataclass(frozen=True)
@@ -101,13 +109,19 @@ class Claim:
 
     Args:
         text: the claim.
-        higher: (row title, column key).
-        lower: the same; ``None`` stands for zero.
+        higher: where the higher figure is.
+        lower: where the lower is; ``None`` stands for zero.
+        also: further (higher, lower) pairs that the same claim is about, such as every threshold.
     """
 
     text: str
-    higher: tuple[str, str]
-    lower: tuple[str, str] | None
+    higher: Place
+    lower: Place | None
+    also: tuple[tuple[Place, Place | None], ...] = ()
+
+    @property
+    def pairs(self) -> tuple[tuple[Place, Place | None], ...]:
+        return ((self.higher, self.lower), *self.also)
 
 
 @dataclass(frozen=True)
@@ -155,7 +169,7 @@ class Experiment:
             if strange:
                 raise ValueError(f"experiment {self.name}, {row.title}: no column {strange}")
         for claim in self.claims:
-            for title, key in filter(None, (claim.higher, claim.lower)):
+            for title, key in filter(None, (place for pair in claim.pairs for place in pair)):
                 if title not in titles or key not in keys:
                     raise ValueError(f"experiment {self.name}: {claim.text!r} names {title}, {key}")
 

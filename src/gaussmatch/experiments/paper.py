@@ -387,8 +387,16 @@ _SELECTED = {
 }
 
 
+def _everywhere(text: str, row: str, thresholds: Sequence[str], higher: str, lower: str) -> Claim:
+    """One uncertainty is above another at every threshold."""
+    first, *others = (
+        ((row, f"{t}_{higher}_uncertainty"), (row, f"{t}_{lower}_uncertainty")) for t in thresholds
+    )
+    return Claim(text, *first, tuple(others))
+
+
 def _area(data: str) -> Experiment:
-    last = THRESHOLDS.get(data, _PAPER_THRESHOLDS)[-1]
+    thresholds = THRESHOLDS.get(data, _PAPER_THRESHOLDS)
     return Experiment(
         name="area",
         title="Does a larger crop make it less sure?",
@@ -401,7 +409,7 @@ def _area(data: str) -> Experiment:
         split="crops",
         columns=tuple(
             Column.of(f"{t}_{side}_{name}_uncertainty", (f"area < {t}",))
-            for t in THRESHOLDS.get(data, _PAPER_THRESHOLDS)
+            for t in thresholds
             for side, name in product(("crop", "caption"), "ac")
         ),
         rows=(
@@ -414,16 +422,10 @@ def _area(data: str) -> Experiment:
             claim
             for row in ("VSE++ ours", "VSE++ KL")
             for claim in (
-                Claim(
-                    f"{row}: the larger crop C is less sure than A",
-                    (row, f"{last}_crop_c_uncertainty"),
-                    (row, f"{last}_crop_a_uncertainty"),
-                ),
-                Claim(
-                    f"{row}: the longer caption C is surer than A",
-                    (row, f"{last}_caption_a_uncertainty"),
-                    (row, f"{last}_caption_c_uncertainty"),
-                ),
+                _everywhere(f"{row}: the larger crop C is less sure than A, at every threshold",
+                            row, thresholds, "crop_c", "crop_a"),
+                _everywhere(f"{row}: the longer caption C is surer than A, at every threshold",
+                            row, thresholds, "caption_a", "caption_c"),
             )
         ),
     )  # fmt: skip

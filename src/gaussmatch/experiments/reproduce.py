@@ -21,7 +21,7 @@ from gaussmatch.experiments.crops import choose, crop_pairs
 from gaussmatch.experiments.experiment import Experiment, TableRow
 from gaussmatch.experiments.paper import NAMES, experiment
 from gaussmatch.experiments.pool import work_off
-from gaussmatch.experiments.store import Run, Store, merged
+from gaussmatch.experiments.store import EVALUATION, Run, Store, merged
 from gaussmatch.files import atomic, read_json, write_json
 from gaussmatch.recipe import DataRecipe, Recipe, load_recipe
 from gaussmatch.run import drop_checkpoints, load
@@ -58,6 +58,18 @@ class Setting:
                 f"--fast is a setting of scenes; for {self.data} give fields, such as "
                 "--training.epochs 2"
             )
+
+    @property
+    def training(self) -> Setting:
+        """What decides how the runs are trained, without seeds and what is only measured with."""
+        overrides, words = [], iter(self.overrides)
+        for word in words:
+            name = word.partition("=")[0].removeprefix("--data.")
+            if word.startswith("--data.") and name in EVALUATION:
+                next(words, None) if "=" not in word else None
+            else:
+                overrides.append(word)
+        return replace(self, seeds=None, visual_genome=None, overrides=tuple(overrides))
 
     def seeds_of(self, one: Experiment) -> int:
         if self.seeds is not None:
@@ -135,6 +147,9 @@ def plan(names: Sequence[str], setting: Setting, out: Path) -> Plan:
         one = experiment(name, setting.data)
         for seed in range(setting.seeds_of(one)):
             cells += [_cell(one, row, seed, setting) for row in one.rows]
+    problems = dict.fromkeys(cell.problem for cell in cells if cell.run is None)
+    if all(cell.run is None for cell in cells):
+        raise ValueError(f"{', '.join(names)}: nothing can run; " + "; ".join(map(str, problems)))
     return Plan(setting, out, tuple(cells))
 
 
@@ -143,7 +158,16 @@ def _cell(one: Experiment, row: TableRow, seed: int, setting: Setting) -> Cell:
         made = _run(f"{setting.data}/{row.recipe}", row, seed, setting)
     except ValueError as error:  # no such recipe for this data: told in the table
         return Cell(one, row, seed, None, str(error).split(": neither")[0])
+    data = made.recipe.data
+    if one.name == "cxc" and data.name == "coco" and data.cxc is None:
+        return Cell(one, row, seed, None, NO_CXC)
     return Cell(one, row, seed, replace(made, wants=frozenset({one.split})))
+
+
+NO_CXC = (
+    "the judgements of Crisscrossed Captions are not given: add --data.cxc FOLDER "
+    "('gaussmatch data where cxc'); nothing is trained again for it"
+)
 
 
 def _run(name: str, row: TableRow, seed: int, setting: Setting) -> Run:
@@ -205,18 +229,23 @@ def finish(run: Run, store: Store, visual_genome: str | None = None, bar: bool =
     """Train a run and measure what is wanted of it; what is there stays as it is."""
     folder = store.folder(run)
     if not store.trained(run):
-        recipe = run.recipe
+        recipe = run.trained_recipe
         if run.start is not None:
             origin = str(store.folder(run.start))
             recipe = replace(recipe, training=replace(recipe.training, start_from=origin))
-        train(recipe, folder, resume=True, data=_data(recipe.data), progress_bar=bar)
+        train(recipe, folder, resume=True, data=_data(run.recipe.data), progress_bar=bar)
     for split in store.missing(run):
         if split == "crops":
-            found = choose(load(folder), _crops(run.recipe.data, visual_genome), run.recipe.data)
+            model = load(folder)
+            model.recipe = replace(model.recipe, data=run.recipe.data)  # how photos are seen
+            found = choose(model, _crops(run.recipe.data, visual_genome), run.recipe.data)
             write_json(store.result(run, split), found)
             continue
         data = _without_regions(_data(run.recipe.data))
-        measured = measure_run(folder, split, data)
+        fields = [
+            f"--data.{name}={v}" for name in EVALUATION if (v := getattr(run.recipe.data, name))
+        ]
+        measured = measure_run(folder, split, data, fields, stem=f"evaluation-{split}")
         values = {k: v.contiguous() for k, v in measured.each.items()}
         with atomic(store.each(run, split)) as temporary:
             save_file({**values, "image_of": data.split(split).image_of}, str(temporary))
@@ -277,7 +306,7 @@ SETTING_FILE = "setting.json"
 def claim_folder(out: Path, setting: Setting, names: Iterable[str]) -> None:
     """Note the setting of each experiment; another data set or other fields are refused."""
     for name, before in made_before(out).items():
-        if replace(before, seeds=None) != replace(setting, seeds=None):
+        if before.training != setting.training:
             raise ValueError(
                 f"{out / name}: was made with another setting ({before}); choose another --out"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from gaussmatch.experiments.experiment import Claim, Column, Experiment, TableRow, value_of
+from gaussmatch.experiments.experiment import Claim, Column, Experiment, Place, TableRow, value_of
 from gaussmatch.experiments.reproduce import Cell, Outcome
 from gaussmatch.metrics import paired_test
 
@@ -75,6 +76,7 @@ class Table:
     Args:
         papers_data: whether the published figures are of the same data.
         columns: those that were measured.
+        measures: row title → all measures of each of its runs.
     """
 
     experiment: Experiment
@@ -82,6 +84,7 @@ class Table:
     columns: Sequence[Column]
     lines: Sequence[Line]
     tests: Sequence[PairedTest]
+    measures: Mapping[str, Sequence[Mapping[str, Any]]]
 
     @property
     def complete(self) -> bool:
@@ -100,36 +103,120 @@ class Verdict:
 
 
 def verdicts(table: Table) -> list[Verdict]:
-    """Every claim of the experiment, judged by the means; unclear where a paired test or the
-    spread over seeds does not tell the difference from zero."""
+    """Every claim of the experiment. It holds where every 95 % interval of the difference lies
+    above zero: over the seeds where there are several runs, and over the queries (or triplets, or
+    items) where they were tested. One run without a test decides nothing."""
     return [_verdict(table, claim) for claim in table.experiment.claims]
 
 
 def _verdict(table: Table, claim: Claim) -> Verdict:
-    lines = {line.row.title: line for line in table.lines}
-    column = next(c for c in table.experiment.columns if c.key == claim.higher[1])
-    zero = Value(0.0, 0.0, None, None)
-    high, low = (
-        zero if place is None else lines[place[0]].figures.get(place[1], Value(None, 0, None, None))
-        for place in (claim.higher, claim.lower)
+    """The weakest of all that a claim is about."""
+    digits = next(c for c in table.experiment.columns if c.key == claim.higher[1]).digits
+    found = [_compared(table, high, low, digits) for high, low in claim.pairs]
+    order = ("not measured", "does not hold", "unclear", "holds")
+    state, difference, why = min(found, key=lambda one: order.index(one[0]))
+    if len(found) > 1 and difference is not None:
+        holds = sum(one[0] == "holds" for one in found)
+        why = f"{holds} of {len(found)} hold; the weakest: {why}"
+    return Verdict(claim, state, difference, digits, why)
+
+
+def _compared(
+    table: Table, higher: Place, lower: Place | None, digits: int
+) -> tuple[str, float | None, str]:
+    """State, difference and reason of one pair of figures."""
+    above = _runs(table, higher)
+    below = [0.0] if lower is None else _runs(table, lower)
+    if not above or not below:
+        return "not measured", None, ""
+    difference = statistics.fmean(above) - statistics.fmean(below)
+    intervals = _intervals(table, higher, lower, above, below)
+    if not intervals:
+        return "unclear", difference, "one run and no test"
+    why = "; ".join(
+        f"{what} [{low:+.{digits}f}, {high:+.{digits}f}]" for what, (low, high) in intervals.items()
     )
-    if high.mean is None or low.mean is None:
-        return Verdict(claim, "not measured", None, column.digits, "")
-    difference = high.mean - low.mean
-    state = "holds" if difference > 0 else "does not hold"
-    why = f"difference of the means, {lines[claim.higher[0]].runs} run(s)"
+    if all(low > 0 for low, _ in intervals.values()):
+        return "holds", difference, why
+    if all(high < 0 for _, high in intervals.values()):
+        return "does not hold", difference, why
+    return "unclear", difference, why
+
+
+def _runs(table: Table, place: Place) -> list[float]:
+    """A figure in every run of its row."""
+    title, key = place
+    return [v for one in table.measures.get(title, ()) if (v := value_of(one, key)) is not None]
+
+
+def _intervals(
+    table: Table, higher: Place, lower: Place | None, above: list[float], below: list[float]
+) -> dict[str, tuple[float, float]]:
+    """What was sampled → the 95 % interval of the difference."""
+    found = {}
+    same_row = lower is not None and lower[0] == higher[0]
+    if lower is None or (same_row and len(above) == len(below)):
+        apart = [a - b for a, b in zip(above, below * len(above), strict=False)]
+        if len(above) > 1:
+            found["over seeds"] = t_interval(apart)
+    elif len(above) > 1 and len(below) > 1:
+        found["over seeds"] = t_interval(above, below)
+    sampled = _over_items(table, higher, lower)
+    if sampled is not None:
+        found["over " + sampled[0]] = sampled[1]
+    return found
+
+
+def _over_items(
+    table: Table, higher: Place, lower: Place | None
+) -> tuple[str, tuple[float, float]] | None:
+    """The interval over what a run was measured on, where that was tested."""
+    measures, key = table.measures[higher[0]], higher[1]
+    if lower is None:
+        if not key.endswith("rho") or len(measures) != 1:
+            return None
+        n, rho = measures[0]["captions" if key == "caption_rho" else "images"], measures[0][key]
+        spread = 1.96 / math.sqrt(max(1, n - 3))  # Fisher's z
+        z = math.atanh(max(-0.999999, min(0.999999, rho)))
+        return "items", (math.tanh(z - spread), math.tanh(z + spread))
+    if lower[0] == higher[0]:
+        start = key.removesuffix("_uncertainty")[:-2]
+        if not key.endswith("_uncertainty") or any(f"{start}_gap_low" not in m for m in measures):
+            return None
+        low, high = (
+            statistics.fmean(float(one[f"{start}_gap_{end}"]) for one in measures)
+            for end in ("low", "high")
+        )
+        c_above = key.removesuffix("_uncertainty").endswith("_c")
+        return "triplets", (low, high) if c_above else (-high, -low)
     for test in table.tests:
-        sides = {test.ours, test.theirs}
-        same_key = claim.lower is not None and claim.lower[1] == claim.higher[1]
-        if same_key and claim.lower and sides == {claim.higher[0], claim.lower[0]}:
-            found = test.measures.get(claim.higher[1])
-            if found is not None:
-                why = f"paired over queries, p {found['p']:.4f}"
-                state = "unclear" if found["low"] <= 0 <= found["high"] else state
-    spread = (high.std**2 + low.std**2) ** 0.5
-    if spread > abs(difference):
-        state, why = "unclear", f"the seeds spread by ± {spread:.{column.digits}f}"
-    return Verdict(claim, state, difference, column.digits, why)
+        found = test.measures.get(key)
+        if found and key == lower[1] and {test.ours, test.theirs} == {higher[0], lower[0]}:
+            low, high = found["low"], found["high"]
+            return "queries", (low, high) if test.ours == higher[0] else (-high, -low)
+    return None
+
+
+T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+"""Student's t at 97.5 % for one to ten degrees of freedom; for more, that of ten is on the safe
+side."""
+
+
+def t_interval(a: Sequence[float], b: Sequence[float] | None = None) -> tuple[float, float]:
+    """95 % interval of the mean of ``a``, or of mean a − mean b (Welch).
+
+    >>> low, high = t_interval([10.0, 11.0, 12.0], [1.0, 2.0, 3.0])
+    >>> round(low, 1), round(high, 1)
+    (6.7, 11.3)
+    """
+    parts = [(statistics.fmean(x), statistics.variance(x) / len(x), len(x)) for x in (a, b) if x]
+    centre = parts[0][0] - (parts[1][0] if len(parts) > 1 else 0.0)
+    total = sum(part[1] for part in parts)
+    if total == 0:
+        return centre, centre
+    freedom = total**2 / sum(part[1] ** 2 / (part[2] - 1) for part in parts)
+    reach = T[min(len(T), max(1, int(freedom + 1e-9))) - 1] * math.sqrt(total)
+    return centre - reach, centre + reach
 
 
 def table(one: Experiment, outcome: Outcome, records: Sequence[Mapping[str, Any]]) -> Table:
@@ -155,7 +242,11 @@ def table(one: Experiment, outcome: Outcome, records: Sequence[Mapping[str, Any]
         if row.against is not None and (test := _test(one, row, columns, outcome, pairs))
     ]
     papers = one.data == outcome.plan.setting.data
-    return Table(one, papers, columns, _with_best(one, columns, lines), tests)
+    measures: dict[str, list[Mapping[str, Any]]] = {row.title: [] for row in one.rows}
+    for _, record in pairs:
+        if record["state"] == "done":
+            measures[record["row"]].append(record["measures"])
+    return Table(one, papers, columns, _with_best(one, columns, lines), tests, measures)
 
 
 def _line(row: TableRow, columns: Sequence[Column], records: Sequence[Mapping[str, Any]]) -> Line:

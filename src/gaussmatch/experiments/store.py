@@ -15,8 +15,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gaussmatch.experiments.experiment import SplitName
-from gaussmatch.recipe import Recipe, identity
+from gaussmatch.files import read_json
+from gaussmatch.recipe import DataRecipe, Recipe, identity
+from gaussmatch.recipe.migrations import EVALUATION_ONLY
 from gaussmatch.run import is_finished
+
+EVALUATION = tuple(name.removeprefix("data.") for name in EVALUATION_ONLY)
+"""Fields of data that are read when a run is measured, and never in training."""
+NEW_PHOTOS = ("backbone", "weights", "view")
+"""Fields of data that, where features are given, only say how new photos become such features."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +35,19 @@ class Run:
     wants: frozenset[SplitName] = field(default=frozenset(), compare=False)
 
     @property
+    def trained_recipe(self) -> Recipe:
+        """The recipe without what training does not read, so that adding it later trains nothing
+        again."""
+        data = self.recipe.data
+        unread = EVALUATION + (NEW_PHOTOS if data.extracted is not None else ())
+        plain = {name: getattr(DataRecipe(), name) for name in unread}
+        return replace(self.recipe, title="", data=replace(data, **plain))
+
+    @property
     def digest(self) -> str:
         """Twelve digits of the content, whatever the title."""
-        words = [identity(self.recipe), None if self.start is None else self.start.digest]
+        start = None if self.start is None else self.start.digest
+        words = [identity(self.trained_recipe), start]
         return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
@@ -62,12 +79,17 @@ class Store:
 
     def missing(self, run: Run) -> list[SplitName]:
         """What is still to be measured; ``dev`` and ``test`` come with their single queries."""
-        return [
-            split
-            for split in sorted(run.wants)
-            if not self.result(run, split).exists()
-            or (split != "crops" and not self.each(run, split).exists())
-        ]
+        return [split for split in sorted(run.wants) if not self._measured(run, split)]
+
+    def _measured(self, run: Run, split: SplitName) -> bool:
+        """Whether a result is there, and of the same fields of evaluation."""
+        result = self.result(run, split)
+        if not result.exists() or (split != "crops" and not self.each(run, split).exists()):
+            return False
+        if split == "crops":
+            return True
+        before = read_json(result)["provenance"]["recipe"]["data"]
+        return all(before[name] == getattr(run.recipe.data, name) for name in EVALUATION)
 
     def trained(self, run: Run) -> bool:
         return is_finished(self.folder(run))

@@ -22,13 +22,16 @@ class DataRecipe:
         features: what an image is to the encoder: one pooled vector, 36 region vectors, or pixels
             for a network that is trained end to end (model.backbone).
         crop: with pixels of photos: side of the square that the network sees. In training a
-            random part of the photo, perhaps mirrored; else its middle, after the short side
-            became 256/224 of this.
+            random part of the photo, perhaps mirrored; else its center, after the short side became
+            256/224 of this (see view).
         extracted: the features of photos: a folder made by ``gaussmatch extract``, a .npy file with
             ``{stem}_files.txt`` beside it, or packed ones (.npz of codes, low, step and files or
             ids); a path, or a name inside root. None extracts them once, into the cache.
+        view: what a network sees of a photo: its center square, or the whole of it, squeezed into a
+            square. Frozen and fine-tuned stage see the same.
         backbone: the image encoder that extracts them: a name of timm, or such as
-            open_clip:ViT-B-32/openai, hf:REPO, onnx:FILE.
+            open_clip:ViT-B-32/openai, hf:REPO, onnx:FILE; with features that are there, the one
+            that new photos go through.
         weights: a local file or folder of its weights; none takes the published ones.
         cxc: with coco: the folder of sits_*.csv, whose judgements become true pairs.
         coco: with visual-genome: the folder of COCO, whose training images are left out.
@@ -45,6 +48,7 @@ class DataRecipe:
     features: Literal["pooled", "regions", "pixels"] = "pooled"
     crop: int = 224
     extracted: str | None = None
+    view: Literal["center", "whole"] = "center"
     backbone: str = "resnet50"
     weights: str | None = None
     cxc: str | None = None

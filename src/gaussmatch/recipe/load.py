@@ -55,7 +55,7 @@ def recipe_folder() -> Path:
 
 
 def all_recipes() -> list[Path]:
-    return sorted(recipe_folder().rglob("*.yaml"))
+    return sorted(p for p in recipe_folder().rglob("*.yaml") if p.parent.name != "search")
 
 
 def recipe_parser() -> ArgumentParser:
