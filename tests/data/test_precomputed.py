@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from data.test_coco import write_coco, write_ids
 
 from gaussmatch.data import featuriser, load_data
 from gaussmatch.data.batches import image_batches
@@ -140,3 +141,24 @@ def test_foreign_features_cannot_be_made_again(root: Path) -> None:
 def test_without_a_root() -> None:
     with pytest.raises(ValueError, match=r"data\.root is not set.*data where flickr8k"):
         load_data(DataRecipe(name="flickr8k"))
+
+
+def test_published_rows_find_their_photos_by_the_captions(tmp_path: Path) -> None:
+    coco = write_coco(tmp_path / "coco")
+    write_ids(coco, train=[1, 2], dev=[7, 8], test=[9, 10, 12])
+    published = tmp_path / "published"
+    for split, images in (("train", [2, 1]), ("dev", [7, 8]), ("testall", [12, 9, 10])):
+        write(published, split, len(images), 0, shape=(2,))
+        said = [f"a cat {i} {k}" for i in images for k in range(2)]  # another tokenizer
+        (published / f"{split}_caps.txt").write_text("\n".join(said) + "\n")
+    named = DataRecipe(name="coco", root=str(coco), extracted=str(published))
+    precomputed = DataRecipe(name="precomputed", root=str(published), coco=str(coco))
+    for recipe in (named, precomputed):
+        data = load_data(recipe)
+        assert data.test.images[2].tolist() == [0, 1]  # image 12 has the first row
+        assert data.test.classes is not None
+    with pytest.raises(ValueError, match=r"name COCO's folder as data\.coco too"):
+        load_data(DataRecipe(name="precomputed", root=str(published), cxc="cxc"))
+    (published / "testall_caps.txt").write_text("another\n" * 6)
+    with pytest.raises(ValueError, match=r"000009\.jpg \(test\) stand beside no row"):
+        load_data(named)

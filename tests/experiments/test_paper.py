@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,30 @@ def test_the_papers_networks() -> None:
             assert recipe.model.vsrn.batch_norm == (path.parent.name == "flickr30k")
     seen = timm.get_pretrained_cfg("resnet152.tv_in1k")
     assert (seen.interpolation, 224 / seen.crop_pct) == ("bilinear", 256)
+
+
+def test_local_weights_reach_both_stages_and_nothing_else(tmp_path: Path) -> None:
+    setting = Setting("coco", seeds=1, weights="net.pth", checkpointing=True)
+    made = plan(["coco"], setting, tmp_path)
+    assert all(cell.run is not None for cell in made.cells)
+    runs = {cell.row.title: cell.run for cell in made.cells if cell.run is not None}
+    tuned = runs["VSE++ft"]
+    assert (tuned.recipe.model.backbone_weights, tuned.recipe.model.checkpointing) == (
+        "net.pth",
+        True,
+    )
+    assert tuned.start is not None
+    assert tuned.start.recipe.data.weights == "net.pth"
+    assert not runs["VSE++"].recipe.model.checkpointing
+    plain = plan(["coco"], replace(setting, checkpointing=False), tmp_path)
+    assert [run.digest for run in plain.runs] == [run.digest for run in made.runs]
+
+
+def test_a_row_may_be_a_run_that_is_there(tmp_path: Path, tiny_run: Path) -> None:
+    setting = Setting("scenes", seeds=2, imported=(("VSRN", str(tiny_run)),))
+    made = plan(["stability"], setting, tmp_path)
+    first, second = (cell for cell in made.cells if cell.row.title == "VSRN")
+    assert first.run is not None
+    assert made.store.folder(first.run) == tiny_run
+    assert made.store.trained(first.run)
+    assert (second.run, "is one run" in str(second.problem)) == (None, True)

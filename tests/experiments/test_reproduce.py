@@ -115,7 +115,11 @@ def test_dry_run_measures_and_trains_nothing(
 def test_dry_run_needs_no_photos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["reproduce", "selection", "--data", "flickr8k", "--dry-run", "--out", str(tmp_path)]
     assert main([*words, "--model.dim", "16", "--training.batch_size", "20"]) == 0
-    assert "1500 steps an epoch" in capsys.readouterr().out  # 30,000 captions
+    printed = capsys.readouterr().out
+    assert "1500 steps an epoch" in printed  # 30,000 captions
+    assert printed.index("not there: data.root is not set") < printed.index("ms a step")
+    assert "extraction of pooled features: 8,000 pictures through resnet50" in printed
+    assert "crops for 3 run(s), at most: 60,000 pictures" in printed
 
 
 def test_fast_is_for_scenes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from gaussmatch.experiments.reproduce import (
 )
 from gaussmatch.experiments.sections import Section, write_all
 from gaussmatch.recipe import recipe_folder
+from gaussmatch.run import is_run
 
 DATA = sorted(path.parent.name for path in recipe_folder().glob("*/vsepp.yaml"))
 """Folders of recipes that name the rows of the experiments."""
@@ -50,6 +52,16 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--visual-genome", help="its folder, for area and selection on photos")
     parser.add_argument("--pooled", help="features of photos as 'gaussmatch extract' makes them")
     parser.add_argument("--regions", help="the same with regions, for VSRN, PVSE and PCME")
+    parser.add_argument("--weights", help="of the image network, for extraction and fine-tuning")
+    parser.add_argument("--checkpointing", action="store_true", help="fine-tune in less memory")
+    parser.add_argument(
+        "--imported",
+        action="append",
+        default=[],
+        type=row_and_folder,
+        metavar="ROW=RUN",
+        help="measure this run for a row instead of training it, such as 'VSRN=runs/imported'",
+    )
     parser.add_argument("--dry-run", action="store_true", help="the plan, its time and disk")
     options = parser.parse(argv)
     setting = Setting(
@@ -60,6 +72,9 @@ def run(argv: Sequence[str]) -> None:
         options.visual_genome,
         options.pooled,
         options.regions,
+        options.weights,
+        options.checkpointing,
+        tuple(options.imported),
     )
     out = options.out or Path("runs/reproduce") / f"{options.data}{'-fast' * options.fast}"
     jobs = options.jobs or (2 if options.data == "scenes" else 1)
@@ -85,6 +100,13 @@ def run(argv: Sequence[str]) -> None:
         raise ValueError(
             "some runs failed (start again to try them again):\n  " + "\n  ".join(failed)
         )
+
+
+def row_and_folder(text: str) -> tuple[str, str]:
+    row, equals, folder = text.partition("=")
+    if not equals or not is_run(folder):
+        raise ArgumentTypeError(f"{text!r} is not ROW=RUN, the title of a row and a run folder")
+    return row, folder
 
 
 def _earlier(made: Plan, shown: set[str]) -> list[Section]:

@@ -11,8 +11,9 @@ import numpy as np
 from PIL import Image
 
 from gaussmatch.data import coco, cxc, flickr, folder, precomputed, scenes, visual_genome
+from gaussmatch.data.listing import Photo
 from gaussmatch.data.pairs import DataSet, ImageSource, Pairs, Region, joined
-from gaussmatch.data.photos import load_photos, photo_featuriser, pixel_featuriser
+from gaussmatch.data.photos import find_extracted, load_photos, photo_featuriser, pixel_featuriser
 from gaussmatch.data.source import Source, data_root
 from gaussmatch.recipe import DataRecipe
 from gaussmatch.recipe.checks import known
@@ -24,6 +25,7 @@ __all__ = [
     "Pairs",
     "Region",
     "Source",
+    "check_files",
     "featuriser",
     "load_data",
     "recognise",
@@ -78,6 +80,9 @@ def load_data(recipe: DataRecipe) -> DataSet:
     """The data set of a recipe."""
     one = source(recipe.name)
     _check_fields(recipe, one)
+    if one is precomputed.SOURCE:
+        recipe = precomputed.with_names(recipe)
+        one = source(recipe.name)
     if one.load is not None:
         data = one.load(recipe)
     else:
@@ -90,6 +95,17 @@ def load_data(recipe: DataRecipe) -> DataSet:
         for name, root in recipe.also.items()
     ]
     return replace(data, train=joined([data.train, *(other.train for other in others)]))
+
+
+def check_files(recipe: DataRecipe) -> dict[str, list[Photo]]:
+    """The photos of each split, if everything that training needs is there; else what is not."""
+    root = data_root(recipe)
+    splits = source(recipe.name).listing(recipe, root).splits
+    if recipe.features == "pixels" or find_extracted(recipe, root) is None:
+        missing = [p.path for photos in splits.values() for p in photos if not p.path.is_file()]
+        if missing:
+            raise FileNotFoundError(f"{missing[0]}: no such image ({len(missing):,} are missing)")
+    return splits
 
 
 def featuriser(recipe: DataRecipe) -> Callable[[Sequence[Image.Image]], np.ndarray]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gaussmatch.data import precomputed
 from gaussmatch.data.cache import cache_root
 from gaussmatch.data.extract import extract
 from gaussmatch.data.features import (
@@ -41,7 +42,10 @@ def load_photos(recipe: DataRecipe, root: Path, listing: Listing) -> DataSet:
 
     def images(split: str, photos: Sequence[Photo]) -> ImageSource:
         array = given if given.suffix in (".npy", ".npz") else given / f"{split}_ims.npy"
-        source = features_by_name(array, [p.id for p in photos], [p.path for p in photos])
+        if given.is_dir() and not (given / f"{split}_ims_files.txt").is_file():
+            source = precomputed.of_photos(given, split, photos)  # published: rows without names
+        else:
+            source = features_by_name(array, [p.id for p in photos], [p.path for p in photos])
         _check_shape(recipe, array, source[0].shape)
         return source
 

@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +17,11 @@ import torch
 from torch import Tensor
 
 from gaussmatch.data.check import Report, spread
+from gaussmatch.data.listing import Photo
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.data.source import Source, data_root
 from gaussmatch.data.stored import StoredFeatures, open_features, read_lines
+from gaussmatch.recipe import DataRecipe
 
 PER_IMAGE = 5
 """Captions of an image in the published files, where images come once for each caption."""
@@ -37,6 +41,17 @@ def load(root: Path, dev_images: int | None = None) -> DataSet:
     if len(set(widths.values())) > 1:
         raise ValueError(f"{root}: the splits have features of different shapes, {widths}")
     return DataSet(root.resolve().name, *parts.values())
+
+
+def with_names(recipe: DataRecipe) -> DataRecipe:
+    """With ``data.coco`` the images get their names back from COCO's annotations, and with them
+    object classes for PMRP and, with ``data.cxc``, the judgements of CxC."""
+    if recipe.coco is None and recipe.cxc is not None:
+        raise ValueError("data.cxc: name COCO's folder as data.coco too, so that images are known")
+    if recipe.coco is None:
+        return recipe
+    folder = str(data_root(recipe))
+    return replace(recipe, name="coco", root=recipe.coco, coco=None, extracted=folder)
 
 
 def read_split(root: Path, split: str) -> Pairs:
@@ -89,12 +104,44 @@ def _told(path: Path, captions: int, images: int) -> tuple[Tensor, range]:
     return torch.tensor([int(line) for line in lines]), range(images)
 
 
+def of_photos(root: Path, split: str, photos: Sequence[Photo]) -> StoredFeatures:
+    """The rows of photos that another source lists.
+
+    The published files name no images, but they hold the captions: a photo has the row that most of
+    its captions stand beside.
+    """
+    pairs = read_split(root, split)
+    assert isinstance(pairs.images, StoredFeatures)
+    beside: dict[str, set[int]] = {}
+    for caption, image in zip(pairs.captions, pairs.image_of.tolist(), strict=True):
+        beside.setdefault(_letters(caption), set()).add(image)
+    rows = []
+    for photo in photos:
+        votes = Counter(
+            row for caption in photo.captions for row in beside.get(_letters(caption.text), ())
+        )
+        (row, most), *others = [*votes.most_common(2), (None, 0)]
+        if row is None or others[0][1] == most:
+            raise ValueError(
+                f"{root}: the captions of {photo.path.name} ({split}) stand beside "
+                f"{'two rows' if most else 'no row'} of features; are these the features of this "
+                "data set and split?"
+            )
+        rows.append(row)
+    return pairs.images.take(rows, [photo.path for photo in photos])
+
+
+def _letters(text: str) -> str:
+    """What is left of a caption whatever tokenizer it went through."""
+    return "".join(c for c in text.lower() if c.isalnum())
+
+
 def _first(pairs: Pairs, images: int) -> Pairs:
     assert isinstance(pairs.images, StoredFeatures)
     kept = (pairs.image_of < images).nonzero().flatten()
     return Pairs(
         pairs.name,
-        pairs.images.first(images),
+        pairs.images.take(range(images)),
         [pairs.captions[i] for i in kept.tolist()],
         pairs.image_of[kept],
     )
@@ -123,6 +170,7 @@ Precomputed features, as VSE++, SCAN and VSRN use them. In one folder, for train
   {split}_caps.txt    one caption a line, those of one image together
 From: the links in the README of those projects; or make them with 'gaussmatch extract'.""",
     signs=("*_ims.npy",),
+    fields=("coco", "cxc"),
     load=lambda recipe: load(data_root(recipe), recipe.dev_images),
     check=check,
 )

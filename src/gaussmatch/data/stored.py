@@ -71,10 +71,9 @@ class StoredFeatures:
     def __getitem__(self, index: int) -> np.ndarray:
         return np.array(self._array[self._rows[index]], dtype=np.float32)
 
-    def first(self, images: int) -> StoredFeatures:
-        """The first so many images."""
-        paths = None if self._paths is None else self._paths[:images]
-        return StoredFeatures(self._array, self._rows[:images], paths)
+    def take(self, images: Sequence[int], paths: Sequence[Path] | None = None) -> StoredFeatures:
+        """Some of the images, in the order given, perhaps with the photos they were made of."""
+        return StoredFeatures(self._array, [self._rows[i] for i in images], paths)
 
     def picture(self, index: int) -> Image.Image | None:
         if self._paths is None or not self._paths[index].is_file():

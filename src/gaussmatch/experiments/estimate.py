@@ -1,9 +1,11 @@
 """What a plan would take: time and disk, from a few steps that are really made.
 
-Of every class of runs (the same network on the same data) two short epochs are trained and measured
-in a temporary folder; the second gives the time of a step, the files give the disk. Scenes are
-taken as they are; for photos random features of the published sizes stand in, so that a plan can
-be made before the data is there.
+First it is checked that the data is there. Then, of every class of runs (the same network on the
+same data), two short epochs are trained and measured in a temporary folder; the second gives the
+time of a step, the files give the disk. Features and scenes are taken as they are; where photos
+have no features yet, or the data is not there, random ones of the same shape stand in. A batch that
+is large in memory is timed in part. Extraction and crops are counted by the pictures that go
+through the image network.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,8 +23,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from gaussmatch.data import load_data
+from gaussmatch.data import check_files, load_data, scenes
 from gaussmatch.data.pairs import DataSet, ImageSource, Pairs
+from gaussmatch.encoders.backbone import Backbone
 from gaussmatch.evaluation.evaluate import measure_run
 from gaussmatch.experiments.reproduce import Plan
 from gaussmatch.experiments.store import Run
@@ -32,13 +36,16 @@ from gaussmatch.training.loop import train
 
 STEPS = 3
 """Steps of the short epochs."""
+TIMED_BATCH = {"pooled": 128, "regions": 32, "pixels": 4}
+"""Pairs in a step that is timed, at most; the time of a larger batch is in proportion."""
+CROPS = 20_000
+"""Crops of photos, at most: A and C of 2,000 triplets at five thresholds."""
 PUBLISHED = {
     "coco": (113_287, 1000, 5000),
     "flickr30k": (29_000, 1000, 1000),
     "flickr8k": (6000, 1000, 1000),
 }
 """Images of train, dev (as validated on) and test, five captions each."""
-SHAPES = {"pooled": (2048,), "regions": (36, 2048), "pixels": (3, 224, 224)}
 WORDS = 11  # of an invented caption
 
 
@@ -63,6 +70,9 @@ def estimate(made: Plan, jobs: int) -> str:
     ]
     problems = Counter(cell.problem for cell in made.cells if cell.problem is not None)
     lines += [f"cannot run: {problem} ({n} cells)" for problem, n in problems.items()]
+    there = {data: look(data) for data in dict.fromkeys(run.recipe.data for run in todo)}
+    absent = dict.fromkeys(one.problem for one in there.values() if one.problem is not None)
+    lines += [f"not there: {problem}" for problem in absent]
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, threads // jobs))
     try:
@@ -71,18 +81,18 @@ def estimate(made: Plan, jobs: int) -> str:
             classes.setdefault(cost_class(run), []).append(run)
         seconds, kept, peaks, unknown = 0.0, 0, [0], 0
         for recipe, same in classes.items():
+            size = there[same[0].recipe.data]
             try:
-                cost = measured(same[0])
+                cost = measured(same[0], size)
             except (ValueError, OSError, ImportError, RuntimeError) as error:
                 unknown += len(same)
                 lines.append(f"  {len(same):3} × {_words(same[0])}: not measured, {error}")
                 continue
-            train_images, dev, test = sizes(recipe.data)
-            steps = math.ceil(5 * train_images / recipe.training.batch_size)
+            steps = math.ceil(size.captions / recipe.training.batch_size)
             steps = min(steps, recipe.training.steps or steps)
             one = [
-                run.recipe.training.epochs * (steps * cost.step + dev * cost.encode)
-                + len(run.wants) * test * cost.measure
+                run.recipe.training.epochs * (steps * cost.step + size.dev * cost.encode)
+                + len(run.wants - {"crops"}) * size.test * cost.measure
                 for run in same
             ]
             seconds, kept = seconds + sum(one), kept + len(same) * cost.kept
@@ -91,6 +101,17 @@ def estimate(made: Plan, jobs: int) -> str:
                 f"  {len(same):3} × {_words(same[0])}: {1000 * cost.step:.0f} ms a step, "
                 f"{steps} steps an epoch, {_time(sum(one) / len(same))} each, "
                 f"{_size(cost.kept)} kept"
+            )
+        for what, pictures, data in _pictures(todo, there):
+            try:
+                each = seconds_of_picture(data.backbone)
+            except (ImportError, ValueError) as error:
+                lines.append(f"  {what}: {pictures:,} pictures, not measured, {error}")
+                continue
+            seconds += pictures * each
+            lines.append(
+                f"  {what}: {pictures:,} pictures through {data.backbone}, {1000 * each:.0f} ms "
+                f"each, {_time(pictures * each)}"
             )
     finally:
         torch.set_num_threads(threads)
@@ -114,25 +135,75 @@ def cost_class(run: Run) -> Recipe:
     )
 
 
-def sizes(data: DataRecipe) -> tuple[int, int, int]:
-    """Images of train, dev and test."""
+@dataclass(frozen=True)
+class Size:
+    """How much data there is: captions of train, images of dev and test, all photos; and what is
+    missing of it."""
+
+    captions: int
+    dev: int
+    test: int
+    photos: int
+    problem: str | None = None
+
+
+def look(data: DataRecipe) -> Size:
+    """The size of a data set, counted where it is there and as published where it is not."""
     if data.name == "scenes":
-        from gaussmatch.data.scenes import SIZES
+        images = scenes.SIZES[data.size]
+        return Size(5 * images["train"], images["dev"], images["test"], 0)
+    try:
+        splits = check_files(data)
+    except (ValueError, OSError) as error:
+        train, dev, test = PUBLISHED.get(data.name, PUBLISHED["flickr8k"])
+        return Size(5 * train, dev, test, train + dev + test, str(error))
+    captions = sum(len(photo.captions) for photo in splits["train"])
+    dev = min(len(splits["dev"]), data.dev_images or len(splits["dev"]))
+    return Size(captions, dev, len(splits["test"]), sum(map(len, splits.values())))
 
-        return SIZES[data.size]["train"], SIZES[data.size]["dev"], SIZES[data.size]["test"]
-    return PUBLISHED[data.name]
+
+def _pictures(
+    todo: Sequence[Run], there: Mapping[DataRecipe, Size]
+) -> Iterator[tuple[str, int, DataRecipe]]:
+    """What goes through an image network outside training: features once, and crops of each run."""
+    extracted = set()
+    for run in todo:
+        data = run.recipe.data
+        if data.name == "scenes":
+            continue
+        key = (data.backbone, data.features, data.view)
+        if data.extracted is None and data.features != "pixels" and key not in extracted:
+            extracted.add(key)
+            yield f"extraction of {data.features} features", there[data].photos, data
+    crops = [run.recipe.data for run in todo if "crops" in run.wants]
+    if crops and crops[0].name != "scenes":
+        yield f"crops for {len(crops)} run(s), at most", CROPS * len(crops), crops[0]
 
 
-def measured(run: Run) -> Cost:
+def seconds_of_picture(backbone: str) -> float:
+    """A picture through an image network with random weights, after one to warm up."""
+    net = Backbone(backbone).eval()
+    picture = net.transform(Image.new("RGB", (256, 256)))[None]
+    with torch.inference_mode():
+        net(picture)
+        started = time.perf_counter()
+        net(picture)
+    return time.perf_counter() - started
+
+
+def measured(run: Run, size: Size) -> Cost:
     """Train two short epochs and measure the result."""
     recipe = run.recipe
-    recipe = replace(recipe, training=replace(recipe.training, epochs=2, steps=None))
-    images = math.ceil(STEPS * recipe.training.batch_size / 5)
-    if recipe.data.name == "scenes":
+    batch = min(recipe.training.batch_size, TIMED_BATCH[recipe.data.features])
+    scale = recipe.training.batch_size / batch
+    short = replace(recipe.training, epochs=2, steps=None, batch_size=batch, start_from=None)
+    recipe = replace(recipe, training=short)
+    images = math.ceil(STEPS * batch / 5)
+    if recipe.data.name == "scenes" or (size.problem is None and recipe.data.extracted is not None):
         data = _shortened(load_data(recipe.data), images)
     else:
-        recipe = replace(recipe, data=replace(recipe.data, min_count=1))
-        data = invented(recipe.data, images)
+        data = invented(shape_of(recipe), images)
+    recipe = replace(recipe, data=replace(recipe.data, min_count=1))
     folder = Path(tempfile.mkdtemp(prefix="gaussmatch-estimate-"))
     try:
         model = train(recipe, folder, data=data, progress_bar=False)
@@ -146,7 +217,7 @@ def measured(run: Run) -> Cost:
         ended = time.perf_counter()
         dev, test = len(data.dev.images), len(data.test.images)
         return Cost(
-            epoch["seconds"] / STEPS,
+            scale * epoch["seconds"] / STEPS,
             (encoded - started) / dev,
             (ended - encoded) / test,
             peak,
@@ -156,15 +227,22 @@ def measured(run: Run) -> Cost:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def invented(data: DataRecipe, images: int) -> DataSet:
+def shape_of(recipe: Recipe) -> tuple[int, ...]:
+    """What an image of a recipe is to its encoder."""
+    if recipe.data.features == "pixels":
+        return (3, recipe.data.crop, recipe.data.crop)
+    width = Backbone(recipe.data.backbone).width
+    return (width,) if recipe.data.features == "pooled" else (36, width)
+
+
+def invented(shape: tuple[int, ...], images: int) -> DataSet:
     """Random features and words in the shape of a data set."""
     dice = np.random.default_rng(0)
     splits = []
     for name, n in (("train", images), ("dev", 32), ("test", 32)):
         words = dice.permutation(5 * n * WORDS).reshape(-1, WORDS)
         captions = [" ".join(f"w{word}" for word in row) for row in words]
-        noise = Noise(n, SHAPES[data.features])
-        splits.append(Pairs(name, noise, captions, torch.arange(5 * n) // 5))
+        splits.append(Pairs(name, Noise(n, shape), captions, torch.arange(5 * n) // 5))
     return DataSet("invented", *splits)
 
 

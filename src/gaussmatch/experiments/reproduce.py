@@ -24,7 +24,7 @@ from gaussmatch.experiments.pool import work_off
 from gaussmatch.experiments.store import EVALUATION, Run, Store, merged
 from gaussmatch.files import atomic, read_json, write_json
 from gaussmatch.recipe import DataRecipe, Recipe, load_recipe
-from gaussmatch.run import drop_checkpoints, load
+from gaussmatch.run import drop_checkpoints, load, read_recipe
 from gaussmatch.training.loop import train
 
 
@@ -39,7 +39,11 @@ class Setting:
         overrides: fields for every recipe, as on the command line.
         visual_genome: the folder of boxes for the experiments on crops of photos.
         pooled: features of photos for all models that take one vector (``data.extracted``).
-        regions: the same for all that take regions.
+        regions: the same for all that take regions; the published {split}_ims.npy will do.
+        weights: a local file of the image network's weights, for extraction and fine-tuning.
+        checkpointing: fine-tune with less memory and more time.
+        imported: (row title, run folder): rows that are measured as they are, not trained, such as
+            imported official checkpoints.
     """
 
     data: str
@@ -49,6 +53,9 @@ class Setting:
     visual_genome: str | None = None
     pooled: str | None = None
     regions: str | None = None
+    weights: str | None = None
+    checkpointing: bool = False
+    imported: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if self.seeds is not None and self.seeds < 1:
@@ -155,8 +162,11 @@ def plan(names: Sequence[str], setting: Setting, out: Path) -> Plan:
 
 def _cell(one: Experiment, row: TableRow, seed: int, setting: Setting) -> Cell:
     try:
-        made = _run(f"{setting.data}/{row.recipe}", row, seed, setting)
-    except ValueError as error:  # no such recipe for this data: told in the table
+        if row.title in dict(setting.imported):
+            made = _imported(dict(setting.imported)[row.title], seed, setting)
+        else:
+            made = _run(f"{setting.data}/{row.recipe}", row, seed, setting)
+    except ValueError as error:  # no such recipe for this data: the table says so
         return Cell(one, row, seed, None, str(error).split(": neither")[0])
     data = made.recipe.data
     if one.name == "cxc" and data.name == "coco" and data.cxc is None:
@@ -176,17 +186,38 @@ def _run(name: str, row: TableRow, seed: int, setting: Setting) -> Run:
     recipe = _loaded(name, tuple(fields_of(name, row, 0, setting)))
     frozen = recipe.training.start_from
     start = None if frozen is None else _run(frozen, row, seed, setting)
-    network = recipe.model.backbone
-    if start is not None and network is not None and network != "scenenet":
-        of, weights = start.recipe, recipe.model.backbone_weights
-        features = replace(of.data, backbone=network, weights=weights)  # of this network too
-        start = replace(start, recipe=replace(of, data=features))
-    data, training = recipe.data, recipe.training
+    data, model, training = recipe.data, recipe.model, recipe.training
+    network = model.backbone
+    if network is not None and network != "scenenet":
+        model = replace(
+            model,
+            backbone_weights=setting.weights or model.backbone_weights,
+            checkpointing=setting.checkpointing or model.checkpointing,
+        )
+        if start is not None:  # frozen and fine-tuned stage see with the same network
+            of = start.recipe
+            seen = replace(of.data, backbone=network, weights=model.backbone_weights)
+            start = replace(start, recipe=replace(of, data=replace(seen, view=data.view)))
+    elif data.name != "scenes":
+        data = replace(data, weights=setting.weights or data.weights)
     if data.extracted is None:
         given = {"pooled": setting.pooled, "regions": setting.regions}
         data = replace(data, extracted=given.get(data.features))
     training = replace(training, seed=training.seed + seed, start_from=None)
-    return Run(replace(recipe, title="", data=data, training=training), start)
+    return Run(replace(recipe, title="", data=data, model=model, training=training), start)
+
+
+def _imported(folder: str, seed: int, setting: Setting) -> Run:
+    """A run that is there already; only where its data lies may be given."""
+    if seed:
+        raise ValueError(f"{folder} is one run, and there is no other with this seed")
+    words = [part for word in setting.overrides for part in word.split("=", 1)]
+    given = [
+        f"{name}={value}"
+        for name, value in zip(words[::2], words[1::2], strict=False)
+        if name in ("--data.root", "--data.cxc", "--data.coco", "--data.extracted")
+    ]
+    return Run(read_recipe(Path(folder), given), folder=folder)
 
 
 @lru_cache(maxsize=256)
@@ -249,7 +280,8 @@ def finish(run: Run, store: Store, visual_genome: str | None = None, bar: bool =
         values = {k: v.contiguous() for k, v in measured.each.items()}
         with atomic(store.each(run, split)) as temporary:
             save_file({**values, "image_of": data.split(split).image_of}, str(temporary))
-    drop_checkpoints(folder)
+    if run.folder is None:
+        drop_checkpoints(folder)
 
 
 def save_cells(outcome: Outcome) -> list[dict[str, Any]]:
@@ -321,5 +353,7 @@ def made_before(out: Path) -> dict[str, Setting]:
         path = out / name / SETTING_FILE
         if path.exists():
             fields = read_json(path)
-            found[name] = Setting(**{**fields, "overrides": tuple(fields["overrides"])})
+            fields["overrides"] = tuple(fields["overrides"])
+            fields["imported"] = tuple((row, run) for row, run in fields.get("imported", ()))
+            found[name] = Setting(**fields)
     return found

@@ -331,9 +331,11 @@ def _commands(one: Experiment, outcome: Outcome) -> list[str]:
     words = [f"gaussmatch reproduce {one.name} --data {setting.data}"]
     words += ["--fast"] * setting.fast
     words += [f"--seeds {setting.seeds}"] if setting.seeds is not None else []
-    for name in ("visual_genome", "pooled", "regions"):
+    for name in ("visual_genome", "pooled", "regions", "weights"):
         given = getattr(setting, name)
         words += [f"--{name.replace('_', '-')} {given}"] if given else []
+    words += ["--checkpointing"] * setting.checkpointing
+    words += [f"--imported '{row}={folder}'" for row, folder in setting.imported]
     whole = " ".join([*words, f"--out {made.out}", *setting.overrides])
     rows = []
     for cell in made.cells:

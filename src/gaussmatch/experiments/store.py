@@ -33,6 +33,7 @@ class Run:
     recipe: Recipe
     start: Run | None = None
     wants: frozenset[SplitName] = field(default=frozenset(), compare=False)
+    folder: str | None = None  #: of a run that was not trained here and is only measured
 
     @property
     def trained_recipe(self) -> Recipe:
@@ -47,7 +48,9 @@ class Run:
     def digest(self) -> str:
         """Twelve digits of the content, whatever the title."""
         start = None if self.start is None else self.start.digest
-        words = [identity(self.trained_recipe), start]
+        decides = identity(self.trained_recipe)
+        decides.pop("model.checkpointing", None)  # the same gradients, computed another way
+        words = [decides, start] if self.folder is None else [decides, self.folder]
         return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
@@ -68,7 +71,7 @@ class Store:
     root: Path
 
     def folder(self, run: Run) -> Path:
-        return self.root / run.name
+        return self.root / run.name if run.folder is None else Path(run.folder)
 
     def result(self, run: Run, split: SplitName) -> Path:
         """The file that says: measured on this split."""
@@ -92,7 +95,7 @@ class Store:
         return all(before[name] == getattr(run.recipe.data, name) for name in EVALUATION)
 
     def trained(self, run: Run) -> bool:
-        return is_finished(self.folder(run))
+        return run.folder is not None or is_finished(self.folder(run))
 
     def finished(self, run: Run) -> bool:
         return self.trained(run) and not self.missing(run)

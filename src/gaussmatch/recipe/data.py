@@ -42,7 +42,7 @@ class DataRecipe:
 
     name: str = "scenes"
     root: str | None = None
-    also: dict[str, str] = field(default_factory=dict)
+    also: dict[str, str] = field(default_factory=dict, hash=False)
     size: Literal["mini", "tiny", "small", "full"] = "full"
     seed: int = 0
     features: Literal["pooled", "regions", "pixels"] = "pooled"
