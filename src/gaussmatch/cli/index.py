@@ -21,6 +21,7 @@ from gaussmatch.index import (
     Index,
     IndexSettings,
     Record,
+    backup,
     index_pairs,
     thumbnail,
     update,
@@ -68,6 +69,7 @@ def _make(argv: Sequence[str]) -> None:
     parser.add_argument("--kind", choices=KINDS, help="flat is exact (default); hnsw is fast")
     parser.add_argument("--search", type=int, help=WIDTH)
     parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
+    _add_wait(parser)
     options = parser.parse(argv)
     if options.folder is not None and options.split is not None:
         parser.error("give a folder of photos or a --split of the run's own data, not both")
@@ -77,7 +79,7 @@ def _make(argv: Sequence[str]) -> None:
             raise FileNotFoundError(f"{options.folder}: no such folder of photos or embeddings")
         if is_embedding(options.folder):
             whole_embedding(options.folder)
-    index = existing_index(options.out)
+    index = existing_index(options.out, wait=options.wait)
     if index is not None:
         check_same_run(index.place, index.manifest.run, options.run)
         if options.kind not in (None, index.settings.kind):
@@ -110,11 +112,12 @@ def _add(argv: Sequence[str]) -> None:
         "gaussmatch index add photos.index dog.jpg cat.jpg",
         "gaussmatch index add photos.index --replace dog.jpg",
         computes=True,
+        writes=True,
     )
     parser.add_argument("photos", type=Path, nargs="+")
     parser.add_argument("--replace", action="store_true", help="take the place of equal ids")
     options = parser.parse(argv)
-    index = Index.open(options.index)
+    index = Index.open(options.index, wait=options.wait)
     gaussians, records = [], []
     for start in range(0, len(options.photos), FolderSource.batch):  # pictures fill memory
         paths = options.photos[start : start + FolderSource.batch]
@@ -134,11 +137,12 @@ def _delete(argv: Sequence[str]) -> None:
         "Delete items of an index by their ids.",
         "gaussmatch index delete photos.index dog.jpg",
         "gaussmatch index delete photos.index --gallery captions test/12",
+        writes=True,
     )
     parser.add_argument("ids", nargs="+")
     parser.add_argument("--gallery", choices=GALLERIES, default="images")
     options = parser.parse(argv)
-    index = Index.open(options.index)
+    index = Index.open(options.index, wait=options.wait)
     gone = index.delete(options.ids, options.gallery)
     print(f"{gone} deleted\n{_summary(index)}")
 
@@ -151,11 +155,12 @@ def _update(argv: Sequence[str]) -> None:
         "gaussmatch index update photos.index",
         "gaussmatch index update photos.index my-photos --skip-unreadable",
         computes=True,
+        writes=True,
     )
     parser.add_argument("folder", type=Path, nargs="?", help="that of the last time if not given")
     parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
     options = parser.parse(argv)
-    index = Index.open(options.index)
+    index = Index.open(options.index, wait=options.wait)
     folder = options.folder or (index.manifest.source or {}).get("folder")
     if folder is None:
         parser.error(f"{options.index} was not made from a folder; name one")
@@ -195,11 +200,12 @@ def _compact(argv: Sequence[str]) -> None:
         "Join the segments of an index and forget what was deleted.",
         "gaussmatch index compact photos.index",
         "gaussmatch index compact photos.index --kind hnsw --search 128",
+        writes=True,
     )
     parser.add_argument("--kind", choices=KINDS, help="search it another way from now on")
     parser.add_argument("--search", type=int, help=WIDTH)
     options = parser.parse(argv)
-    index = Index.open(options.index)
+    index = Index.open(options.index, wait=options.wait)
     _search_so(index, options)
     index.compact()
     print(_summary(index))
@@ -246,6 +252,44 @@ def _info(argv: Sequence[str]) -> None:
     print(json.dumps(Index.open(parser.parse(argv).index).info(), indent=2))
 
 
+def _verify(argv: Sequence[str]) -> None:
+    """INDEX                   read every file and hold it against its checksum"""
+    parser = _parser(
+        "verify",
+        "Read every file of an index and hold it against its checksum.",
+        "gaussmatch index verify photos.index",
+    )
+    index = Index.open(parser.parse(argv).index, verify=True)
+    print(f"whole: {_summary(index)}")
+
+
+def _backup(argv: Sequence[str]) -> None:
+    """INDEX NEW               copy it, also while others write to it"""
+    parser = _parser(
+        "backup",
+        "Copy an index to a new place, as it is at one moment, also while others write to it.",
+        "gaussmatch index backup photos.index /backup/photos-monday",
+        "gaussmatch index backup milvus:http://localhost:19530 /backup/photos",
+    )
+    parser.add_argument("new", type=place, help="a new folder, or milvus:…")
+    options = parser.parse(argv)
+    print(_summary(backup(options.new, options.index)))
+
+
+def _restore(argv: Sequence[str]) -> None:
+    """BACKUP INDEX            make an index from a backup, which is verified"""
+    parser = Parser(
+        "index restore",
+        "Make an index from a backup, which is verified first. The place must be free: move a "
+        "damaged index away, or remove it with 'gaussmatch index drop'.",
+        examples=["gaussmatch index restore /backup/photos-monday photos.index"],
+    )
+    parser.add_argument("backup", type=place)
+    parser.add_argument("index", type=place, help="a new folder, or milvus:…")
+    options = parser.parse(argv)
+    print(_summary(backup(options.index, options.backup)))
+
+
 VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "add": _add,
     "delete": _delete,
@@ -254,13 +298,26 @@ VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "compact": _compact,
     "drop": _drop,
     "info": _info,
+    "verify": _verify,
+    "backup": _backup,
+    "restore": _restore,
 }
 
 
-def _parser(verb: str, text: str, *examples: str, computes: bool = False) -> Parser:
+def _parser(
+    verb: str, text: str, *examples: str, computes: bool = False, writes: bool = False
+) -> Parser:
     parser = Parser(f"index {verb}", text, examples=examples, computes=computes)
     parser.add_argument("index", type=place)
+    if writes:
+        _add_wait(parser)
     return parser
+
+
+def _add_wait(parser: Parser) -> None:
+    parser.add_argument(
+        "--wait", type=float, default=30, help="seconds to wait while another process writes"
+    )
 
 
 def _report(changes: Changes) -> None:

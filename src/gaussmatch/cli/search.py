@@ -51,16 +51,25 @@ def run(argv: Sequence[str]) -> None:
         metavar="INDEX",
         help="another index of the same model, searched with it as one; may be repeated",
     )
+    parser.add_argument("--verify", action="store_true", help="check every file of it first")
     parser.add_argument("--json", action="store_true", help="for other programs")
     options = parser.parse(argv)
     if sum(q is not None for q in (options.text, options.image, options.like)) != 1:
         parser.error("give one query: a caption, --image or --like")
-    index: Index | JoinedIndex = Index.open(options.index)
-    if options.also:
-        index = JoinedIndex([Index.open(where) for where in (options.index, *options.also)])
+    places = [options.index, *options.also]
+    opened = [Index.open(where, verify=options.verify) for where in places]
+    index: Index | JoinedIndex = JoinedIndex(opened) if options.also else opened[0]
     if not index.size(options.gallery):
         raise ValueError(f"{options.index} holds no {options.gallery}")
-    settings: dict[str, Any] = {"gallery": options.gallery, "where": conditions(options.where)}
+    where = conditions(options.where)
+    fields = index.fields(options.gallery) if where else []
+    for name in where:
+        if name not in fields:
+            raise ValueError(
+                f"--where: the {options.gallery} have no field {name!r}; they have "
+                f"{', '.join(fields) or 'none'}"
+            )
+    settings: dict[str, Any] = {"gallery": options.gallery, "where": where}
     if options.text is not None:
         hits = index.search_text([options.text], options.k, **settings)[0]
     elif options.image is not None:

@@ -33,7 +33,7 @@ from gaussmatch.index.fill import Changes, index_pairs, thumbnail, update
 from gaussmatch.index.hits import SCHEMA, Hit, Hits, Level, level, phrase
 from gaussmatch.index.index import Index
 from gaussmatch.index.manifest import GALLERIES, Gallery, IndexSettings
-from gaussmatch.index.merge import merge
+from gaussmatch.index.merge import backup, merge
 from gaussmatch.index.record import Record
 from gaussmatch.index.where import Where
 
@@ -51,6 +51,7 @@ __all__ = [
     "Level",
     "Record",
     "Where",
+    "backup",
     "index_pairs",
     "level",
     "merge",

@@ -129,6 +129,11 @@ class Backend(ABC):
         """What only this kind of place has to report."""
         return {}
 
+    def copy(self, place: str) -> bool:
+        """Copy its files to a new place of the same kind, as they are at one moment, while others
+        write; whether such a copy can be made."""
+        return False
+
     # ---- change ----
 
     @abstractmethod

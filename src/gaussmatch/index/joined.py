@@ -40,6 +40,9 @@ class JoinedIndex:
     def size(self, gallery: Gallery = "images") -> int:
         return sum(shard.size(gallery) for shard in self.shards)
 
+    def fields(self, gallery: Gallery = "images") -> list[str]:
+        return sorted({name for shard in self.shards for name in shard.fields(gallery)})
+
     def search(self, queries: Gaussian, k: int = 10, **options: Any) -> list[Hits]:
         """See ``Index.search``."""
         return self._ask(lambda shard: shard.search(queries, k, **options), k)

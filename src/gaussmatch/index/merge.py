@@ -45,6 +45,15 @@ def merge(
     return Index.open(place)
 
 
+def backup(place: Place, source: Place, *, progress: bool = True) -> Index:
+    """A copy of an index at a new place, as it is at one moment, also while others write to it.
+    Damage is named, and then nothing is made. To restore is to copy a backup back."""
+    with closing(Index.open(source)) as index:
+        if backend_of(place) is type(index.backend) and index.backend.copy(os.fspath(place)):
+            return Index.open(place)
+    return merge(place, [source], progress=progress)
+
+
 def _create(target: Place, opened: Sequence[Index], settings: IndexSettings | None) -> Index:
     first = opened[0]
     calibrations = [source.calibration for source in opened]

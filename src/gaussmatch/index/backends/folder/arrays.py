@@ -14,7 +14,9 @@ def mapped(path: Path, rows: int | None = None) -> np.ndarray:
     """An array that is read when it is looked at; of so many rows, or it is refused."""
     try:
         array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # numpy parses a damaged header as Python
         raise ValueError(
             f"{path}: not a whole array ({error}); restore the index or make it again"
         ) from error

@@ -174,6 +174,36 @@ class Folder(Backend):
         for name, digest in self.manifest.run.items():
             yield from layout.fault(run / name, FileMark(-1, digest))
 
+    def copy(self, place: str) -> bool:
+        """Segments never change, so all that a manifest names is one moment of the index."""
+        with self.building(place) as work:
+            target = Path(work)
+            while True:
+                try:
+                    self._copy_to(target)
+                    break
+                except FileNotFoundError:  # another process has joined segments since
+                    if not self.reload():
+                        raise
+            copied = Folder(target)
+            for text in copied.faults():
+                raise ValueError(f"{self.place} is damaged: {text}")
+        return True
+
+    def _copy_to(self, target: Path) -> None:
+        manifest = self.manifest
+        parts = [part for parts in manifest.galleries.values() for part in parts]
+        files = [path for part in parts for path in layout.marks(self.path, part)]
+        names = [path.relative_to(self.path) for path in files]
+        names += [Path("run") / name for name in manifest.run]
+        for name in (*names, *map(Path, manifest.files)):
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.path / name, target / name)
+            sync(target / name)
+        (target / SEGMENTS).mkdir(exist_ok=True)
+        layout.save_manifest(target, manifest)
+        sweep(target, manifest)  # what a moment ago was to be copied
+
     def describe(self) -> dict[str, Any]:
         return {
             "segments": {
