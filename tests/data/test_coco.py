@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from data.files import features, write_json
+from data.files import features, photo, write_json
 
 from gaussmatch.data import coco, cxc, load_data, visual_genome
 from gaussmatch.data.pairs import Region
+from gaussmatch.experiments.crops import crop_pairs
 from gaussmatch.recipe import DataRecipe
 
 YEARS = {"train2014": range(1, 5), "val2014": range(5, 13)}
@@ -60,9 +61,9 @@ def test_split_from_caption_ids(tmp_path: Path) -> None:
     root = write_coco(tmp_path)
     write_ids(root, train=[1, 2, 3, 4], restval=[5, 6], dev=[7, 8], test=[9, 10])
     assert numbers(root) == {"train": [1, 2, 3, 4, 5, 6], "dev": [7, 8], "test": [9, 10]}
-    photo = coco.read(root).splits["test"][0]
-    assert [c.text for c in photo.captions] == ["A cat 9 0.", "A cat 9 1."]
-    assert photo.path == root / "val2014" / name("val2014", 9)
+    first = coco.read(root).splits["test"][0]
+    assert [c.text for c in first.captions] == ["A cat 9 0.", "A cat 9 1."]
+    assert first.path == root / "val2014" / name("val2014", 9)
     assert coco.training_images(root) == {1, 2, 3, 4, 5, 6}
 
 
@@ -121,6 +122,20 @@ def test_boxes_become_regions_with_the_name_of_their_class(tmp_path: Path) -> No
     first, second, bare = coco.read(root, boxes=True).splits["test"]
     assert first.regions == (Region((1, 2, 4, 6), "a dog"),)
     assert (second.regions[0].caption, bare.regions, bare.size) == ("a cat", (), (64, 48))
+
+
+def test_boxes_of_coco_stand_in_for_visual_genome(tmp_path: Path) -> None:
+    root = write_coco(tmp_path)
+    write_ids(root, train=[1, 2], dev=[7, 8], test=[9, 10, 12])
+    data = DataRecipe(name="coco", root=str(root))
+    with pytest.raises(FileNotFoundError, match="none of the 3 of coco/test is there"):
+        crop_pairs(data)
+    photo(root / "val2014" / name("val2014", 9), size=(128, 96))  # twice the size of its boxes
+    pairs = crop_pairs(data)
+    assert len(pairs.images) == 1
+    assert pairs.regions == [(Region((2, 4, 8, 12), "a dog"),)]
+    with pytest.raises(ValueError, match="--visual-genome FOLDER"):
+        crop_pairs(DataRecipe(name="flickr8k", root=str(root)))
 
 
 def test_an_id_that_no_caption_has(tmp_path: Path) -> None:

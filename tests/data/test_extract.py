@@ -19,6 +19,7 @@ from gaussmatch.data.extract import Plan, extract
 from gaussmatch.data.features import Kind, describe, encode
 from gaussmatch.data.flickr import read_flickr8k
 from gaussmatch.data.listing import Photo
+from gaussmatch.data.pairs import RandomViews
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.encoders.backbone import Backbone, known_backbones
 from gaussmatch.encoders.torchvision_compat import make_importable
@@ -265,3 +266,41 @@ def test_your_own_photos_train_in_one_command(
     model = gm.load(run)
     images = model.encode_images([root / "0.jpg", root / "1.jpg"])
     assert model.similarity(images, model.encode_texts(["a dog"])).shape == (2, 1)
+
+
+def test_cached_crops_are_seen_in_training_and_the_center_elsewhere(
+    root: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words(root, weights, "--crops", "3")) == 0
+    out = root.parent / "features"
+    crops = np.load(out / "train_crops_ims.npy")
+    assert crops.shape == (6, 3, np.load(out / "train_ims.npy").shape[1])
+    assert not (crops[0, 0] == crops[0, 1]).all()
+    recipe = DataRecipe(name="flickr8k", root=str(root), extracted=str(out), crops=3)
+    data = load_data(recipe)
+    assert isinstance(data.train.images, RandomViews)
+    assert np.array_equal(data.train.images.random_view(4, seed=7), crops[4, 1])
+    assert np.array_equal(data.train.images[4], np.load(out / "train_ims.npy")[4])
+    assert not isinstance(data.dev.images, RandomViews)
+    (out / "train_crops_ims.npy").unlink()
+    with pytest.raises(FileNotFoundError, match="holds no crops; extract with --crops 3"):
+        load_data(recipe)
+
+
+def test_a_single_file_makes_new_features_if_the_network_is_the_one(
+    root: Path, weights: Path, tmp_path: Path
+) -> None:
+    assert main(words(root, weights, "--view", "whole")) == 0
+    out = root.parent / "features"
+    for name in ("train_ims.npy", "train_ims_files.txt"):
+        (out / name).rename(tmp_path / name.replace("train_ims", "net"))
+    fields = {"name": "flickr8k", "root": str(root), "extracted": str(tmp_path / "net.npy")}
+    seen = DataRecipe(**fields, backbone=BACKBONE, weights=str(weights), view="whole")
+    first = open_picture(root / "images" / "0.jpg")
+    made, held = featuriser(seen)([first])[0], np.load(tmp_path / "net.npy")[0]
+    assert np.allclose(made, held, atol=1e-2)
+    np.save(tmp_path / "net.npy", np.load(tmp_path / "net.npy")[:, ::-1])
+    with pytest.raises(ValueError, match="makes other features of 0"):
+        featuriser(seen)
+    with pytest.raises(ValueError, match=r"has no manifest\.json"):
+        featuriser(DataRecipe(**fields, backbone=BACKBONE, view="whole"))

@@ -47,6 +47,9 @@ def run(argv: Sequence[str]) -> None:
         choices=("center", "whole"),
         help="whole: squeezed",
     )
+    parser.add_argument(
+        "--crops", type=int, default=0, help="random crops of each training photo too (data.crops)"
+    )
     parser.add_argument("--boxes", type=Path, help="JSON lines of a detector's boxes, for regions")
     parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
     parser.add_argument("--batch", type=int, help="photos at once (default: 2 on a CPU, else 64)")
@@ -62,6 +65,8 @@ def run(argv: Sequence[str]) -> None:
     if options.boxes is not None and options.features == "pooled":
         parser.error("--boxes makes region features: add --features regions")
 
+    if options.crops and options.boxes is not None:
+        parser.error("--crops are of whole photos: leave out --boxes")
     source = SOURCES[options.format] if options.format else recognise(options.path)
     if source.read is None:
         parser.error(f"{options.path} is {source.name}, which has no photos to extract from")
@@ -72,7 +77,7 @@ def run(argv: Sequence[str]) -> None:
     batch = options.batch or (2 if device.type == "cpu" else 64)
     plan = Plan(options.shard, batch, options.part, options.workers, options.skip_unreadable)
     net = image_tower(options.backbone, options.weights).to(device)
-    manifest = describe(net, options.weights, kind, options.view)
+    manifest = describe(net, options.weights, kind, options.view, options.crops)
     done = extract(listing, options.out, net, manifest, plan=plan, boxes=boxes)
     if (options.out / UNREADABLE).is_file():
         print(f"left out, see {options.out / UNREADABLE}")

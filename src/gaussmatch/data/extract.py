@@ -7,24 +7,31 @@ split joins them into one array.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 import torch
+from PIL import Image
 from tqdm import tqdm
 
 from gaussmatch.data.boxes import Boxes
 from gaussmatch.data.features import MANIFEST, Manifest, encode
 from gaussmatch.data.listing import Listing, Photo
 from gaussmatch.data.pictures import open_picture
+from gaussmatch.data.pixels import drawn_part
 from gaussmatch.data.shards import check_same, is_of, join, shard_files
 from gaussmatch.encoders.pretrained import ImageTower
 from gaussmatch.files import atomic
+
+CROPS = "train_crops"
+"""The name under which the crops of the training photos are kept, as a split of its own."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,9 @@ def extract(
             "see 'gaussmatch data check', or leave them out with --skip-unreadable"
         )
     splits = {name: photos for name, photos in listing.splits.items() if photos}
-    with tqdm(total=len(listing.photos), unit="photo", disable=not progress) as bar:
+    if manifest.crops and "train" in splits:
+        splits[CROPS] = splits["train"]
+    with tqdm(total=sum(map(len, splits.values())), unit="photo", disable=not progress) as bar:
         for name, photos in splits.items():
             bar.set_description(f"{listing.name}/{name}")
             if (out / f"{name}_ims.npy").is_file():
@@ -111,7 +120,9 @@ def _shards(
     bar: tqdm[NoReturn],
 ) -> None:
     k, of = plan.part
-    cropped = boxes is None and manifest.view == "center"
+    see = partial(net.transform, crop=boxes is None and manifest.view == "center")
+    if name == CROPS:
+        see = partial(_crops, net, manifest.crops)
     with ThreadPoolExecutor(plan.workers) as pool:
         for i, path in enumerate(shard_files(name, photos, out, plan.shard)):
             chunk = photos[i * plan.shard : (i + 1) * plan.shard]
@@ -119,7 +130,7 @@ def _shards(
                 bar.update(len(chunk))
                 continue
             rows, kept = [], []
-            decoded = pool.map(lambda p: _picture(p, net, cropped, plan), chunk)  # runs ahead
+            decoded = pool.map(lambda p: _picture(p, see, plan), chunk)  # runs ahead
             for start in range(0, len(chunk), plan.batch):
                 batch = chunk[start : start + plan.batch]
                 read = list(islice(decoded, len(batch)))
@@ -139,7 +150,18 @@ def _shards(
                 )
 
 
-def _picture(photo: Photo, net: ImageTower, cropped: bool, plan: Plan) -> torch.Tensor | None:
+def _crops(net: ImageTower, crops: int, picture: Image.Image) -> torch.Tensor:
+    """Random crops of a photo, perhaps mirrored, as the network takes them; the same every time."""
+    side = net.transform(picture).shape[-1]
+    seed = zlib.crc32(picture.tobytes())
+    return torch.stack(
+        [net.transform(drawn_part(picture, side, seed + i), crop=False) for i in range(crops)]
+    )
+
+
+def _picture(
+    photo: Photo, see: Callable[[Image.Image], torch.Tensor], plan: Plan
+) -> torch.Tensor | None:
     """The photo as the network takes it; ``None`` if it is broken and may be left out."""
     try:
         picture = open_picture(photo.path)
@@ -149,7 +171,7 @@ def _picture(photo: Photo, net: ImageTower, cropped: bool, plan: Plan) -> torch.
         raise ValueError(
             f"{error}; repair or remove it, or leave such photos out with --skip-unreadable"
         ) from error
-    return net.transform(picture, crop=cropped)
+    return see(picture)
 
 
 def _features(
@@ -161,7 +183,11 @@ def _features(
 ) -> np.ndarray:
     """float16 features; refused where half precision does not hold them."""
     at = None if boxes is None else torch.stack([boxes.of(photo) for photo in photos])
-    features = encode(net, manifest.kind, pictures, at)
+    if pictures.ndim == 5:  # crops of each photo
+        flat = encode(net, manifest.kind, pictures.flatten(0, 1), at)
+        features = flat.reshape(len(pictures), -1, *flat.shape[1:])
+    else:
+        features = encode(net, manifest.kind, pictures, at)
     with np.errstate(over="ignore"):
         half = features.astype(np.float16)
     for photo, row in zip(photos, half, strict=True):

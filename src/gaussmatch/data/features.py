@@ -37,6 +37,7 @@ class Manifest:
         kind: pooled (F), regions (36, F) of a 6 × 6 raster, or boxes (R, F) of a detector.
         width: F.
         view: the center of a photo, or the whole of it.
+        crops: random crops of each training photo, beside its view.
     """
 
     backbone: str
@@ -45,6 +46,7 @@ class Manifest:
     kind: Kind
     width: int
     view: View = "center"
+    crops: int = 0
 
     def save(self, folder: Path) -> None:
         write_json(folder / MANIFEST, {"made_by": "gaussmatch extract", **asdict(self)})
@@ -54,7 +56,7 @@ class Manifest:
         path = folder / MANIFEST
         content = read_json(path)
         try:
-            content = {"view": "center", **content}  # as older folders have it
+            content = {"view": "center", "crops": 0, **content}  # as older folders have it
             fields = {name: content[name] for name in Manifest.__dataclass_fields__}
         except (KeyError, TypeError) as error:
             raise ValueError(f"{path}: not a manifest of 'gaussmatch extract' ({error})") from error
@@ -62,10 +64,10 @@ class Manifest:
 
 
 def describe(
-    net: ImageTower, weights: str | Path | None, kind: Kind, view: View = "center"
+    net: ImageTower, weights: str | Path | None, kind: Kind, view: View = "center", crops: int = 0
 ) -> Manifest:
     file = None if weights is None else str(Path(weights).resolve())
-    return Manifest(net.name, file, net.sha256(), kind, net.width, view)
+    return Manifest(net.name, file, net.sha256(), kind, net.width, view, crops)
 
 
 def featuriser_of(folder: Path) -> Featurise:

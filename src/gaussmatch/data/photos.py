@@ -12,7 +12,7 @@ import numpy as np
 
 from gaussmatch.data import precomputed
 from gaussmatch.data.cache import cache_root
-from gaussmatch.data.extract import extract
+from gaussmatch.data.extract import CROPS, extract
 from gaussmatch.data.features import (
     Featurise,
     Kind,
@@ -25,7 +25,7 @@ from gaussmatch.data.pairs import DataSet, ImageSource
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.data.pixels import PhotoPixels, still, unit
 from gaussmatch.data.shards import UNREADABLE
-from gaussmatch.data.stored import features_by_name, read_lines
+from gaussmatch.data.stored import CachedCrops, features_by_name, read_lines
 from gaussmatch.encoders.pretrained import image_tower
 from gaussmatch.recipe import DataRecipe
 
@@ -47,7 +47,16 @@ def load_photos(recipe: DataRecipe, root: Path, listing: Listing) -> DataSet:
         else:
             source = features_by_name(array, [p.id for p in photos], [p.path for p in photos])
         _check_shape(recipe, array, source[0].shape)
-        return source
+        if not recipe.crops or split != "train":
+            return source
+        path = given / f"{CROPS}_ims.npy"
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path}: data.crops is {recipe.crops}, but {given} holds no crops; extract with "
+                f"--crops {recipe.crops}, or set data.crops to 0"
+            )
+        crops = features_by_name(path, [p.id for p in photos], [p.path for p in photos], (3, 4))
+        return CachedCrops(source, crops)
 
     return assemble(listing, images, recipe.dev_images)
 
@@ -158,8 +167,9 @@ def _without_unreadable(listing: Listing, given: Path) -> Listing:
 
 def _extracted_once(recipe: DataRecipe, listing: Listing) -> Path:
     net = image_tower(recipe.backbone, recipe.weights)
-    manifest = describe(net, recipe.weights, kind_of(recipe), recipe.view)
+    manifest = describe(net, recipe.weights, kind_of(recipe), recipe.view, recipe.crops)
     words = [manifest.sha256, manifest.kind, *(["whole"] if recipe.view == "whole" else [])]
+    words += [f"{recipe.crops} crops"] if recipe.crops else []
     for split, photos in listing.splits.items():
         for p in photos:
             words += [split, str(p.path.resolve()), *(c.text for c in p.captions)]

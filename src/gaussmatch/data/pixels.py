@@ -7,7 +7,9 @@ what the official VSE++ does (torchvision's ``RandomResizedCrop`` and flip; ``Re
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ class PhotoPixels:
 
     def __init__(self, paths: Sequence[Path], crop: int, view: str = "center") -> None:
         self._paths = paths
-        self._still, self._part = still(crop, view), part(crop)
+        self._still, self._crop = still(crop, view), crop
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -39,10 +41,7 @@ class PhotoPixels:
 
     def random_view(self, index: int, seed: int) -> np.ndarray:
         """A random part of the photo, perhaps mirrored; the same for the same seed."""
-        photo = open_picture(self._paths[index])
-        with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
-            torch.manual_seed(seed)
-            return unit(self._part(photo))
+        return unit(drawn_part(open_picture(self._paths[index]), self._crop, seed))
 
     def picture(self, index: int) -> Image.Image | None:
         return open_picture(self._paths[index]) if self._paths[index].is_file() else None
@@ -59,11 +58,22 @@ def still(crop: int, view: str = "center") -> View:
     return center
 
 
-def part(crop: int) -> View:
+@cache
+def _part(crop: int) -> View:
     """The view for training: 8–100 % of the area, sides 3:4 to 4:3, mirrored half of the time."""
     t = _transforms()
     view: View = t.Compose([t.RandomResizedCrop(crop), t.RandomHorizontalFlip()])
     return view
+
+
+_DRAWING = threading.Lock()
+
+
+def drawn_part(picture: Image.Image, crop: int, seed: int) -> Image.Image:
+    """A random part of a picture; the same for the same seed, in any thread."""
+    with _DRAWING, torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
+        torch.manual_seed(seed)
+        return _part(crop)(picture)
 
 
 def unit(picture: Image.Image) -> np.ndarray:

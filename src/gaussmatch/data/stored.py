@@ -81,7 +81,32 @@ class StoredFeatures:
         return open_picture(self._paths[index])
 
 
-def open_features(path: Path) -> np.ndarray:
+class CachedCrops:
+    """An ``ImageSource`` that shows one of the cached crops of an image at every visit in training.
+
+    Args:
+        images: the features of the images themselves.
+        crops: (crops, …) features of each image.
+    """
+
+    def __init__(self, images: StoredFeatures, crops: StoredFeatures) -> None:
+        self._images, self._crops = images, crops
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self._images[index]
+
+    def random_view(self, index: int, seed: int) -> np.ndarray:
+        crops = self._crops[index]
+        return np.asarray(crops[seed % len(crops)])
+
+    def picture(self, index: int) -> Image.Image | None:
+        return self._images.picture(index)
+
+
+def open_features(path: Path, dims: Sequence[int] = (2, 3)) -> np.ndarray:
     """A ``.npy`` of floats, (N, F) or (N, R, F), memory-mapped; anything else is refused."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -95,7 +120,7 @@ def open_features(path: Path) -> np.ndarray:
         raise ValueError(
             f"{path}: features are {array.dtype}, but must be float16, float32 or float64"
         )
-    if array.ndim not in (2, 3):
+    if array.ndim not in dims:
         raise ValueError(f"{path}: shape {array.shape}; features are (n, F) or (n, regions, F)")
     return array
 
@@ -111,7 +136,9 @@ def read_lines(path: Path) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def features_by_name(features: Path, ids: Sequence[str], paths: Sequence[Path]) -> StoredFeatures:
+def features_by_name(
+    features: Path, ids: Sequence[str], paths: Sequence[Path], dims: Sequence[int] = (2, 3)
+) -> StoredFeatures:
     """Features of the named images: packed (``.npz``, which names its rows), or an array whose rows
     ``{stem}_files.txt`` names."""
     array: Array
@@ -119,7 +146,10 @@ def features_by_name(features: Path, ids: Sequence[str], paths: Sequence[Path]) 
         array = PackedFeatures(features)
         listed, names = features, array.names
     else:
-        array, listed = open_features(features), features.with_name(f"{features.stem}_files.txt")
+        array, listed = (
+            open_features(features, dims),
+            features.with_name(f"{features.stem}_files.txt"),
+        )
         if not listed.is_file():
             raise FileNotFoundError(
                 f"{listed}: missing; it must name the image of each row of {features.name}"

@@ -137,13 +137,14 @@ def cost_class(run: Run) -> Recipe:
 
 @dataclass(frozen=True)
 class Size:
-    """How much data there is: captions of train, images of dev and test, all photos; and what is
-    missing of it."""
+    """How much data there is: captions of train, images of dev and test, all photos, those of
+    train; and what is missing of it."""
 
     captions: int
     dev: int
     test: int
     photos: int
+    train: int
     problem: str | None = None
 
 
@@ -151,15 +152,16 @@ def look(data: DataRecipe) -> Size:
     """The size of a data set, counted where it is there and as published where it is not."""
     if data.name == "scenes":
         images = scenes.SIZES[data.size]
-        return Size(5 * images["train"], images["dev"], images["test"], 0)
+        return Size(5 * images["train"], images["dev"], images["test"], 0, 0)
     try:
         splits = check_files(data)
     except (ValueError, OSError) as error:
         train, dev, test = PUBLISHED.get(data.name, PUBLISHED["flickr8k"])
-        return Size(5 * train, dev, test, train + dev + test, str(error))
+        return Size(5 * train, dev, test, train + dev + test, train, str(error))
     captions = sum(len(photo.captions) for photo in splits["train"])
     dev = min(len(splits["dev"]), data.dev_images or len(splits["dev"]))
-    return Size(captions, dev, len(splits["test"]), sum(map(len, splits.values())))
+    photos = sum(map(len, splits.values()))
+    return Size(captions, dev, len(splits["test"]), photos, len(splits["train"]))
 
 
 def _pictures(
@@ -174,7 +176,8 @@ def _pictures(
         key = (data.backbone, data.features, data.view)
         if data.extracted is None and data.features != "pixels" and key not in extracted:
             extracted.add(key)
-            yield f"extraction of {data.features} features", there[data].photos, data
+            pictures = there[data].photos + data.crops * there[data].train
+            yield f"extraction of {data.features} features", pictures, data
     crops = [run.recipe.data for run in todo if "crops" in run.wants]
     if crops and crops[0].name != "scenes":
         yield f"crops for {len(crops)} run(s), at most", CROPS * len(crops), crops[0]

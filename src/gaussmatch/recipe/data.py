@@ -33,6 +33,9 @@ class DataRecipe:
             open_clip:ViT-B-32/openai, hf:REPO, onnx:FILE; with features that are there, the one
             that new photos go through.
         weights: a local file or folder of its weights; none takes the published ones.
+        crops: with features of photos: how many random crops of each training photo are extracted
+            too; each visit in training sees one of them (10 stands for the crops that the official
+            VSE++ cuts anew). 0: training sees the view alone.
         cxc: with coco: the folder of sits_*.csv, whose judgements become true pairs.
         coco: with visual-genome: the folder of COCO, whose training images are left out.
         dev_images: validate on the first so many images of dev; none for all.
@@ -51,6 +54,7 @@ class DataRecipe:
     view: Literal["center", "whole"] = "center"
     backbone: str = "resnet50"
     weights: str | None = None
+    crops: int = 0
     cxc: str | None = None
     coco: str | None = None
     dev_images: int | None = None
@@ -59,6 +63,8 @@ class DataRecipe:
 
     def __post_init__(self) -> None:
         positive("data", self, "crop")
+        if self.crops < 0:
+            raise ValueError(f"data.crops must not be negative, got {self.crops}")
         if self.name == "precomputed" and self.features == "pixels":
             raise ValueError("data.features is pixels, but precomputed holds features only")
         if self.dev_images is not None:
