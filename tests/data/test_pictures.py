@@ -1,23 +1,58 @@
-"""Pictures that cannot or must not be decoded are refused with their name."""
+"""Pictures: allowed formats only, upright, large ones at reduced scale, memory that is bounded."""
 
 from __future__ import annotations
 
+import io
+import struct
+import subprocess
+import sys
+import zlib
 from pathlib import Path
 
 import pytest
 from data.files import photo
-from PIL import Image
+from PIL import Image, ImageDraw
 
-from gaussmatch.data.pictures import open_picture
+from gaussmatch.data import pictures
+from gaussmatch.data.pictures import TooLargeError, open_picture, picture_size
+
+POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
 
 
-def test_a_decompression_bomb(tmp_path: Path) -> None:
-    """A file of 50 kB that would fill 1.2 GB as RGB."""
-    bomb = tmp_path / "bomb.png"
-    Image.new("1", (20_000, 20_000)).save(bomb)
-    assert bomb.stat().st_size < 100_000
-    with pytest.raises(ValueError, match=r"bomb\.png: cannot be decoded"):
-        open_picture(bomb)
+def saved(path: Path, format: str, size: tuple[int, int] = (6, 4), **options: object) -> Path:
+    Image.new("RGB", size, (200, 10, 10)).save(path, format, **options)
+    return path
+
+
+@pytest.mark.parametrize("format", pictures.FORMATS)
+def test_each_allowed_format_is_read_as_rgb(tmp_path: Path, format: str) -> None:
+    if format == "HEIF":
+        pytest.importorskip("pillow_heif")
+    found = open_picture(saved(tmp_path / "a.jpg", format, (64, 48)))  # the name says nothing
+    assert (found.mode, found.size) == ("RGB", (64, 48))
+    red, green, _ = found.getpixel((30, 20))  # type: ignore[misc]
+    assert red > 150 > green
+
+
+def test_postscript_never_reaches_ghostscript(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from PIL import EpsImagePlugin
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("started"))
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("started"))
+    path = tmp_path / "a.jpg"
+    path.write_bytes(POSTSCRIPT)
+    with pytest.raises(ValueError, match=r"a\.jpg: .*its content is not JPEG, PNG"):
+        open_picture(path)
+    with pytest.raises(ValueError, match=r"a\.jpg"):
+        picture_size(path)
+
+
+@pytest.mark.parametrize("format", ["DDS", "PPM", "TGA", "ICO", "PCX"])
+def test_other_formats_are_refused_whatever_they_are_called(tmp_path: Path, format: str) -> None:
+    with pytest.raises(ValueError, match="its content is not"):
+        open_picture(saved(tmp_path / "a.jpg", format, (16, 16)))
 
 
 def test_a_jpeg_cut_short(tmp_path: Path) -> None:
@@ -25,3 +60,165 @@ def test_a_jpeg_cut_short(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-500])
     with pytest.raises(ValueError, match=r"cut\.jpg: cannot be decoded"):
         open_picture(path)
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "TIFF", "WEBP"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_pictures_are_turned_upright(tmp_path: Path, format: str, orientation: int) -> None:
+    """However it was stored, the red corner is on the upper left."""
+    upright = Image.new("RGB", (40, 20), "blue")
+    ImageDraw.Draw(upright).rectangle((0, 0, 9, 9), "red")
+    stored = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }.get(orientation)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = tmp_path / "a.jpg"
+    (upright if stored is None else upright.transpose(stored)).save(path, format, exif=exif)
+    found = open_picture(path)
+    assert found.size == picture_size(path) == (40, 20)
+    red, _, blue = found.getpixel((3, 3))  # type: ignore[misc]
+    assert red > 200 > blue
+    red, _, blue = found.getpixel((36, 16))  # type: ignore[misc]
+    assert red < 50 < blue
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "GIF"])
+def test_a_large_picture_is_reduced(tmp_path: Path, format: str) -> None:
+    """Its content stays where it was, and an orientation counts."""
+    large = Image.new("RGB", (3000, 2001), "blue")
+    ImageDraw.Draw(large).rectangle((0, 0, 1499, 999), "red")
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    large.rotate(180).save(tmp_path / "a", format, **({} if format == "GIF" else {"exif": exif}))
+    found = open_picture(tmp_path / "a")
+    assert found.size in ((1500, 1000), (1500, 1001))
+    if format == "GIF":
+        found = found.rotate(180)
+    for (x, y), colour in {(740, 490): "red", (760, 490): "blue", (740, 510): "blue"}.items():
+        red, _, blue = found.getpixel((x, y))  # type: ignore[misc]
+        assert (red > blue) == (colour == "red"), (x, y)
+
+
+def test_an_ordinary_picture_is_not_changed(tmp_path: Path) -> None:
+    path = photo(tmp_path / "a.jpg")
+    with Image.open(path) as image:
+        assert open_picture(path).tobytes() == image.convert("RGB").tobytes()
+
+
+def one_colour_png(width: int, height: int, depth: int, colour_type: int) -> bytes:
+    """A PNG of any size in little time and space."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        whole = kind + data
+        return struct.pack(">I", len(data)) + whole + struct.pack(">I", zlib.crc32(whole))
+
+    channels = {0: 1, 2: 3, 3: 1}[colour_type]
+    row = bytes(1 + (width * depth * channels + 7) // 8)
+    squeeze = zlib.compressobj(1)
+    data = b"".join(squeeze.compress(row) for _ in range(height)) + squeeze.flush()
+    head = struct.pack(">IIBBBBB", width, height, depth, colour_type, 0, 0, 0)
+    palette = chunk(b"PLTE", bytes(6)) if colour_type == 3 else b""
+    chunks = chunk(b"IHDR", head), palette, chunk(b"IDAT", data), chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def test_a_picture_that_needs_too_much_memory_is_refused_before_it_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Image.Image, "convert", lambda *_: pytest.fail("decoded"))
+    bomb = tmp_path / "bomb.png"
+    head = one_colour_png(1, 1, 8, 2)
+    bomb.write_bytes(head[:16] + struct.pack(">II", 60_000, 60_000) + head[24:])
+    data = bytearray(bomb.read_bytes())
+    data[29:33] = struct.pack(">I", zlib.crc32(bytes(data[12:29])))
+    bomb.write_bytes(data)
+    with pytest.raises(TooLargeError, match=r"bomb\.png: 60000 × 60000 pixels need .* as JPEG"):
+        open_picture(bomb)
+
+
+MEASURE = """
+import importlib.util, re, sys
+spec = importlib.util.spec_from_file_location("pictures", sys.argv[1])  # without torch
+pictures = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(pictures)
+
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024
+
+pictures.open_picture(sys.argv[2])  # the decoder is loaded
+with open(sys.argv[3], "rb") as file, pictures.opened(file) as image:
+    bound = pictures.memory(image)
+before = peak()
+picture = pictures.open_picture(sys.argv[3])
+print(peak() - before, bound, *picture.size)
+"""
+SLACK = 8 * 2**20  # of the allocator
+
+
+def measured(small: Path, large: Path) -> tuple[int, int, int, int]:
+    """Bytes at the peak of decoding, the bound that was known before, and the size of the result;
+    in a process of its own."""
+    command = [sys.executable, "-c", MEASURE, str(pictures.__file__), str(small), str(large)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    peak, bound, width, height = map(int, told.split())
+    return peak, bound, width, height
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of memory from /proc")
+
+
+@linux
+@pytest.mark.parametrize(
+    ("format", "options"),
+    [
+        ("JPEG", {}),
+        ("JPEG", {"progressive": True, "subsampling": 0}),
+        ("PNG", {}),
+        ("WEBP", {}),
+        ("GIF", {}),
+        ("BMP", {}),
+        ("TIFF", {"compression": "tiff_lzw"}),
+    ],
+)
+def test_decoding_takes_no_more_memory_than_was_said(
+    tmp_path: Path, format: str, options: dict[str, object]
+) -> None:
+    small = saved(tmp_path / "small", format, (8, 8), **options)
+    large = saved(tmp_path / "large", format, (4000, 4000), **options)
+    peak, bound, _, _ = measured(small, large)
+    assert peak <= bound + SLACK
+
+
+@linux
+def test_a_jpeg_of_108_megapixels_takes_little_memory(tmp_path: Path) -> None:
+    small = saved(tmp_path / "small", "JPEG", (8, 8))
+    large = tmp_path / "large"
+    Image.new("L", (12_000, 9_000), 128).save(large, "JPEG", quality=30)
+    peak, _, width, height = measured(small, large)
+    assert (width, height) == (1500, 1125)
+    assert peak < 60 * 2**20
+
+
+@linux
+def test_a_one_bit_png_of_100_megapixels_takes_a_byte_a_pixel(tmp_path: Path) -> None:
+    small, large = tmp_path / "small", tmp_path / "large"
+    small.write_bytes(one_colour_png(8, 8, 1, 0))
+    large.write_bytes(one_colour_png(10_000, 10_000, 1, 0))
+    assert large.stat().st_size < 100_000
+    peak, _, width, height = measured(small, large)
+    assert (width, height) == (1250, 1250)
+    assert peak < 160 * 2**20  # as RGB it would be 400 MB
+
+
+def test_bytes_are_decoded_as_files_are() -> None:
+    data = io.BytesIO()
+    Image.new("RGB", (6, 4), "red").save(data, "PNG")
+    data.seek(0)
+    assert pictures.decode(data).size == (6, 4)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from gaussmatch.data import scenes
 from gaussmatch.index import Index
 from gaussmatch.index.fill import index_pairs
 from gaussmatch.recipe import load_recipe
+from gaussmatch.service import Settings, create_app
+from gaussmatch.service.server import Server, listening
 from gaussmatch.training.loop import train
 from gaussmatch.trust import calibrate
 
@@ -62,6 +66,27 @@ def check(description: dict[str, Any], method: str, response: httpx.Response) ->
 
 def valid(schema: dict[str, Any], components: dict[str, Any], response: httpx.Response) -> None:
     Draft202012Validator({**schema, "components": components}).validate(response.json())
+
+
+class Served:
+    """A service in a thread of this process."""
+
+    def __init__(self, index: Index, settings: Settings) -> None:
+        self.socket = listening("127.0.0.1", 0)
+        self.address = f"http://127.0.0.1:{self.socket.getsockname()[1]}/"
+        self.server = Server(create_app(index, settings), settings, grace=5)
+        self.thread = threading.Thread(
+            target=lambda: asyncio.run(self.server.serve(sockets=[self.socket]))
+        )
+
+    def __enter__(self) -> str:
+        self.thread.start()
+        return self.address
+
+    def __exit__(self, *_: object) -> None:
+        self.server.should_exit = True
+        self.thread.join(60)
+        self.socket.close()
 
 
 def jpeg(size: tuple[int, int] = (64, 64), colour: tuple[int, int, int] = (220, 30, 30)) -> bytes:

@@ -172,7 +172,7 @@ class TestLimits:
         assert "at most 256" in refused(client.post("/api/embed/text", json=texts), 422, "too_many")
 
     def test_pictures(self, index: Index) -> None:
-        settings = Settings(max_pixels=100, max_body=50_000)
+        settings = Settings(max_pixels=100, max_body=50_000, max_memory=2**24)
         with CheckedClient(create_app(index, settings)) as client:
             path = "/api/search/image"
             refused(client.post(path, content=jpeg((11, 10))), 413, "too_many_pixels")
@@ -286,7 +286,7 @@ class TestSafety:
             assert "access-control-allow-origin" not in other.headers
 
     def test_the_key_also_guards_the_search(self, index: Index) -> None:
-        with CheckedClient(create_app(index, Settings(api_key="secret-key"))) as client:
+        with CheckedClient(create_app(index, Settings(api_keys=("secret-key",)))) as client:
             for path in ("/api/search?text=a+star", "/api/about", "/metrics"):
                 refused(client.get(path), 401, "wrong_key")
                 key = {"Authorization": "Bearer secret-key"}
@@ -317,6 +317,17 @@ def test_the_description_is_whole(client: CheckedClient) -> None:
     assert hit["properties"]["score"]["description"]
     body = told["paths"]["/api/search/image"]["post"]["requestBody"]["content"]
     assert set(body) == {"image/*", "multipart/form-data"}
+
+
+def test_thumbnails_and_the_page_may_be_kept_and_answers_may_not(client: CheckedClient) -> None:
+    kept = {
+        "/api/search?text=a+star": "no-store",
+        "/api/item?id=nothing": "no-store",
+        f"/api/thumbnail?id={ID}": "private, max-age=3600",
+        "/": "no-cache",
+    }
+    for path, expected in kept.items():
+        assert client.get(path).headers.get_list("cache-control") == [expected], path
 
 
 def test_probes_and_metrics(index: Index) -> None:
@@ -437,21 +448,3 @@ class TestOddItems:
         json = {"Content-Type": "application/json"}
         content = rb'{"texts": ["a star \ud800"]}'
         refused(odd.post("/api/embed/text", content=content, headers=json), 422, "invalid")
-
-
-def test_pixels_in_memory_are_bounded(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = create_app(index, Settings(max_pixels=4096, decoders=2))
-    most: list[int] = []
-    encode = app.state.service.engine.model.encode_images
-
-    def counted(pictures: list[object]) -> object:
-        most.append(len(pictures))
-        return encode(pictures)
-
-    monkeypatch.setattr(app.state.service.engine.model, "encode_images", counted)
-    with CheckedClient(app) as client, ThreadPoolExecutor(8) as pool:
-        sent = [pool.submit(client.post, "/api/search/image", content=jpeg()) for _ in range(8)]
-        assert [future.result().status_code for future in sent] == [200] * 8
-        assert app.state.service.pixels.taken == 0
-    assert sum(most) == 8
-    assert max(most) <= 2

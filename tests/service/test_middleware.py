@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from gaussmatch.service.limits import RateLimit
 from gaussmatch.service.logs import JsonLines
 from gaussmatch.service.metrics import Metrics
 from gaussmatch.service.middleware import Middleware
@@ -93,7 +94,7 @@ def test_a_slow_request_is_ended() -> None:
 
 class TestKey:
     def test_it_is_asked_of_the_data_but_not_of_page_and_probes(self) -> None:
-        gate = client(api_key=KEY)
+        gate = client(api_keys=(KEY,))
         assert gate.get("/").status_code == 200
         assert gate.get("/healthz").status_code == 200
         for path in ("/api/ok", "/metrics", "/api/nothing"):
@@ -113,10 +114,45 @@ class TestKey:
         ],
     )
     def test_only_the_right_one_is_taken(self, headers: dict[str, str], status: int) -> None:
-        assert client(api_key=KEY).get("/api/ok", headers=headers).status_code == status
+        assert client(api_keys=(KEY,)).get("/api/ok", headers=headers).status_code == status
+
+    def test_several_are_taken_while_one_replaces_another(self) -> None:
+        service = client(api_keys=("the old key", KEY))
+        for key, status in (("the old key", 200), (KEY, 200), ("another key", 401)):
+            headers = {"X-API-Key": key}
+            assert service.get("/api/ok", headers=headers).status_code == status
 
     def test_it_is_not_in_the_settings_as_printed(self) -> None:
-        assert KEY not in repr(Settings(api_key=KEY))
+        assert KEY not in repr(Settings(api_keys=(KEY,)))
+
+
+class TestRate:
+    def test_each_key_has_its_own(self) -> None:
+        service = client(api_keys=("the old key", KEY), rate=0.2)  # two at once
+        statuses = [
+            service.get("/api/ok", headers={"X-API-Key": key}).status_code
+            for key in (KEY, KEY, KEY, "the old key")
+        ]
+        assert statuses == [200, 200, 429, 200]
+
+    def test_without_keys_it_is_by_address_and_for_the_data_only(self) -> None:
+        service = client(rate=0.1)
+        assert service.get("/api/ok").status_code == 200
+        refused = service.get("/api/ok")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_requests")
+        assert 0 < int(refused.headers["retry-after"]) <= 10
+        assert service.get("/").status_code == service.get("/healthz").status_code == 200
+
+    def test_many_clients_are_forgotten(self) -> None:
+        limit = RateLimit(1)
+        for n in range(RateLimit.MOST + 10):
+            assert limit.wait(str(n), 0.0) == 0
+        assert len(limit._left) == RateLimit.MOST
+
+
+def test_answers_are_not_cached_unless_they_say_so() -> None:
+    assert client().get("/api/ok").headers["cache-control"] == "no-store"
+    assert client(api_keys=(KEY,)).get("/api/ok").headers["cache-control"] == "no-store"
 
 
 class TestBody:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
-import uvicorn
-from service.served import jpeg, make_index
+from service.served import Served, jpeg, make_index
 
 from gaussmatch.index import Index
-from gaussmatch.service import Settings, create_app
-from gaussmatch.service.server import listening
+from gaussmatch.service import Settings
 from gaussmatch.service.suggest import suggest
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -35,28 +31,6 @@ FLAGS = [
     "--disable-sync",
 ]
 KEY = "a-key-for-the-tests"
-
-
-class Served:
-    """A service in a thread of this process."""
-
-    def __init__(self, index: Index, settings: Settings) -> None:
-        self.socket = listening("127.0.0.1", 0)
-        self.address = f"http://127.0.0.1:{self.socket.getsockname()[1]}/"
-        config = uvicorn.Config(create_app(index, settings), log_config=None, access_log=False)
-        self.server = uvicorn.Server(config)
-        self.thread = threading.Thread(
-            target=lambda: asyncio.run(self.server.serve(sockets=[self.socket]))
-        )
-
-    def __enter__(self) -> str:
-        self.thread.start()
-        return self.address
-
-    def __exit__(self, *_: object) -> None:
-        self.server.should_exit = True
-        self.thread.join(60)
-        self.socket.close()
 
 
 @pytest.fixture(scope="module")
@@ -367,7 +341,7 @@ def test_errors_and_unknown_words_are_told(tab: Any, address: str) -> None:
 
 def test_the_page_asks_for_the_key(tab: Any, index: Index) -> None:
     tab.expected = ["401"]
-    with Served(index, Settings(api_key=KEY)) as address:
+    with Served(index, Settings(api_keys=(KEY,))) as address:
         tab.goto(address)
         tab.wait_for_selector("#key[open]")
         tab.fill("#keyfield", "a wrong key")

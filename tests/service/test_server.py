@@ -77,6 +77,10 @@ def test_a_request_in_flight_is_answered_after_sigterm(index: Path) -> None:
         (["serve", "INDEX", "--workers", "0"], "workers is 0"),
         (["serve", "INDEX", "--cors", "*"], "is no origin"),
         (["serve", "INDEX", "--port", "PORT"], "choose another --port"),
+        (["serve", "INDEX", "--port", "80000"], "choose one from 0 to 65535"),
+        (["serve", "INDEX", "--port", "-1"], "choose one from 0 to 65535"),
+        (["serve", "INDEX", "--rate", "-1"], "must not be negative"),
+        (["serve", "INDEX", "--head-timeout", "0"], "must be positive"),
     ],
 )
 def test_what_is_wrong_is_one_clear_line(

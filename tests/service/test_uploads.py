@@ -1,16 +1,20 @@
-"""Pictures from strangers."""
+"""Pictures from strangers: refused before they are decoded, and bounded together."""
 
 from __future__ import annotations
 
+import asyncio
 import io
-import struct
-import zlib
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from PIL import Image
+from starlette.requests import Request
 
-from gaussmatch.service.requests import FORMATS, decode
+from gaussmatch.service import requests
+from gaussmatch.service.limits import Budget
 from gaussmatch.service.responses import ApiError
+from gaussmatch.service.settings import Settings
 
 
 def encoded(format: str, size: tuple[int, int] = (6, 4), **options: object) -> bytes:
@@ -19,45 +23,58 @@ def encoded(format: str, size: tuple[int, int] = (6, 4), **options: object) -> b
     return file.getvalue()
 
 
-def png_header(width: int, height: int) -> bytes:
-    """A PNG that claims a size and holds hardly a byte: a decompression bomb in small."""
+class Service:
+    """What reading a picture needs of the service."""
 
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        )
+    def __init__(self, bodies: int = 2**20, decoding: int = 2**27, **settings: int) -> None:
+        self.settings = Settings(**settings)  # type: ignore[arg-type]
+        self.bodies, self.decoding = Budget(bodies), Budget(decoding)
 
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0"))
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_each_format_is_read_as_rgb(format: str) -> None:
-    image = decode(encoded(format), 1000)
-    assert (image.mode, image.size) == ("RGB", (6, 4))
+    async def decode(self, work: Any, *args: Any) -> Any:
+        await asyncio.sleep(0)
+        return work(*args)
 
 
-def test_a_picture_is_turned_upright() -> None:
+def request(body: bytes) -> Request:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    length = [(b"content-length", b"%d" % len(body))]
+    return Request({"type": "http", "method": "POST", "headers": length}, receive)
+
+
+def read(body: bytes, service: Service | None = None) -> tuple[int, int]:
+    async def run() -> tuple[int, int]:
+        async with requests.picture(request(body), service or Service()) as image:
+            assert image.mode == "RGB"
+            return image.size
+
+    return asyncio.run(run())
+
+
+def test_a_picture_is_read_upright() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    assert decode(encoded("JPEG", exif=exif), 1000).size == (4, 6)
+    assert read(encoded("JPEG", exif=exif)) == (4, 6)
 
 
 @pytest.mark.parametrize(
-    ("data", "most"),
+    ("format", "size", "service"),
     [
-        (encoded("PNG", (50, 21)), 1000),
-        (png_header(10_000, 10_000), 50_000_000),  # Pillow would warn
-        (png_header(60_000, 60_000), 50_000_000),  # Pillow would refuse
+        ("PNG", (50, 21), Service(max_pixels=1000)),
+        ("PNG", (4000, 3000), Service(decoding=2**25)),
+        ("WEBP", (3000, 2000), Service(decoding=2**26)),  # 6 Mpixel need 96 MB
     ],
 )
-def test_too_many_pixels_are_refused_before_decoding(
-    data: bytes, most: int, monkeypatch: pytest.MonkeyPatch
+def test_too_large_a_picture_is_refused_before_decoding(
+    format: str, size: tuple[int, int], service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Image.Image, "convert", lambda *_: pytest.fail("decoded"))
-    with pytest.raises(ApiError, match="at most") as refused:
-        decode(data, most)
+    body = encoded(format, size)
+    monkeypatch.setattr(requests, "decode", lambda *_: pytest.fail("decoded"))
+    with pytest.raises(ApiError, match="too large") as refused:
+        read(body, service)
     assert refused.value.status == 413
+    assert (service.bodies.taken, service.decoding.taken) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -66,14 +83,40 @@ def test_too_many_pixels_are_refused_before_decoding(
         b"hello",
         encoded("PNG")[:40],
         encoded("JPEG")[:200],
-        png_header(10, 10),
-        encoded("TIFF"),
         encoded("PPM"),
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n",
         b"<svg xmlns='http://www.w3.org/2000/svg'/>",
     ],
 )
 def test_what_is_no_whole_picture_of_a_known_format_is_refused(data: bytes) -> None:
-    with pytest.raises(ApiError, match="cannot be read as a picture") as refused:
-        decode(data, 1000)
+    with pytest.raises(ApiError, match="cannot be read as a picture; send JPEG, PNG") as refused:
+        read(data)
     assert refused.value.status == 415
+
+
+def test_bytes_and_decoding_in_flight_are_bounded_together() -> None:
+    """However many come, each waits for its turn and all are answered."""
+    body = encoded("PNG", (600, 400), compress_level=0)
+    one = SimpleNamespace(body=len(body), decoding=600 * 400 * 16)
+    service = Service(bodies=3 * one.body, decoding=2 * one.decoding)
+    most = SimpleNamespace(bodies=0, decoding=0)
+
+    async def upload() -> None:
+        async with requests.picture(request(body), service):
+            most.bodies = max(most.bodies, service.bodies.taken)
+            most.decoding = max(most.decoding, service.decoding.taken)
+            await asyncio.sleep(0.001)
+
+    async def run() -> None:
+        await asyncio.gather(*(upload() for _ in range(20)))
+
+    asyncio.run(run())
+    assert most.bodies <= 3 * one.body
+    assert most.decoding <= 2 * one.decoding
+    assert (service.bodies.taken, service.decoding.taken) == (0, 0)
+
+
+def test_a_body_of_unknown_length_counts_as_the_longest() -> None:
+    service = Service(max_body=1000)
+    chunked = Request({"type": "http", "headers": [(b"transfer-encoding", b"chunked")]})
+    assert requests._length(chunked, service.settings) == 1000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 
 from gaussmatch.cli.parser import Parser
@@ -12,12 +13,19 @@ from gaussmatch.index.backends import place
 LIMITS = {
     "max_body": "bytes of a request",
     "max_pixels": "pixels of a picture",
-    "max_text": "characters of a question",
+    "max_memory": "bytes that uploads and their decoding hold together",
+    "max_text": "characters of a query",
     "max_results": "results of a search",
     "timeout": "seconds before a request is answered with 504",
-    "max_batch": "questions that are encoded together",
-    "batch_wait": "seconds that questions wait for others that are expected",
-    "max_waiting": "questions in the queue before new ones are refused",
+    "head_timeout": "seconds for the head of a request to arrive",
+    "body_timeout": "seconds for the body of a request to arrive",
+    "idle_timeout": "seconds that a connection may be idle",
+    "max_connections": "connections of a worker",
+    "max_connections_per_address": "of them from one address; raise it behind a proxy",
+    "rate": "requests a second for each key, or address if there are none; 0: any",
+    "max_batch": "queries that are encoded together",
+    "batch_wait": "seconds that queries wait for others that are expected",
+    "max_waiting": "queries in the queue before new ones are refused",
     "map_items": "pictures on the map",
 }
 
@@ -41,13 +49,18 @@ def run(argv: Sequence[str]) -> None:
     )
     parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 is open to the network")
     parser.add_argument("--port", type=int, default=8000, help="0 takes any free one")
-    parser.add_argument("--api-key-env", metavar="NAME", help="variable that holds the API key")
+    parser.add_argument(
+        "--api-key-env",
+        metavar="NAME",
+        help="variable that holds the API key, or several separated by commas",
+    )
     parser.add_argument(
         "--cors", nargs="+", default=[], metavar="ORIGIN", help="origins whose pages may call"
     )
     parser.add_argument(
         "--allow-host", nargs="+", default=[], metavar="NAME", help="names it is reached by"
     )
+    parser.add_argument("--no-browser", action="store_true", help="do not open the page")
     parser.add_argument("--workers", type=int, default=1, help="processes that answer")
     parser.add_argument("--grace", type=int, default=20, help="seconds to finish when stopped")
     parser.add_argument(
@@ -59,16 +72,16 @@ def run(argv: Sequence[str]) -> None:
             f"--{name.replace('_', '-')}", type=type(default), default=default, help=text
         )
     options = parser.parse(argv)
-    key = None
+    keys: list[str] = []
     if options.api_key_env is not None:
-        key = os.environ.get(options.api_key_env)
-        if not key:
+        keys = os.environ.get(options.api_key_env, "").replace(",", " ").split()
+        if not keys:
             raise ValueError(
                 f"the variable {options.api_key_env} is empty; put the API key in it, "
                 "or leave --api-key-env out"
             )
     settings = Settings(
-        api_key=key,
+        api_keys=tuple(keys),
         cors=tuple(options.cors),
         hosts=hosts(options.host, tuple(options.allow_host)),
         **{name: getattr(options, name) for name in LIMITS},
@@ -81,4 +94,5 @@ def run(argv: Sequence[str]) -> None:
         grace=options.grace,
         log_level=options.log_level,
         workers=options.workers,
+        browser=sys.stdout.isatty() and not options.no_browser,
     )

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float
-from PIL import Image
 from torch import Tensor
 
 from gaussmatch.data.listing import Photo
+from gaussmatch.data.pictures import picture_size
 from gaussmatch.data.stored import read_lines
 
 WHOLE = (0.0, 0.0, 1.0, 1.0)
@@ -53,8 +53,7 @@ class Boxes:
         if found is None:
             raise ValueError(f"{self.path}: no boxes for {photo.path.name}; detect it as well")
         place, boxes = found
-        with Image.open(photo.path) as image:
-            width, height = image.size
+        width, height = picture_size(photo.path)
         shares = []
         for left, top, right, bottom in boxes[: self.regions]:
             if right > width + 1 or bottom > height + 1:

@@ -18,7 +18,7 @@ from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.index import Index
 from gaussmatch.index.manifest import GALLERIES, Gallery
 from gaussmatch.index.record import Record
-from gaussmatch.index.sources import PHOTOS, Encoded, FolderSource, SplitSource, thumbnail
+from gaussmatch.index.sources import SUFFIXES, Encoded, FolderSource, SplitSource, thumbnail
 
 __all__ = ["Changes", "index_pairs", "thumbnail", "update"]
 
@@ -65,7 +65,7 @@ def update(
     gone = [name for name in known if name not in source.files]
     todo = [name for name, mark in source.marks.items() if known.get(name) != mark]
     if not source.files:  # perhaps a disk that is not there: nothing is deleted for that
-        raise ValueError(f"{source.root}: no photos ({', '.join(PHOTOS)})")
+        raise ValueError(f"{source.root}: no photos ({', '.join(SUFFIXES)})")
     _fill(index, "images", todo, partial(source.images, index.model), progress, source.batch)
     skipped = source.skipped
     index.delete([*gone, *(name for name in skipped if name in known)], missing_ok=True)

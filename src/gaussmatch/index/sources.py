@@ -19,13 +19,12 @@ from gaussmatch.data import folder as tables
 from gaussmatch.data import load_data
 from gaussmatch.data.batches import read_images
 from gaussmatch.data.pairs import Pairs
-from gaussmatch.data.pictures import open_picture
+from gaussmatch.data.pictures import SUFFIXES, open_picture
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.manifest import Gallery
 from gaussmatch.index.record import Record, encodable
 from gaussmatch.model import Model
 
-PHOTOS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 SPLITS = ("train", "dev", "test")
 THUMBNAIL = 256  # pixels of the longer side
 
@@ -173,7 +172,7 @@ def find_source(model: Model, text: str, *, skip_unreadable: bool = False) -> So
         )
     source = FolderSource(text, skip_unreadable=skip_unreadable)
     if not source.files:
-        raise ValueError(f"{source.root}: no photos ({', '.join(PHOTOS)})")
+        raise ValueError(f"{source.root}: no photos ({', '.join(SUFFIXES)})")
     return source
 
 
@@ -198,7 +197,7 @@ def _photos(folder: Path) -> Iterator[tuple[str, Path]]:
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         hidden = any(part[0] == "." for part in name.parts)
-        if path.suffix.lower() in PHOTOS and not hidden and path.is_file():
+        if path.suffix.lower() in SUFFIXES and not hidden and path.is_file():
             yield name.as_posix(), path
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 try:
     import fastapi  # noqa: F401
+    import httptools  # noqa: F401
     import orjson  # noqa: F401
     import prometheus_client  # noqa: F401
     import uvicorn  # noqa: F401

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
@@ -27,6 +27,8 @@ from gaussmatch.service.metrics import Metrics
 from gaussmatch.service.middleware import Middleware, failure
 from gaussmatch.service.responses import ApiError
 from gaussmatch.service.settings import Settings
+
+T = TypeVar("T")
 
 DESCRIPTION = """Search with words or a picture, and learn how sure the answer is.
 
@@ -50,7 +52,8 @@ class Service:
         self.ready = False
         self.batcher: Batcher[Job, Any]
         self.decoders: ThreadPoolExecutor
-        self.pixels: Budget
+        self.bodies: Budget
+        self.decoding: Budget
         self._ticking: asyncio.Task[None] | None = None
         for gallery in GALLERIES:
             self.metrics.watch(self.metrics.items.labels(gallery), partial(self._size, gallery))
@@ -70,13 +73,18 @@ class Service:
             light=light if brief else lambda job: False,
             seen=self.metrics.batch.observe,
         )
-        self.pixels = Budget(s.max_pixels * s.decoders)
+        bodies = max(s.max_body, s.max_memory // 5)
+        self.bodies, self.decoding = Budget(bodies), Budget(s.max_memory - bodies)
         self.decoders = ThreadPoolExecutor(s.decoders, thread_name_prefix="gaussmatch-decode")
         if self.metrics.folder is not None:
             self.metrics.forget_the_dead()
             self._ticking = asyncio.create_task(self._tick())
         self.ready = True
         LOGGER.info("ready", extra={"pid": os.getpid()})
+
+    async def decode(self, work: Callable[..., T], *args: Any) -> T:
+        """Run something in a thread for decoding."""
+        return await asyncio.get_running_loop().run_in_executor(self.decoders, work, *args)
 
     async def stop(self) -> None:
         self.ready = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -68,19 +68,44 @@ class Deadlines:
         self._timer = loop.call_at(self._due[0].at, self._look, loop) if self._due else None
 
 
+class RateLimit:
+    """A token bucket for each client: so many requests a second, ten seconds' worth at once.
+
+    >>> limit = RateLimit(rate=0.1)
+    >>> [limit.wait(*at) for at in (("a", 0), ("a", 4), ("b", 4), ("a", 10))]
+    [0.0, 6.0, 0.0, 0.0]
+    """
+
+    MOST = 10_000  #: clients that are remembered
+
+    def __init__(self, rate: float) -> None:
+        self.rate, self._most = rate, max(1.0, 10 * rate)
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait(self, client: str, now: float) -> float:
+        """Take a token, or return the seconds until there is one."""
+        tokens, since = self._left.pop(client, (self._most, now))
+        tokens = min(self._most, tokens + (now - since) * self.rate)
+        enough = tokens >= 1 - 1e-9
+        self._left[client] = tokens - 1 if enough else tokens, now
+        if len(self._left) > self.MOST:
+            self._left.popitem(last=False)
+        return 0.0 if enough else (1 - tokens) / self.rate
+
+
 class Budget:
     """At most so much is held at a time; who needs more waits until enough is released."""
 
     def __init__(self, most: int) -> None:
-        self._most, self.taken = most, 0
+        self.most, self.taken = most, 0
         self._free = asyncio.Condition()
 
     @asynccontextmanager
     async def take(self, amount: int) -> AsyncIterator[None]:
         """Hold some of it. One request alone never waits."""
-        amount = min(amount, self._most)
+        amount = min(amount, self.most)
         async with self._free:
-            await self._free.wait_for(lambda: self.taken + amount <= self._most)
+            await self._free.wait_for(lambda: self.taken + amount <= self.most)
             self.taken += amount
         try:
             yield

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import itertools
+import math
 import re
 import secrets
 import time
@@ -16,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gaussmatch.service import logs
-from gaussmatch.service.limits import Deadlines
+from gaussmatch.service.limits import Deadlines, RateLimit
 from gaussmatch.service.metrics import Metrics
 from gaussmatch.service.responses import ApiError
 from gaussmatch.service.settings import Settings
@@ -36,6 +37,8 @@ HEADERS: dict[bytes, bytes] = {
 """On every answer. The page may load nothing from anywhere else, and nobody may frame it."""
 
 JSON = ((b"content-type", b"application/json"),)
+NOT_CACHED = ((b"cache-control", b"no-store"),)
+"""Unless a response says otherwise: the page and thumbnails may be kept."""
 
 GUARDED = ("/api", "/metrics")
 """Paths below these need the key, if there is one. The page itself holds no data and asks for it;
@@ -66,7 +69,8 @@ class Middleware:
         self.app, self.settings, self.metrics = app, settings, metrics
         self._endpoints = endpoints or {}
         self._hosts = frozenset(host.lower() for host in settings.hosts)
-        self._key = None if settings.api_key is None else settings.api_key.encode()
+        self._keys = [key.encode() for key in settings.api_keys]
+        self._rate = RateLimit(settings.rate) if settings.rate else None
         self._deadlines = Deadlines(settings.timeout)
         self._ids = itertools.count()
         self._run = secrets.token_hex(4)
@@ -140,24 +144,40 @@ class Middleware:
                 "this name is not served here; start with --allow-host NAME to serve it",
             )
         path: str = scope["path"]
-        if self._key is not None and scope["method"] != "OPTIONS":
-            guarded = any(path == p or path.startswith(f"{p}/") for p in GUARDED)
-            if guarded and not self._knows_key(headers):
+        guarded = any(path == p or path.startswith(f"{p}/") for p in GUARDED)
+        if guarded and scope["method"] != "OPTIONS":
+            key = _key(headers)
+            known = [hmac.compare_digest(key, own) for own in self._keys]  # all, in equal time
+            if self._keys and not any(known):
                 raise ApiError(
                     401,
                     "wrong_key",
                     "this service needs an API key in the header 'Authorization: Bearer KEY'",
                     {"WWW-Authenticate": "Bearer"},
                 )
+            if self._rate is not None:
+                address = (scope.get("client") or ("",))[0]
+                self._check_rate(f"key {known.index(True)}" if self._keys else address)
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > 19 or int(length) > self.settings.max_body:
             raise too_large(self.settings.max_body)
 
-    def _knows_key(self, headers: dict[bytes, bytes]) -> bool:
-        assert self._key is not None
-        scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-        given = token.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
-        return hmac.compare_digest(given, self._key)
+    def _check_rate(self, client: str) -> None:
+        assert self._rate is not None
+        wait = self._rate.wait(client, time.monotonic())
+        if wait:
+            raise ApiError(
+                429,
+                "too_many_requests",
+                f"more than {self._rate.rate:g} requests a second; try again in {wait:.1f} s",
+                {"Retry-After": str(math.ceil(wait))},
+            )
+
+
+def _key(headers: Mapping[bytes, bytes]) -> bytes:
+    """The key that a request gives."""
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
 
 
 class _Exchange:
@@ -190,7 +210,9 @@ class _Exchange:
             return
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            message["headers"] = [*message.get("headers", ()), *self._headers]
+            own = list(message.get("headers", ()))
+            cached = any(name.lower() == b"cache-control" for name, _ in own)
+            message["headers"] = [*own, *self._headers, *(() if cached else NOT_CACHED)]
         await self._send(message)
 
     async def answer(
@@ -199,7 +221,7 @@ class _Exchange:
         """Send JSON."""
         self.status = status
         length = b"%d" % len(body)
-        sent = [*JSON, (b"content-length", length), *headers, *self._headers]
+        sent = [*JSON, (b"content-length", length), *headers, *self._headers, *NOT_CACHED]
         await self._send({"type": "http.response.start", "status": status, "headers": sent})
         await self._send({"type": "http.response.body", "body": body})
 

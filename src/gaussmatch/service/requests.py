@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -10,20 +9,17 @@ from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import orjson
-from PIL import Image, ImageOps
+from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 
+from gaussmatch.data.pictures import TooLargeError, available, decode, memory, opened
 from gaussmatch.index import Gallery, Where
 from gaussmatch.index.record import encodable
 from gaussmatch.service.responses import ApiError
 from gaussmatch.service.settings import Settings
-
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
-"""Raster formats whose size stands in the header; nothing that runs a program (EPS) or reads
-another file."""
 
 
 class Parameters(BaseModel):
@@ -177,13 +173,25 @@ def checked_where(where: str | None) -> Where:
 
 @asynccontextmanager
 async def picture(request: Request, service: Any) -> AsyncIterator[Image.Image]:
-    """Read and decode. A small file may be a picture of 150 MB, so the pixels of all pictures that
-    are not answered yet are bounded too."""
-    loop = asyncio.get_running_loop()
-    data, most = await uploaded(request), service.settings.max_pixels
-    pixels = await loop.run_in_executor(service.decoders, measure, data, most)
-    async with service.pixels.take(pixels):
-        yield await loop.run_in_executor(service.decoders, decode, data, most)
+    """Read and decode a picture.
+
+    What uploads hold together is bounded twice: the bytes of their bodies, reserved before they are
+    read, and the memory that decoding takes, known from the head of the file. The first is never
+    waited for while holding the second, so that nobody waits in a circle.
+    """
+    async with service.bodies.take(_length(request, service.settings)):
+        data = await uploaded(request)
+        needed = await service.decode(_measure, data, service.settings, service.decoding.most)
+        async with service.decoding.take(needed):
+            image = await service.decode(_decode, data)
+            del data
+            yield image
+
+
+def _length(request: Request, settings: Settings) -> int:
+    """Bytes of a body, by its head; the most that is allowed where it does not say."""
+    length = request.headers.get("content-length", "")
+    return min(int(length) if length.isdigit() else settings.max_body, settings.max_body)
 
 
 async def uploaded(request: Request) -> bytes:
@@ -206,40 +214,35 @@ async def uploaded(request: Request) -> bytes:
     return data
 
 
-def measure(data: bytes, max_pixels: int) -> int:
-    """The pixels of a picture, by its header."""
-    with _opened(data, max_pixels) as image:
-        return image.width * image.height
+def _measure(data: bytes, settings: Settings, most: int) -> int:
+    """Bytes that decoding takes, or an error where they are too many."""
+    with _picture_errors(), opened(io.BytesIO(data)) as image:
+        if image.width * image.height > settings.max_pixels:
+            raise TooLargeError(
+                f"it has {image.width} × {image.height} pixels and {settings.max_pixels:,} are "
+                "allowed"
+            )
+        needed = memory(image)
+        if needed > most:
+            raise TooLargeError(
+                f"{image.width} × {image.height} pixels as {image.format} need {needed >> 20} MiB "
+                f"to decode and {most >> 20} MiB are allowed; send it smaller, or as JPEG"
+            )
+        return needed
 
 
-def decode(data: bytes, max_pixels: int) -> Image.Image:
-    """An upright RGB picture. The number of pixels is checked before any is decoded."""
-    with _opened(data, max_pixels) as image:
-        return ImageOps.exif_transpose(image).convert("RGB")
+def _decode(data: bytes) -> Image.Image:
+    with _picture_errors():
+        return decode(io.BytesIO(data))
 
 
 @contextmanager
-def _opened(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
-    """A picture of which no pixel is decoded yet; whatever is wrong with it is an ``ApiError``."""
+def _picture_errors() -> Iterator[None]:
     try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            if image.width * image.height > max_pixels:
-                raise ApiError(
-                    413,
-                    "too_many_pixels",
-                    f"the picture has {image.width} × {image.height} pixels and at most "
-                    f"{max_pixels:,} are taken; send a smaller one",
-                )
-            yield image
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        yield
+    except TooLargeError as error:
+        raise ApiError(413, "too_many_pixels", f"the picture is too large: {error}") from error
+    except ValueError as error:
         raise ApiError(
-            413, "too_many_pixels", f"at most {max_pixels:,} pixels are taken; send a smaller one"
-        ) from error
-    except ApiError:
-        raise
-    except Exception as error:  # decoders raise whatever they like on damaged files
-        raise ApiError(
-            415,
-            "not_an_image",
-            f"this cannot be read as a picture; send {', '.join(FORMATS[:-1])} or {FORMATS[-1]}",
+            415, "not_an_image", f"this cannot be read as a picture; send {', '.join(available())}"
         ) from error

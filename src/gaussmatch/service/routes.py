@@ -42,14 +42,17 @@ ERRORS = {
     401: "The API key is missing or wrong.",
     404: "There is no such item.",
     413: "Too many bytes or pixels.",
+    408: "The request did not arrive in time.",
     415: "The body is not a picture of a supported format.",
     421: "The service does not answer to this host name.",
     422: "A parameter is missing or wrong.",
+    429: "Too many requests from this key or address.",
+    431: "Headers or trailers are too long.",
     500: "The service failed; its log says why.",
     503: "Too many requests are waiting, or the service is stopping.",
     504: "The time limit was reached.",
 }
-ALWAYS = (400, 401, 413, 421, 422, 500, 503, 504)
+ALWAYS = (400, 401, 408, 413, 421, 422, 429, 431, 500, 503, 504)
 """Errors of every route below /api; others are named by the route."""
 
 IMAGE: dict[str, Any] = {
@@ -311,7 +314,7 @@ async def readyz(request: Request) -> Response:
     response_class=Response,
     responses={
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
-        **_errors(401, always=()),
+        **_errors(401, 429, always=()),
     },
 )
 async def metrics(request: Request) -> Response:

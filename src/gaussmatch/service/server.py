@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import socket
+import webbrowser
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 import uvicorn
@@ -19,11 +20,10 @@ from gaussmatch.index import Index
 from gaussmatch.service import logs
 from gaussmatch.service.app import create_app
 from gaussmatch.service.metrics import FOLDER
+from gaussmatch.service.protocol import close_overdue, protocol
 from gaussmatch.service.settings import Settings
 from gaussmatch.service.workers import supervise
 
-MOST_HEAD = 64 * 1024
-"""Bytes of the address and the headers of a request."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -50,6 +50,7 @@ def serve(
     grace: int = 20,
     log_level: str = "info",
     workers: int = 1,
+    browser: bool = False,
 ) -> None:
     """Blocks until SIGINT or SIGTERM.
 
@@ -57,7 +58,10 @@ def serve(
         port: 0 takes any free one.
         grace: seconds that requests in flight are given after the signal.
         workers: processes that answer. Each has the model; the pages of the index are shared.
+        browser: open the page in the user's browser.
     """
+    if not 0 <= port < 2**16:
+        raise ValueError(f"--port {port}: choose one from 0 to {2**16 - 1}")
     if workers < 1:
         raise ValueError(f"workers is {workers}, it must be at least 1")
     if workers > 1 and index.backend.one_process:
@@ -65,24 +69,32 @@ def serve(
             f"{index.place} can be open in one process only; leave --workers out, or serve from a "
             "Milvus server (milvus:http://host:19530)"
         )
-    shown = f"[{host}]" if ":" in host else host
-    told = "http://%s:%d/  (Ctrl+C stops it)"
     if workers == 1:
         logs.configure(log_level)
         app = create_app(index, settings)
         sock = listening(host, port)
-        print(told % (shown, sock.getsockname()[1]), flush=True)
-        _Server(_config(app, grace)).run(sockets=[sock])
+        announce(sock, browser)
+        Server(app, settings, grace).run(sockets=[sock])
         return
     with TemporaryDirectory(prefix="gaussmatch-") as folder, listening(host, port) as sock:
         lock = Path(folder) / "log.lock"
         logs.configure(log_level, lock)
-        print(told % (shown, sock.getsockname()[1]), flush=True)
+        announce(sock, browser)
         os.environ[FOLDER] = folder  # for the workers
         threads = max(1, torch.get_num_threads() // workers)
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
         work = partial(_work, index.place, settings, sock, grace, log_level, lock)
         supervise(work, workers, grace + 10)
+
+
+def announce(sock: socket.socket, browser: bool) -> None:
+    """Print the address of the page; a browser that comes before the service is up waits."""
+    host, port = sock.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    address = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+    print(f"{address}  (Ctrl+C stops it)", flush=True)
+    if browser:
+        webbrowser.open(address)
 
 
 def _work(
@@ -97,19 +109,43 @@ def _work(
     """One of several workers."""
     logs.configure(log_level, lock)
     app = create_app(Index.open(place), settings)
-    _Server(_config(app, grace), ready).run(sockets=[sock])
+    Server(app, settings, grace, ready).run(sockets=[sock])
 
 
-class _Server(uvicorn.Server):
-    """uvicorn in a process of its own: tells when it is ready, and minds the garbage collector.
+class Server(uvicorn.Server):
+    """uvicorn with our protocol; says when it is ready, and tunes the garbage collector.
 
     A search makes no cycles, but the collector does not know: it would look through the whole
     model again and again, a tenth of a second each time. What is there at the start stays.
     """
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], object] = lambda: None) -> None:
-        super().__init__(config)
-        self._ready = ready
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        grace: int,
+        ready: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._protocol, self._ready = protocol(settings), ready
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=self._protocol,
+                ws="none",
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=grace,
+                timeout_keep_alive=2**30,  # ours: settings.idle_timeout
+                server_header=False,
+                date_header=False,
+            )
+        )
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % 10 == 0:  # once a second
+            now = asyncio.get_running_loop().time()
+            close_overdue(self._protocol, self.server_state.connections, now)
+        return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -118,20 +154,6 @@ class _Server(uvicorn.Server):
             gc.freeze()
             gc.set_threshold(10_000, 20, 20)
             self._ready()
-
-
-def _config(app: ASGIApp, grace: int) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        timeout_graceful_shutdown=grace,
-        timeout_keep_alive=30,
-        server_header=False,
-        date_header=False,
-        http=_protocol(),
-        h11_max_incomplete_event_size=MOST_HEAD,
-    )
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -147,31 +169,3 @@ def listening(host: str, port: int) -> socket.socket:
         raise OSError(f"cannot listen at {host}:{port} ({error}); choose another --port") from error
     sock.set_inheritable(True)
     return sock
-
-
-def _protocol() -> Any:
-    """httptools where it is installed, for it is faster, with the bound that h11 has itself."""
-    try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-    except ImportError:
-        return "h11"
-
-    class Bounded(HttpToolsProtocol):
-        _head: int | None = None  # bytes of a head that has not ended
-
-        def on_message_begin(self) -> None:
-            self._head = 0
-            super().on_message_begin()
-
-        def on_headers_complete(self) -> None:
-            self._head = None
-            super().on_headers_complete()
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self._head is not None:
-                self._head += len(data)
-                if self._head > MOST_HEAD and not self.transport.is_closing():
-                    self.transport.close()
-
-    return Bounded
