@@ -1,6 +1,6 @@
-"""Search with an encoder of your own: an index of bare Gaussians that tells how sure it is.
+"""Search with an encoder of your own: an index of bare Gaussians that knows how sure it is.
 
-Encoders and toy data are those of own_encoder.py. The index is never told of the encoders: it takes
+Encoders and toy data are those of own_encoder.py. The index knows nothing of the encoders: it takes
 Gaussians and gives ids, scores, and, once calibrated, percentiles and match probabilities.
 
     python examples/own_search.py [FOLDER]
@@ -16,7 +16,7 @@ import torch
 from own_encoder import draw, train
 
 import gaussmatch as gm
-from gaussmatch.index import Hits, Index, Record, Settings
+from gaussmatch.index import Hits, Index, IndexSettings, Record
 from gaussmatch.metrics import Relevance
 from gaussmatch.trust import Calibration, calibrate_gaussians
 
@@ -41,7 +41,7 @@ def main(folder: Path, steps: int = 1500) -> list[Hits]:
     index = Index.create(
         folder,
         similarity="kl",
-        settings=Settings(kind="flat"),  # "hnsw" for many
+        settings=IndexSettings(kind="flat"),  # "hnsw" for many
         calibration=calibration(encode_images, encode_captions),
     )
     x, c, named = draw(5000)

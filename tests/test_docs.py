@@ -47,9 +47,10 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
     notebook = nbformat.read(path, as_version=4)
-    if "shared" in notebook.metadata.get("needs", "") and not (ROOT.parent / "shared").is_dir():
-        pytest.skip(f"{path.name} needs the photos of ../shared")
-    monkeypatch.setenv("GAUSSMATCH_DATA", str(ROOT.parent / "shared" / "data"))
+    data = ROOT.parent / "shared" / "data"
+    if notebook.metadata.get("needs") == "shared" and not (data / "flickr8k").is_dir():
+        pytest.skip(f"{path.name} needs the photos of {data / 'flickr8k'}")
+    monkeypatch.setenv("GAUSSMATCH_DATA", str(data))
     monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     nbclient.NotebookClient(
