@@ -170,7 +170,8 @@ def claim(folder: Path, recipe: Recipe, *, resume: bool) -> None:
 
 def extends(recipe: Recipe, old: Recipe) -> bool:
     """Whether a recipe only asks for more epochs of a schedule that does not depend on them."""
-    return recipe.training.epochs > old.training.epochs
+    more = recipe.training.epochs > old.training.epochs
+    return more and recipe.training.schedule == "step"
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from gaussmatch.cli.parser import SECTIONS, Parser
 from gaussmatch.cli.tables import measures_table
 from gaussmatch.recipe import load_recipe, recipe_parser
 from gaussmatch.run import METRICS, read_metrics
+from gaussmatch.training.gather import is_main
 from gaussmatch.training.loop import train
 
 
@@ -39,6 +40,8 @@ def run(argv: Sequence[str]) -> None:
     recipe = load_recipe(options.recipe, options.overrides)
     out = options.out or Path("runs") / Path(options.recipe).with_suffix("").name
     model = train(recipe, out, resume=options.resume)
+    if not is_main():
+        return
     print(f"{out}: best epoch on validation, {out / METRICS}")
     print(measures_table([(model.recipe.title or out.name, read_metrics(out)["dev"])]))
     print(f"next: gaussmatch evaluate {out}", file=sys.stderr)

@@ -41,6 +41,16 @@ class Batch(NamedTuple):
             return whole
         return whole._replace(short=self.short.to(device), short_of=self.short_of.to(device))
 
+    def split(self, size: int) -> list[Batch]:
+        """Parts of at most ``size`` pairs, in order."""
+        if size >= len(self.image_ids):
+            return [self]
+        parts = [slice(i, i + size) for i in range(0, len(self.image_ids), size)]
+        return [
+            Batch(self.images[p], type(self.texts)(*(t[p] for t in self.texts)), self.image_ids[p])
+            for p in parts
+        ]
+
 
 class Batches:
     """The training pairs of one split, shuffled anew each epoch.
@@ -53,6 +63,9 @@ class Batches:
 
     Every epoch a share ``shorten`` of the captions is shortened (``shortened``), drawn from
     (seed, e, pair): instead of the whole caption, or beside it (``add``).
+
+    With ``share`` (r, W) they are the r-th of W parts of each batch, equal but for one pair; a last
+    batch of fewer than W pairs is left out.
 
     With ``bucket`` the captions of a batch are of like length, so that less is padded; its
     negatives are then of like length too, which changes what is learned.
@@ -69,16 +82,18 @@ class Batches:
         steps: int | None = None,
         shorten: float = 0.0,
         add: bool = False,
+        share: tuple[int, int] = (0, 1),
     ) -> None:
         self.pairs, self.batch_size, self.seed, self.workers = pairs, batch_size, seed, workers
         self._rows, self._encoder = encoder.prepare(pairs.captions), encoder
         self._bucket, self._steps, self._shorten, self._add = bucket, steps, shorten, add
+        self._share = share
         if len(self.pairs.captions) < 2:
             raise ValueError(f"{pairs.name}: training needs at least two pairs")
 
     def __len__(self) -> int:
         full, rest = divmod(len(self.pairs.captions), self.batch_size)
-        whole = full + (rest > 1)
+        whole = full + (rest >= self._fewest)
         return whole if self._steps is None else min(whole, self._steps)
 
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
@@ -90,9 +105,10 @@ class Batches:
         chunks = [order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size)]
         if self._bucket:
             chunks = [chunks[i] for i in torch.randperm(len(chunks), generator=seeded).tolist()]
+        whole = [chunk for chunk in chunks if len(chunk) >= self._fewest]
         loader = DataLoader(
             _PairDataset(self.pairs, *self._epoch_rows(epoch), self.seed, epoch),
-            batch_sampler=[c for c in chunks if len(c) > 1][skip : len(self)],
+            batch_sampler=[self._part(chunk) for chunk in whole[skip : len(self)]],
             collate_fn=self._collate,
             num_workers=self.workers,
             pin_memory=torch.cuda.is_available(),
@@ -114,6 +130,15 @@ class Batches:
         if self._add or not short:
             return self._rows, short
         return [short.get(pair, row) for pair, row in enumerate(self._rows)], {}
+
+    @property
+    def _fewest(self) -> int:
+        """Pairs that a batch must have."""
+        return max(2, self._share[1])
+
+    def _part(self, chunk: list[int]) -> list[int]:
+        rank, ranks = self._share
+        return chunk[len(chunk) * rank // ranks : len(chunk) * (rank + 1) // ranks]
 
     def _by_length(self, order: list[int]) -> list[int]:
         """Sorted within windows of many batches, so that batches differ from epoch to epoch."""

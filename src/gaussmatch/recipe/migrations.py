@@ -12,7 +12,13 @@ RENAMED: dict[str, str] = {}
 """Old name → new name of a field, dotted. Recipes with the old name load, runs keep their
 identity. Whoever changes a default needs a new field instead: old runs had the old value."""
 
-INCIDENTAL = ("title", "training.device", "training.workers", "training.checkpoint_every")
+INCIDENTAL = (
+    "title",
+    "training.device",
+    "training.workers",
+    "training.checkpoint_every",
+    "training.micro_batch",
+)
 """Fields that change where and how fast a run is made, not what it becomes."""
 
 EVALUATION_ONLY = ("data.cxc",)

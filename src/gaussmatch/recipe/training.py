@@ -72,7 +72,7 @@ class TrainingRecipe:
 
     Args:
         epochs: passes over the training captions.
-        batch_size: pairs in a step.
+        batch_size: pairs in a step, over all processes.
         learning_rate: of Adam.
         decay_epoch: after this many epochs the rate is multiplied by decay.
         decay: the factor.
@@ -87,6 +87,13 @@ class TrainingRecipe:
         precision: of the networks in training: float32; bfloat16 or float16 (mixed: weights and
             scores stay float32); auto takes what a GPU has, and float32 elsewhere.
         steps: gradient steps in an epoch; none takes all pairs.
+        optimizer: adam, or adamw with weight_decay.
+        weight_decay: of adamw.
+        schedule: step multiplies the rate by decay after decay_epoch epochs; one-cycle raises and
+            lowers it over the whole training; cosine warms up in a line, then falls to 0.
+        warmup: share of all steps over which one-cycle and cosine raise the rate.
+        micro_batch: encode a batch in parts of so many pairs: the loss and gradients of the whole
+            batch in the memory of a part, for about half as much time again.
         checkpoint_every: save a checkpoint within an epoch too: "500 steps" or "10 minutes"; none
             saves at the end of each epoch only. A resumed run ends with the same bits either way.
         bucket: put captions of like length in a batch. Faster with long captions, but the
@@ -113,6 +120,11 @@ class TrainingRecipe:
     checkpoint_every: str | None = None
     shorten: float = 0.0
     shorten_as: Literal["replace", "add"] = "replace"
+    optimizer: Literal["adam", "adamw"] = "adam"
+    weight_decay: float = 0.0
+    schedule: Literal["step", "one-cycle", "cosine"] = "step"
+    warmup: float = 0.1
+    micro_batch: int | None = None
 
     def __post_init__(self) -> None:
         positive("training", self, "epochs", "learning_rate", "decay_epoch", "decay", "clip")
@@ -122,6 +134,20 @@ class TrainingRecipe:
             raise ValueError(
                 f"training.backbone_rate must not be negative, got {self.backbone_rate}"
             )
+        if self.weight_decay < 0 or (self.weight_decay and self.optimizer != "adamw"):
+            raise ValueError(
+                f"training.weight_decay is {self.weight_decay}: it must not be negative, and needs "
+                "training.optimizer adamw"
+            )
+        if not 0 < self.warmup < 1:
+            raise ValueError(f"training.warmup must be between 0 and 1, got {self.warmup}")
+        if self.micro_batch is not None:
+            positive("training", self, "micro_batch")
+            if self.shorten and self.shorten_as == "add":
+                raise ValueError(
+                    "training.micro_batch cannot split a batch with captions beside it: set "
+                    "training.shorten_as to replace"
+                )
         if self.checkpoint_every is not None:
             checkpoint_interval(self.checkpoint_every)
         if not 0 <= self.shorten <= 1:

@@ -16,17 +16,21 @@ class RunLog:
     """Appends records to the run's log; numbers also go to TensorBoard.
 
     A resumed run first drops the records after its checkpoint, so that the log reads as that of
-    an uninterrupted run.
+    an uninterrupted run. One that does not write is for a process that is not the main one.
     """
 
-    def __init__(self, folder: Path, steps_done: int = 0) -> None:
-        self._path = folder / LOG
+    def __init__(self, folder: Path, steps_done: int = 0, *, writes: bool = True) -> None:
+        self._path, self._writes, self._board = folder / LOG, writes, None
+        if not writes:
+            return
         kept = [r for r in read_log(folder) if r["step"] <= steps_done] if steps_done else []
         write_text(self._path, "".join(json.dumps(r) + "\n" for r in kept))
         unseal(folder, LOG)
         self._board = _board(folder / BOARD, kept[-1]["step"] if kept else 0)
 
     def write(self, kind: str, epoch: int, step: int, **values: Any) -> None:
+        if not self._writes:
+            return
         record = {"kind": kind, "epoch": epoch, "step": step, **values}
         with writing(self._path):
             with open(self._path, "a", encoding="utf-8") as file:

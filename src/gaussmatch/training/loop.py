@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,6 +36,7 @@ from gaussmatch.run import (
     training_lock,
     write_metrics,
 )
+from gaussmatch.training import gather
 from gaussmatch.training.checkpoint import (
     Interval,
     Progress,
@@ -41,11 +45,18 @@ from gaussmatch.training.checkpoint import (
     save_checkpoint,
 )
 from gaussmatch.training.collapse import CollapseWarning, CollapseWatch
+from gaussmatch.training.gradients import Gradients
 from gaussmatch.training.log import RunLog
 from gaussmatch.training.memory import tell_memory
-from gaussmatch.training.objective import Objective, total
+from gaussmatch.training.objective import Objective
 from gaussmatch.training.precision import Precision
-from gaussmatch.training.setup import adam, choose_device, seed_everything, with_feature_dim
+from gaussmatch.training.setup import (
+    choose_device,
+    optimizer,
+    schedule,
+    seed_everything,
+    with_feature_dim,
+)
 from gaussmatch.training.start import (
     begin,
     frozen_recipe,
@@ -76,19 +87,23 @@ def train(
     """
     recipe = load_recipe(recipe) if isinstance(recipe, str) else recipe
     out = Path(out)
-    choose_device(recipe.training.device)
+    with gather.joined(choose_device(recipe.training.device)) as device:
+        if gather.on_main(partial(_is_wanted, recipe, out, resume)):
+            with training_lock(out) if gather.is_main() else nullcontext():
+                _train(recipe, out, resume, data, device, progress_bar)
+        gather.on_main(bool)  # wait until all is written
+        return load(out)
+
+
+def _is_wanted(recipe: Recipe, out: Path, resume: bool) -> bool:
+    """Whether there is anything to train; refuses a folder that is not for this recipe."""
     claim(out, recipe, resume=resume)
-    if not (resume and is_finished(out)) or extends(recipe, read_recipe(out)):
-        with training_lock(out):
-            claim(out, recipe, resume=resume)  # again: another training may have come first
-            _train(recipe, out, resume, data, progress_bar)
-    return load(out)
+    return not (resume and is_finished(out)) or extends(recipe, read_recipe(out))
 
 
-def _train(
-    recipe: Recipe, out: Path, resume: bool, data: DataSet | None, progress_bar: bool
-) -> None:
-    """Train with the lock held."""
+def _is_resumed(recipe: Recipe, out: Path, resume: bool) -> bool:
+    """Whether training goes on from a checkpoint; called with the lock held."""
+    claim(out, recipe, resume=resume)  # again: another training may have come first
     resumed = resume and find_checkpoint(out)
     if is_finished(out):
         if not resumed:
@@ -96,17 +111,30 @@ def _train(
                 f"{out} is finished and has no checkpoint to go on from; train into another folder"
             )
         write_metrics(out, finished=False)
+    return resumed
+
+
+def _train(
+    recipe: Recipe,
+    out: Path,
+    resume: bool,
+    data: DataSet | None,
+    device: torch.device,
+    progress_bar: bool,
+) -> None:
+    """Train with the lock held; only the main process validates and writes."""
+    main = gather.is_main()
+    if gather.ranks() > 1 and recipe.training.shorten and recipe.training.shorten_as == "add":
+        raise ValueError("training.shorten_as add is for one process: set it to replace")
+    resumed = gather.on_main(partial(_is_resumed, recipe, out, resume))
     origin = None if resumed else _origin(recipe, out, progress_bar)
     data = data if data is not None else load_data(recipe.data)
     recipe = with_feature_dim(recipe, data.train)
-    settings, device = recipe.training, choose_device(recipe.training.device)
+    settings = recipe.training
 
     seed_everything(settings.seed)
     model = resumable(recipe, out) if resumed else begin(recipe, data.train, origin)
     matcher = model.matcher.to(device)
-    optimiser = adam(matcher, settings)
-    schedule = torch.optim.lr_scheduler.StepLR(optimiser, settings.decay_epoch, settings.decay)
-    precision = Precision(settings.precision, device)
     batches = Batches(
         data.train,
         matcher.text_encoder,
@@ -117,18 +145,25 @@ def _train(
         settings.steps,
         settings.shorten,
         settings.shorten_as == "add",
+        (gather.rank(), gather.ranks()),
     )
+    optimiser = optimizer(matcher, settings)
+    rates = schedule(optimiser, settings, settings.epochs * len(batches))
+    precision = Precision(settings.precision, device)
 
     progress = Progress()
     if resumed:
-        progress = load_checkpoint(out, matcher, optimiser, schedule, precision.scaler)
-    save_parts(out, recipe, matcher.text_encoder.tokenizer)
-    log = RunLog(out, progress.step)
-    save = partial(save_checkpoint, out, matcher, optimiser, schedule, progress, precision.scaler)
-    steps = Steps(recipe, matcher, optimiser, log, progress, precision, save)
-    if not resumed and recipe.model.backbone is not None:
-        tell_memory(matcher, data.train, settings.batch_size, precision, log)
-    if origin is not None:
+        progress = load_checkpoint(out, matcher, optimiser, rates, precision.scaler)
+    gather.start_alike(matcher.state_dict().values())
+    if main:
+        save_parts(out, recipe, matcher.text_encoder.tokenizer)
+    log = RunLog(out, progress.step, writes=main)
+    save = partial(save_checkpoint, out, matcher, optimiser, rates, progress, precision.scaler)
+    steps = Steps(recipe, matcher, optimiser, rates, log, progress, precision, save)
+    if main and not resumed and recipe.model.backbone is not None:
+        at_once = settings.micro_batch or settings.batch_size // gather.ranks()
+        tell_memory(matcher, data.train, at_once, precision, log)
+    if main and origin is not None:
         dev = recalls(matcher.similarity, *model.encode_pairs(data.dev), data.dev)
         tell_start(origin_folder(recipe, out), dev["rsum"])
         log.write("start", 0, 0, **dev)
@@ -136,23 +171,34 @@ def _train(
 
     while progress.epoch < settings.epochs:
         epoch = progress.epoch + 1
-        started, rate = time.perf_counter(), schedule.get_last_lr()[0]
+        started, rate = time.perf_counter(), rates.get_last_lr()[0]
         title = f"{recipe.title or out.name} {epoch}/{settings.epochs}"
-        loss = steps.epoch(epoch, _bar(batches, epoch, progress.batch, title, progress_bar))
-        schedule.step()
+        shown = main and progress_bar and sys.stderr.isatty()
+        if gather.ranks() > 1:  # the ranks draw different numbers, the same ones when resumed
+            seed_everything(settings.seed * 1_000_003 + epoch * gather.ranks() + gather.rank())
+        loss = steps.epoch(epoch, _bar(batches, epoch, progress.batch, title, shown))
+        if settings.schedule == "step":
+            rates.step()
         seconds = round(time.perf_counter() - started, 2)
 
-        matcher.eval()
-        dev = recalls(matcher.similarity, *model.encode_pairs(data.dev), data.dev)
-        log.write(
-            "epoch", epoch, progress.step, loss=loss, learning_rate=rate, seconds=seconds, **dev
-        )
-        _keep_best(out, matcher, progress, epoch, dev)
         progress.epoch, progress.batch, progress.summed = epoch, 0, 0.0
-        save()
+        if main:
+            matcher.eval()
+            dev = recalls(matcher.similarity, *model.encode_pairs(data.dev), data.dev)
+            log.write(
+                "epoch", epoch, progress.step, loss=loss, learning_rate=rate, seconds=seconds, **dev
+            )
+            _keep_best(out, matcher, progress, epoch, dev)
+            save()
+        if main and progress_bar and not shown:
+            print(
+                f"{title}: loss {loss:.2f}, validation rsum {dev['rsum']:.1f}, {seconds:.1f} s",
+                file=sys.stderr,
+            )
     log.close()
-    seal(out, LOG)
-    write_metrics(out, finished=True)
+    if main:
+        seal(out, LOG)
+        write_metrics(out, finished=True)
 
 
 def _bar(batches: Batches, epoch: int, done: int, title: str, shown: bool) -> tqdm[Batch]:
@@ -195,11 +241,15 @@ class Steps:
     recipe: Recipe
     matcher: Matcher
     optimiser: torch.optim.Optimizer
+    rates: torch.optim.lr_scheduler.LRScheduler
     log: RunLog
     progress: Progress
     precision: Precision
     save: Callable[[], None]
     watch: CollapseWatch = field(default_factory=CollapseWatch)
+
+    def __post_init__(self) -> None:
+        self.gradients = Gradients(self.matcher, self.precision, self.recipe.training.micro_batch)
 
     def epoch(self, epoch: int, bar: tqdm[Batch]) -> float:
         """Train on every batch; returns the mean loss."""
@@ -209,12 +259,12 @@ class Steps:
         first, started = progress.batch, time.perf_counter()
         waiting = Waiting(bar)
         for batch in waiting:
-            terms = self.step(objective, batch)
+            terms, pairs = self.step(objective, batch)
             value = sum(terms.values())
             progress.step, progress.batch = progress.step + 1, progress.batch + 1
             progress.summed += value
             ranking = objective.ranking
-            if self.watch.sees(ranking, terms[ranking.name], len(batch.image_ids)):
+            if self.watch.sees(ranking, terms[ranking.name], pairs):
                 advice = self.watch.advice(ranking, terms[ranking.name], self.recipe.loss)
                 warnings.warn(advice, CollapseWarning, stacklevel=2)
             last = progress.batch == bar.total
@@ -232,21 +282,22 @@ class Steps:
                     pairs_per_s=round(speed, 1),
                     waiting=round(waiting.seconds / elapsed, 4),
                 )
-            if interval.due(progress.step) and not last:
+            if interval.due(progress.step) and not last and gather.is_main():
                 self.save()
         return progress.summed / progress.batch
 
-    def step(self, objective: Objective, batch: Batch) -> dict[str, float]:
-        """One gradient step; returns the terms of the loss before it."""
-        batch = batch.to(self.precision.device)
-        with self.precision.forward():
-            terms = objective(self.matcher, batch)
-        loss = total(terms)
-        if not loss.isfinite():
-            found = ", ".join(f"{name} {float(value.detach())}" for name, value in terms.items())
+    def step(self, objective: Objective, batch: Batch) -> tuple[dict[str, float], int]:
+        """One gradient step; gives the terms of the loss before it, and how many pairs it saw."""
+        self.optimiser.zero_grad(set_to_none=True)
+        terms, pairs = self.gradients(objective, batch.to(self.precision.device))
+        values = {name: float(value.detach()) for name, value in terms.items()}
+        if not math.isfinite(sum(values.values())):
+            found = ", ".join(f"{name} {value}" for name, value in values.items())
             raise ValueError(
-                f"the loss is {float(loss.detach())} at step {self.progress.step} ({found}); lower "
+                f"the loss is {sum(values.values())} at step {self.progress.step} ({found}); lower "
                 "training.learning_rate, or look for outliers in the features"
             )
-        self.precision.step(loss, self.optimiser, self.recipe.training.clip)
-        return {name: float(value.detach()) for name, value in terms.items()}
+        self.precision.step(self.optimiser, self.recipe.training.clip)
+        if self.recipe.training.schedule != "step":
+            self.rates.step()
+        return values, pairs

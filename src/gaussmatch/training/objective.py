@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -31,15 +31,34 @@ from gaussmatch.recipe import LossRecipe
 
 
 class Outcome(NamedTuple):
-    """What a batch gave: the Gaussians, its captions, and what the watched parts put out."""
+    """What a batch gave: the Gaussians, its captions, what the watched parts put out, and which
+    images are the same."""
 
     matcher: Matcher
     images: Gaussian
     captions: Gaussian
     tokens: Tokens
     seen: dict[str, Any]
+    image_ids: Tensor
     short: Gaussian | None = None
     short_of: Tensor | None = None
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that gradients flow through, (n, …) each."""
+        parts = (t for g in (self.images, self.captions) for t in (g.mean, g.log_var))
+        return [*(t for t in parts if t is not None), *self.seen.values()]
+
+    def with_batch(self, tensors: Sequence[Tensor]) -> Outcome:
+        """The outcome of another batch, given its ``tensors`` and its image ids."""
+        rest = iter(tensors)
+
+        def like(g: Gaussian) -> Gaussian:
+            return replace(g, mean=next(rest), log_var=None if g.is_point else next(rest))
+
+        images, captions = like(self.images), like(self.captions)
+        seen = {name: next(rest) for name in self.seen}
+        return self._replace(images=images, captions=captions, seen=seen, image_ids=next(rest))
 
 
 @dataclass(frozen=True)
@@ -106,24 +125,35 @@ class Objective:
         mining = "sum" if epoch <= recipe.warmup_epochs else recipe.mining
         return Objective(recipe, TripletLoss(recipe.margin, mining, recipe.reduction))
 
-    def __call__(self, matcher: Matcher, batch: Batch) -> dict[str, Tensor]:
-        weights = {name: getattr(self.recipe, name) for name in TERMS}
-        used = {name: term for name, term in TERMS.items() if weights[name]}
-        watched = {part for term in used.values() for part in term.watches}
+    @property
+    def _used(self) -> dict[str, Term]:
+        return {name: term for name, term in TERMS.items() if getattr(self.recipe, name)}
+
+    def encode(self, matcher: Matcher, batch: Batch) -> Outcome:
+        """A batch, or a part of one, through the networks."""
+        watched = sorted({part for term in self._used.values() for part in term.watches})
         with observe({part: matcher.part(part) for part in watched}) as seen:
             images, captions = matcher(batch.images, batch.texts)
-        outcome = Outcome(matcher, images, captions, batch.texts, seen)
-        ids, rows = batch.image_ids, batch.short_of
-        if rows is not None:  # each one more pair, with the image of its whole caption
-            short = matcher.encode_texts(batch.short)
-            outcome = outcome._replace(short=short, short_of=rows)
-            images, captions = Gaussian.cat([images, images[rows]]), Gaussian.cat([captions, short])
-            ids = torch.cat([ids, ids[rows]])
+        outcome = Outcome(matcher, images, captions, batch.texts, seen, batch.image_ids)
+        if batch.short_of is None:
+            return outcome
+        return outcome._replace(short=matcher.encode_texts(batch.short), short_of=batch.short_of)
+
+    def terms(self, outcome: Outcome) -> dict[str, Tensor]:
+        """The named terms of a whole batch."""
+        images, captions, ids = outcome.images, outcome.captions, outcome.image_ids
+        if outcome.short is not None:  # each one more pair, with the image of its whole caption
+            rows = outcome.short_of
+            images = Gaussian.cat([images, images[rows]])
+            captions, ids = Gaussian.cat([captions, outcome.short]), torch.cat([ids, ids[rows]])
         negative = negatives(ids, same_image_negatives=self.recipe.same_image_negatives)
-        terms = self.ranking(*matcher.similarity.both_ways(images, captions), negative)
-        for name, term in used.items():
-            terms[name] = weights[name] * term.value(outcome)
+        terms = self.ranking(*outcome.matcher.similarity.both_ways(images, captions), negative)
+        for name, term in self._used.items():
+            terms[name] = getattr(self.recipe, name) * term.value(outcome)
         return terms
+
+    def __call__(self, matcher: Matcher, batch: Batch) -> dict[str, Tensor]:
+        return self.terms(self.encode(matcher, batch))
 
 
 def total(terms: dict[str, Tensor]) -> Tensor:

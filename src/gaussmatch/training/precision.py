@@ -34,10 +34,8 @@ class Precision:
             return nullcontext()
         return torch.autocast(self.device.type, self.dtype)
 
-    def step(self, loss: torch.Tensor, optimiser: torch.optim.Optimizer, clip: float) -> None:
-        """Backward pass, clipping and step."""
-        optimiser.zero_grad(set_to_none=True)
-        self.scaler.scale(loss).backward()
+    def step(self, optimiser: torch.optim.Optimizer, clip: float) -> None:
+        """Clipping and step, after the backward pass of the scaled loss."""
         self.scaler.unscale_(optimiser)
         parameters = [p for group in optimiser.param_groups for p in group["params"]]
         torch.nn.utils.clip_grad_norm_(parameters, clip)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
 import numpy as np
 import torch
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, StepLR
 
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.matcher import Matcher
@@ -54,8 +56,8 @@ def with_feature_dim(recipe: Recipe, pairs: Pairs) -> Recipe:
     return replace(recipe, model=replace(recipe.model, feature_dim=width))
 
 
-def adam(matcher: Matcher, settings: TrainingRecipe) -> torch.optim.Adam:
-    """Adam at one rate, but for a backbone at ``backbone_rate`` times it, or not at all."""
+def optimizer(matcher: Matcher, settings: TrainingRecipe) -> torch.optim.Optimizer:
+    """Adam or AdamW at one rate; a backbone at ``backbone_rate`` times it, or not at all."""
     inside = {id(p) for name, p in matcher.named_parameters() if ".backbone." in name}
     rest = [p for p in matcher.parameters() if id(p) not in inside]
     groups = [{"params": rest, "lr": settings.learning_rate}]
@@ -65,4 +67,29 @@ def adam(matcher: Matcher, settings: TrainingRecipe) -> torch.optim.Adam:
         groups.append({"params": backbone, "lr": rate})
     for p in backbone:
         p.requires_grad_(settings.backbone_rate > 0)
+    if settings.optimizer == "adamw":
+        return torch.optim.AdamW(groups, weight_decay=settings.weight_decay)
     return torch.optim.Adam(groups)
+
+
+def schedule(optimiser: torch.optim.Optimizer, settings: TrainingRecipe, steps: int) -> LRScheduler:
+    """The learning rate over time: ``step`` moves with each epoch, the others with each step."""
+    if settings.schedule == "step":
+        return StepLR(optimiser, settings.decay_epoch, settings.decay)
+    if settings.schedule == "one-cycle":
+        rates = [group["lr"] for group in optimiser.param_groups]
+        return OneCycleLR(optimiser, rates, steps, pct_start=settings.warmup, cycle_momentum=False)
+    return LambdaLR(optimiser, lambda step: cosine(step, steps, settings.warmup))
+
+
+def cosine(step: int, steps: int, warmup: float) -> float:
+    """Factor of the rate: up in a line over a share of all steps, then down half a cosine to 0.
+
+    >>> [round(cosine(step, 8, warmup=0.25), 2) for step in range(9)]
+    [0.5, 1.0, 1.0, 0.93, 0.75, 0.5, 0.25, 0.07, 0.0]
+    """
+    up = warmup * steps
+    if step + 1 <= up:
+        return (step + 1) / up
+    done = max(0.0, step - up) / max(1.0, steps - up)
+    return (1 + math.cos(math.pi * min(1.0, done))) / 2

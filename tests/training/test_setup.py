@@ -1,0 +1,62 @@
+"""Optimizers, schedules, devices, and what a log without a terminal looks like."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from toy import toy_data
+from training.test_loop import RECIPE
+
+from gaussmatch.recipe import TrainingRecipe
+from gaussmatch.training.log import read_log
+from gaussmatch.training.loop import train
+from gaussmatch.training.setup import schedule
+
+
+def rates(settings: TrainingRecipe, steps: int) -> list[float]:
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=settings.learning_rate)
+    plan = schedule(optimiser, settings, steps)
+    found = []
+    for _ in range(steps):
+        found.append(plan.get_last_lr()[0])
+        optimiser.step()
+        plan.step()
+    return found
+
+
+def test_schedules() -> None:
+    step = rates(TrainingRecipe(learning_rate=1.0, decay_epoch=3), 5)
+    assert step == pytest.approx([1, 1, 1, 0.1, 0.1])
+    cosine = rates(TrainingRecipe(learning_rate=1.0, schedule="cosine", warmup=0.5), 8)
+    assert cosine[:4] == pytest.approx([0.25, 0.5, 0.75, 1.0])
+    assert cosine[4:] == sorted(cosine[4:], reverse=True)
+    cycle = rates(TrainingRecipe(learning_rate=1.0, schedule="one-cycle", warmup=0.25), 12)
+    assert max(cycle) == pytest.approx(1.0)
+    assert cycle.index(max(cycle)) in (2, 3)
+    assert cycle[-1] < cycle[0] < 0.1
+
+
+def test_weight_decay_needs_adamw() -> None:
+    with pytest.raises(ValueError, match=r"needs training\.optimizer adamw"):
+        TrainingRecipe(weight_decay=0.1)
+
+
+def test_a_schedule_over_all_steps_is_not_extended_and_the_log_is_one_line_an_epoch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = replace(
+        RECIPE.training, epochs=2, optimizer="adamw", weight_decay=0.1, schedule="cosine", steps=3
+    )
+    recipe = replace(RECIPE, training=training)
+    train(recipe, tmp_path, data=toy_data())
+    written = capsys.readouterr().err.strip().splitlines()
+    assert [line.split(":")[0] for line in written] == ["toy 1/2", "toy 2/2"]
+    found = [r["learning_rate"] for r in read_log(tmp_path) if r["kind"] == "epoch"]
+    assert found[0] == 0.01  # warmed up within the first step
+    assert 0 < found[1] < 0.01
+    longer = replace(recipe, training=replace(training, epochs=3))
+    with pytest.raises(ValueError, match=r"another recipe.*training\.epochs"):
+        train(longer, tmp_path, resume=True, data=toy_data())
