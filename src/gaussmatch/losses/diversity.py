@@ -22,4 +22,5 @@ def diversity(residuals: Float[Tensor, "n k d"]) -> Float[Tensor, ""]:
     heads = unit.shape[1]
     same = torch.eye(heads, dtype=torch.bool, device=unit.device)
     others = (unit @ unit.mT).masked_fill(same, 0)
-    return others.flatten(1).norm(dim=1).mean() / heads**2
+    alike: Tensor = others.flatten(1).norm(dim=1).mean()
+    return alike / heads**2

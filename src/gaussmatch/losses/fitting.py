@@ -19,4 +19,5 @@ def disorder(uncertainty: Float[Tensor, "n"], log_count: Float[Tensor, "n"]) -> 
     if len(log_count) < 3 or log_count.std() == 0:
         return uncertainty.new_zeros(())
     x, y = uncertainty - uncertainty.mean(), log_count - log_count.mean()
-    return 1 - (x * y).sum() / (x.norm() * y.norm()).clamp_min(1e-12)
+    correlation: Tensor = (x * y).sum() / (x.norm() * y.norm()).clamp_min(1e-12)
+    return 1 - correlation

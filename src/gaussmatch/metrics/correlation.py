@@ -29,4 +29,5 @@ def average_ranks(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
     """Ranks from 0, equal values sharing the mean of theirs, in float64."""
     _, group, counts = torch.unique(x, return_inverse=True, return_counts=True)
     ends = counts.cumsum(0).double()
-    return (ends - (counts.double() + 1) / 2)[group]
+    ranks: Tensor = (ends - (counts.double() + 1) / 2)[group]
+    return ranks

@@ -55,7 +55,8 @@ def restrict(
             f"the ranking of query {int(queries[short[0]])} holds {int(kept[short[0]].sum())} of "
             f"the {len(gallery)} items of a part of the gallery; rank the whole gallery"
         )
-    return rows[kept].reshape(len(rows), len(gallery))
+    part: np.ndarray = rows[kept].reshape(len(rows), len(gallery))
+    return part
 
 
 def over_folds(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gaussmatch.similarities.base import Lifted, Side, Similarity
+from gaussmatch.gaussian import Side
+from gaussmatch.similarities.base import Lifted, Similarity
 from gaussmatch.similarities.cosine import Cosine
 from gaussmatch.similarities.csd import CSD
 from gaussmatch.similarities.divergence import KL, MinKL, QueryKL, ReverseKL

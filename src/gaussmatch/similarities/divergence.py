@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.similarities.base import Lifted, Side, Similarity, check_side
+from gaussmatch.gaussian import Gaussian, Side
+from gaussmatch.similarities.base import Lifted, Similarity, check_side
 
 
 class Divergence(Similarity):
