@@ -34,7 +34,7 @@ from gaussmatch.index.manifest import KINDS
 from gaussmatch.index.model_copy import check_same_run
 from gaussmatch.index.sources import FolderSource
 from gaussmatch.run import load
-from gaussmatch.trust import calibrate_run
+from gaussmatch.trust import kept_calibration
 
 WIDTH = "candidates of a walk through a graph (64): more find more and take longer"
 
@@ -99,7 +99,7 @@ def _make(argv: Sequence[str]) -> None:
     else:
         _report(update(index, options.folder, skip_unreadable=options.skip_unreadable))
     if not index.calibration.about:  # last, as a kill would have it done again
-        index.set_calibration(calibrate_run(model))
+        index.set_calibration(kept_calibration(options.run))
     print(_summary(index))
     print(f"next: gaussmatch search {quote(str(options.out))} 'some words'", file=sys.stderr)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ from gaussmatch.cli.parser import Parser
 from gaussmatch.index import GALLERIES, Hit, Hits, Index
 from gaussmatch.index.backends import place
 from gaussmatch.index.joined import JoinedIndex
+from gaussmatch.trust.familiarity import CLEARLY
 
 _CONDITION = re.compile(r"([^=<>!]+)(>=|<=|!=|=|<|>)(.*)", re.DOTALL)
 MOST = 60  # letters of a caption
+DOUBTFUL = 0.25  # p-value of "nothing here matches"
 _NAMES = {"=": "in", "!=": "not", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}
 
 
@@ -52,6 +54,12 @@ def run(argv: Sequence[str]) -> None:
         help="another index of the same model, searched with it as one; may be repeated",
     )
     parser.add_argument("--verify", action="store_true", help="check every file of it first")
+    parser.add_argument(
+        "--guarantee",
+        type=float,
+        metavar="0.9",
+        help="as many results as it takes to hold the match with this probability",
+    )
     parser.add_argument("--json", action="store_true", help="for other programs")
     options = parser.parse(argv)
     if sum(q is not None for q in (options.text, options.image, options.like)) != 1:
@@ -70,6 +78,8 @@ def run(argv: Sequence[str]) -> None:
                 f"{', '.join(fields) or 'none'}"
             )
     settings: dict[str, Any] = {"gallery": options.gallery, "where": where}
+    if options.guarantee is not None:
+        settings["guarantee"] = options.guarantee
     if options.text is not None:
         hits = index.search_text([options.text], options.k, **settings)[0]
     elif options.image is not None:
@@ -120,6 +130,8 @@ def _show(hits: Hits) -> None:
         print(f"note: the model does not know {', '.join(map(repr, hits.unknown))}")
     for note in hits.notes:
         print(f"note: {note}")
+    for line in _verdict(hits):
+        print(line)
     if not len(hits):
         print("nothing found")
         return
@@ -131,6 +143,19 @@ def _show(hits: Hits) -> None:
         print(f"{rank:3} {numbers}  {_plain(hit.id):{width}}  {_about(hit)}".rstrip())
     if hits.hits[0].percentile is not None:
         print(f"\n{ambiguity}: the share of training {hits.gallery} that are less so")
+
+
+def _verdict(hits: Hits) -> Iterator[str]:
+    """What may be believed of the results as a whole."""
+    if hits.familiar is not None and hits.familiar < CLEARLY and not hits.unknown:
+        yield "unfamiliar: unlike anything the model was trained on; no match probability"
+    elif hits.absent is not None and hits.absent >= DOUBTFUL:
+        yield f"doubtful: {100 * hits.absent:.0f} % of queries without any match look as good"
+    if hits.guarantee is not None:
+        held = f"{len(hits)} results hold the match with at least {100 * hits.guarantee:.3g} %"
+        yield f"guarantee: {held}, if it is here and the query is like those of validation"
+    if hits.expected is not None:
+        yield f"expected: {hits.expected:.1f} matches among these"
 
 
 def _percent(share: float | None) -> str:

@@ -7,11 +7,12 @@ and its OpenAPI schema is generated from them. A new field is added here, and no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any, Literal
 
 from gaussmatch.index.manifest import Gallery
+from gaussmatch.trust.wording import known_share
 
 Level = Literal["vague", "ordinary", "specific"]
 
@@ -37,7 +38,8 @@ class Hit:
     score: float
     """The model's similarity to the query; higher is better."""
     probability: float | None
-    """The probability of a match; null where no calibration was fitted."""
+    """The probability of a match; null where no calibration was fitted, or where the model does
+    not know such queries."""
     uncertainty: float | None
     """log det Σ of the item; null for a point model."""
     percentile: float | None
@@ -72,7 +74,18 @@ class Hits:
     """log det Σ of the query; null for a point model."""
     percentile: float | None = None
     """The share (0–100) of the model's training items of this kind that are surer than the
-    query."""
+    query; null where the model's uncertainty failed its probe."""
+    familiar: float | None = None
+    """p-value: the share of validation queries that are at least as unlike the training data. Below
+    0.01 the model does not know such queries, and no result has a probability."""
+    absent: float | None = None
+    """p-value of "nothing here matches": the share of validation queries without a match whose best
+    result looks as good. Small where there is a match."""
+    expected: float | None = None
+    """The expected number of matches among the results: the sum of their probabilities."""
+    guarantee: float | None = None
+    """If asked for, the probability with which the results hold the match: of queries like those of
+    validation, and if the match is in the gallery."""
     unknown: Sequence[str] = ()
     """Words of a caption that the model has never seen."""
     notes: Sequence[str] = ()
@@ -99,6 +112,32 @@ class Hits:
         )
         heads = "".join(f"<th>{word}</th>" for word in ("", "id", "score", "match"))
         return f"<p>query: {escape(self.phrase)}</p><table><tr>{heads}</tr>{rows}</table>"
+
+    def first(self, count: int, guarantee: float | None = None) -> Hits:
+        """The first so many results, and how many of them are expected to match."""
+        some = self.hits[:count]
+        chances = [hit.probability for hit in some if hit.probability is not None]
+        expected = sum(chances) if len(chances) == len(some) and some else None
+        return replace(self, hits=some, expected=expected, guarantee=guarantee)
+
+    def for_text(self, text: str, unknown: Sequence[str]) -> Hits:
+        """The same for a query in words, of which the model does not know some. Where it does not
+        know most of what the query names, or the query names nothing, no result has a
+        probability."""
+        known = known_share(text, unknown)
+        if known >= 0.5:
+            return replace(self, unknown=unknown)
+        names = ", ".join(map(repr, unknown))
+        note = f"the model does not know {names}" if unknown else "the query names nothing to see"
+        return replace(
+            self,
+            hits=[replace(hit, probability=None) for hit in self.hits],
+            familiar=0.0,
+            absent=None,
+            expected=None,
+            unknown=unknown,
+            notes=[*self.notes, f"{note}: no match probability"],
+        )
 
     @property
     def ids(self) -> list[str]:

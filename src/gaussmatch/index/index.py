@@ -21,18 +21,21 @@ from gaussmatch.index.hits import Hit, Hits
 from gaussmatch.index.manifest import GALLERIES, Gallery, IndexManifest, IndexSettings, known
 from gaussmatch.index.model_copy import check_unchanged, hashes
 from gaussmatch.index.record import Record
-from gaussmatch.index.topk import Searchable, TopK, top_k
+from gaussmatch.index.topk import Scanned, Searchable, TopK, top_k
 from gaussmatch.index.where import Where
 from gaussmatch.model import Model, Pictures
 from gaussmatch.run import MODEL, load
 from gaussmatch.similarities import Similarity
 from gaussmatch.similarities import similarity as similarity_called
 from gaussmatch.similarities.base import other_side
-from gaussmatch.trust import Calibration
+from gaussmatch.trust import Calibration, canonical
+from gaussmatch.trust.calibration import TOP
 
 RUN, CALIBRATION = "run", "calibration.json"
 Filter = Mapping[str, Any] | Where | None
 T = TypeVar("T")
+MISSED_QUERIES = 32
+"""Training items that the misses of an approximate search are measured with."""
 
 
 class Index:
@@ -229,6 +232,7 @@ class Index:
         kind: Gallery | None = None,
         where: Filter = None,
         exclude: Collection[str] = (),
+        guarantee: float | None = None,
     ) -> list[Hits]:
         """The k best items of a gallery for each query; fewer only where there are fewer.
 
@@ -240,6 +244,8 @@ class Index:
                 is only known across kinds; the other kind than the gallery if not given.
             where: conditions on metadata, see ``Where``; exact, whatever the kind of index.
             exclude: ids that must not be found.
+            guarantee: instead of k results, as many as it takes to hold the match with at least
+                this probability (``metrics.Guarantee`` has what that assumes); perhaps none.
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
@@ -249,16 +255,34 @@ class Index:
 
         def search() -> list[Hits]:
             parts = self.backend.searchable(gallery, condition, exclude)
-            found = top_k(parts, queries, k, self.settings.rescore).complete()
-            return self._hits(parts, found, queries, kind, gallery)
+            size, wide = sum(part.reach for part in parts), max(k, TOP)
+            needed = np.full(len(queries), -np.inf)
+            if guarantee is not None:
+                needed = self._needed(queries, kind, gallery, guarantee)
+            found = top_k(parts, queries, wide, self.settings.rescore).complete()
+            while guarantee is not None and wide < size and (found.score[:, -1] >= needed).any():
+                wide *= 4
+                found = top_k(parts, queries, wide, self.settings.rescore).complete()
+            kept = (found.score >= needed[:, None]).sum(1)
+            if guarantee is None:
+                kept = kept.clip(max=k)
+            every = self._hits(parts, found, queries, kind, gallery, size)
+            return [
+                hits.first(count, guarantee)
+                for hits, count in zip(every, kept.tolist(), strict=True)
+            ]
 
         return self._fresh(search)
 
     def search_text(self, texts: Sequence[str], k: int = 10, **options: Any) -> list[Hits]:
-        """Captions as queries, see ``search``. A caption without any known word is refused."""
-        read = self.model.read([texts] if isinstance(texts, str) else texts)
+        """Captions as queries, read in their canonical form; see ``search``. A caption without any
+        known word is refused."""
+        texts = [texts] if isinstance(texts, str) else texts
+        read = self.model.read([canonical(text) for text in texts])
         found = self.search(self.model.encode_texts(read), k, kind="captions", **options)
-        return [replace(hits, unknown=r.unknown) for hits, r in zip(found, read, strict=True)]
+        return [
+            hits.for_text(text, r.unknown) for hits, text, r in zip(found, texts, read, strict=True)
+        ]
 
     def search_image(self, pictures: Pictures, k: int = 10, **options: Any) -> list[Hits]:
         """Pictures (paths, PIL images, or ready features) as queries, see ``search``."""
@@ -365,6 +389,30 @@ class Index:
             raise ValueError(f"no item {id!r} among the {gallery} of {self.place}")
         return found
 
+    def _needed(
+        self, queries: Gaussian, kind: Gallery, gallery: Gallery, guarantee: float
+    ) -> np.ndarray:
+        """The least score of a result in the set of each query."""
+        if kind == gallery:
+            raise ValueError(f"no guarantee for {kind} among {gallery}: only across kinds")
+        missed = self._missed(gallery)
+        return self.calibration.needed_score(self.similarity, queries, gallery, guarantee, missed)
+
+    def _missed(self, gallery: Gallery) -> float:
+        """The share of the exact best results that a search fails to find, measured with training
+        items as queries; 0 where every search is exact."""
+        parts = self.backend.searchable(gallery, Where.of(None), ())
+        asked = self.calibration.reference.get(other_side(gallery))
+        if asked is None or all(part.exact for part in parts):
+            return 0.0
+        sample = asked[:MISSED_QUERIES]
+        near, exact = (
+            top_k(some, sample, TOP, self.settings.rescore)
+            for some in (parts, [Scanned(part) for part in parts])
+        )
+        worst = exact.score[:, -1:] - 1e-9 * np.abs(exact.score[:, -1:])
+        return float(1 - (near.score >= worst).mean())
+
     def _hits(
         self,
         parts: Sequence[Searchable],
@@ -372,22 +420,36 @@ class Index:
         queries: Gaussian,
         kind: Gallery,
         gallery: Gallery,
+        size: int,
     ) -> list[Hits]:
+        """All that was found, judged together."""
         unsure = None if queries.is_point else queries.uncertainty().double().numpy()
         described, items = _described(parts, found)
         of_items = None if items is None else items.reshape(found.score.shape)
-        share = None if unsure is None else self.calibration.percentile(kind, unsure)
         shares = None if of_items is None else self.calibration.percentile(gallery, of_items)
-        chance = None
-        if kind != gallery:
-            chance = self.calibration.match_probability(gallery, found.score, unsure, of_items)
-        columns = (_listed(x, len(described)) for x in (found.score, chance, of_items, shares))
+        judged = self.calibration.judge(
+            self.similarity, queries, kind, gallery, found.score, of_items, size
+        )
+        columns = (
+            _listed(x, len(described)) for x in (found.score, judged.probability, of_items, shares)
+        )
         ids, metas = [one[0] for one in described], [one[1] for one in described]
         hits = list(map(Hit, ids, *columns, metas))
         (n, k), notes = found.score.shape, self._notes(kind, gallery, queries)
-        own, percentiles = _listed(unsure, n), _listed(share, n)
+        own, share, familiar, absent = (
+            _listed(x, n) for x in (unsure, judged.percentile, judged.familiar, judged.absent)
+        )
         return [
-            Hits(hits[q * k : (q + 1) * k], gallery, kind, own[q], percentiles[q], notes=notes)
+            Hits(
+                hits[q * k : (q + 1) * k],
+                gallery,
+                kind,
+                uncertainty=own[q],
+                percentile=share[q],
+                familiar=familiar[q],
+                absent=absent[q],
+                notes=notes,
+            )
             for q in range(n)
         ]
 
@@ -395,6 +457,11 @@ class Index:
         notes = []
         if queries.is_point:
             notes.append("this is a point model: it has no uncertainty")
+        elif not self.calibration.gauges.get(kind, True):
+            notes.append(
+                f"no percentile of {kind}: the uncertainty of this model failed its probe "
+                "('gaussmatch probe RUN' shows why)"
+            )
         elif self.similarity.uncertainty_note:
             notes.append(f"uncertainty: {self.similarity.uncertainty_note}")
         if kind == gallery:
@@ -434,5 +501,7 @@ def _described(parts: Sequence[Searchable], found: TopK) -> tuple[Sequence[Any],
 
 
 def _listed(values: np.ndarray | None, count: int) -> list[Any]:
-    """Numbers as Python has them; ``None`` for each where there are none."""
-    return [None] * count if values is None else values.ravel().tolist()
+    """Numbers as Python has them; ``None`` where there is none."""
+    if values is None:
+        return [None] * count
+    return [None if x != x else x for x in values.ravel().tolist()]

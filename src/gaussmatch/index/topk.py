@@ -91,6 +91,21 @@ class Searchable(Protocol):
         """log det Σ of each row; ``None`` for points."""
 
 
+class Scanned:
+    """A part that is always searched by looking at every row."""
+
+    exact = True
+
+    def __init__(self, part: Searchable) -> None:
+        self._part = part
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._part, name)
+
+    def candidates(self, queries: LiftedQueries, count: int) -> Candidates:
+        return self._part.scan(queries, count)
+
+
 @dataclass(frozen=True)
 class TopK:
     """(n, k) each, best first: part, row in it (−1 where there are no more), score."""

@@ -2,11 +2,21 @@
 
 from gaussmatch.metrics.bootstrap import bootstrap, paired_test
 from gaussmatch.metrics.calibration import (
+    IsotonicProbability,
     MatchProbability,
     ResultProbability,
+    brier,
     calibration_error,
 )
-from gaussmatch.metrics.correlation import average_ranks, spearman
+from gaussmatch.metrics.conformal import (
+    Guarantee,
+    conformal_threshold,
+    coverage_over_splits,
+    fit_evidence,
+    tertiles,
+)
+from gaussmatch.metrics.correlation import average_ranks, partial_spearman, spearman
+from gaussmatch.metrics.evidence import evidence, fit_temperature, log_perplexity
 from gaussmatch.metrics.folds import Fold, contiguous_folds, over_folds, restrict
 from gaussmatch.metrics.plausible import pmrp, pmrp_each
 from gaussmatch.metrics.ranked import (
@@ -21,27 +31,38 @@ from gaussmatch.metrics.ranking import first_ranks, over_queries, precision_at_r
 from gaussmatch.metrics.recall import median_rank, recall_at, summary
 from gaussmatch.metrics.relevance import Relevance
 from gaussmatch.metrics.selection import binary_selection
-from gaussmatch.metrics.uncertainty import accuracy_by_bin, risk_coverage
+from gaussmatch.metrics.uncertainty import accuracy_by_bin, auroc, risk_coverage
 
 __all__ = [
     "Fold",
+    "Guarantee",
+    "IsotonicProbability",
     "MatchProbability",
     "Relevance",
     "ResultProbability",
     "accuracy_by_bin",
+    "auroc",
     "average_ranks",
     "binary_selection",
     "bootstrap",
+    "brier",
     "calibration_error",
+    "conformal_threshold",
     "contiguous_folds",
+    "coverage_over_splits",
+    "evidence",
     "first_hits",
     "first_ranks",
+    "fit_evidence",
+    "fit_temperature",
+    "log_perplexity",
     "map_at_r",
     "map_at_r_each",
     "median_rank",
     "over_folds",
     "over_queries",
     "paired_test",
+    "partial_spearman",
     "pmrp",
     "pmrp_each",
     "precision_at_r",
@@ -53,4 +74,5 @@ __all__ = [
     "risk_coverage",
     "spearman",
     "summary",
+    "tertiles",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -85,6 +86,52 @@ class ResultProbability:
             torch.tensor(v, dtype=torch.float64) for v in (self.weights, self.centre, self.scale)
         )
         return torch.sigmoid((features.double() - centre) / scale @ weights + self.bias)
+
+
+@dataclass(frozen=True)
+class IsotonicProbability:
+    """p(right | score) as the non-decreasing step function of least squared error, interpolated
+    between its steps: the standard calibration of a bare score.
+
+    >>> p = IsotonicProbability.fit(torch.tensor([1.0, 2, 3, 4]), torch.tensor([0.0, 1, 0, 1]))
+    >>> p(torch.tensor([0.0, 2.0, 3.0, 9.0]))
+    tensor([0.0000, 0.5000, 0.5000, 1.0000], dtype=torch.float64)
+    """
+
+    scores: tuple[float, ...]
+    values: tuple[float, ...]
+
+    @staticmethod
+    def fit(score: Float[Tensor, "n"], right: Float[Tensor, "n"]) -> IsotonicProbability:
+        """Pool adjacent violators."""
+        order = score.argsort(stable=True)
+        pools: list[tuple[float, int]] = []  # sum, size
+        for value in right[order].tolist():
+            total, size = float(value), 1
+            while pools and pools[-1][0] * size >= total * pools[-1][1]:
+                before, count = pools.pop()
+                total, size = total + before, size + count
+            pools.append((total, size))
+        x, start = score[order].tolist(), 0
+        scores, values = [], []
+        for total, size in pools:
+            for at in sorted({start, start + size - 1}):
+                scores.append(x[at])
+                values.append(total / size)
+            start += size
+        return IsotonicProbability(tuple(scores), tuple(values))
+
+    def __call__(self, score: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return torch.from_numpy(np.interp(score.double().numpy(), self.scores, self.values))
+
+
+def brier(probability: Float[Tensor, "n"], right: Float[Tensor, "n"]) -> float:
+    """Mean squared difference of probability and outcome; lower is better.
+
+    >>> brier(torch.tensor([0.5, 1.0]), torch.tensor([1.0, 1.0]))
+    0.125
+    """
+    return float((probability.double() - right.double()).square().mean())
 
 
 def calibration_error(

@@ -104,6 +104,19 @@ def accuracy_by_bin(
     ]
 
 
+def auroc(positive: Float[Tensor, "n"], negative: Float[Tensor, "m"]) -> float:
+    """The probability that a positive value exceeds a negative one; a tie counts one half.
+
+    >>> auroc(torch.tensor([2.0, 3.0]), torch.tensor([0.0, 1.0, 2.0]))
+    0.9166666666666666
+    """
+    if not len(positive) or not len(negative):
+        raise ValueError(f"need values of both classes, got {len(positive)} and {len(negative)}")
+    ranks = average_ranks(torch.cat([positive.double(), negative.double()]))
+    n, m = len(positive), len(negative)
+    return float((ranks[:n].sum() - n * (n - 1) / 2) / (n * m))
+
+
 def _expected_risk(right: Tensor, uncertainty: Tensor) -> Tensor:
     """Risk at each coverage, every query of a tie standing for their mean."""
     place = average_ranks(uncertainty)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from PIL import Image
@@ -34,6 +34,7 @@ from gaussmatch.service.responses import (
 )
 from gaussmatch.service.settings import Settings
 from gaussmatch.service.suggest import examples, suggest
+from gaussmatch.trust import canonical
 
 Kind = Literal["text", "image", "item"]
 SIDES: dict[Kind, Gallery] = {"text": "captions", "image": "images", "item": "images"}
@@ -169,7 +170,9 @@ class Engine:
     def _answer(self, q: Query, found: Hits, encoded: Encoded) -> bytes:
         if found.percentile is not None:
             self._observe(q.kind, found.percentile)
-        hits = replace(found, hits=found.hits[: q.k], unknown=encoded.unknown)
+        hits = found.first(q.k)
+        if q.kind == "text":
+            hits = hits.for_text(str(q.value), encoded.unknown)
         return dumps(SearchResponse(hits, self._on_map(hits, encoded) if q.on_map else None))
 
     def _on_map(self, hits: Hits, encoded: Encoded) -> OnMap | None:
@@ -199,7 +202,8 @@ class Engine:
         """Texts without any known word are left out, all others encoded together."""
         if not texts:
             return {}
-        read = dict(zip(texts, self.model.read(list(texts.values())), strict=True))
+        plain = [canonical(text) for text in texts.values()]
+        read = dict(zip(texts, self.model.read(plain), strict=True))
         batch = attempt(self.model.encode_texts, list(read.values()))
         if isinstance(batch, UnknownWordsError):
             strange = {

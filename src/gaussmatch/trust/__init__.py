@@ -5,9 +5,23 @@ Everything here is learned from a run's own data, never from its test split, and
 
 from gaussmatch.trust.calibration import (
     Calibration,
+    Judgement,
     calibrate,
     calibrate_gaussians,
-    calibrate_run,
 )
+from gaussmatch.trust.familiarity import Familiarity
+from gaussmatch.trust.kept import calibrate_run, kept_calibration
+from gaussmatch.trust.probe import probe
+from gaussmatch.trust.wording import canonical
 
-__all__ = ["Calibration", "calibrate", "calibrate_gaussians", "calibrate_run"]
+__all__ = [
+    "Calibration",
+    "Familiarity",
+    "Judgement",
+    "calibrate",
+    "calibrate_gaussians",
+    "calibrate_run",
+    "canonical",
+    "kept_calibration",
+    "probe",
+]

@@ -1,56 +1,134 @@
-"""What scores and uncertainties mean: percentiles of training items, and match probabilities."""
+"""What numbers mean for one model: how vague, how familiar, a match or not, and with what
+guarantee. Learned from training and validation data, kept with the run."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping
+import base64
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from gaussmatch.data import load_data
 from gaussmatch.data.batches import read_images
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.files import read_json, write_json
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.metrics import Relevance, ResultProbability
+from gaussmatch.metrics import (
+    Guarantee,
+    IsotonicProbability,
+    Relevance,
+    ResultProbability,
+    auroc,
+    brier,
+    calibration_error,
+    evidence,
+    fit_evidence,
+    log_perplexity,
+    tertiles,
+)
 from gaussmatch.model import Model
 from gaussmatch.similarities import Similarity
+from gaussmatch.similarities.base import SIDES, Side
+from gaussmatch.trust.familiarity import CLEARLY, Familiarity
+from gaussmatch.trust.wording import canonical
 
-Gallery = Literal["images", "captions"]
-GALLERIES: tuple[Gallery, ...] = get_args(Gallery)
+Gallery = Side
+GALLERIES = SIDES
+
 QUANTILES = 1001
 MOST = 20_000
 """Training items of each kind that percentiles are taken from."""
+REFERENCE = 256
+"""Training items of each kind that are kept: the reference of evidence and familiarity."""
 TOP = 10
-"""Results of each validation query that the match probability is fitted on."""
+"""Results of a query that its match probabilities are computed from."""
+SHARES = (1.0, 0.5, 0.25, 0.125)
+"""Parts of the validation gallery that the match probability is fitted on, to know its size."""
+FOLDS = 5
+CELLS = 25_000_000
+"""Scores of validation queries with their gallery that are held at a time, at most."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """What scores mean when a gallery is searched with queries of the other kind.
+
+    Args:
+        temperature, weight: of the evidence of a result, see ``metrics.evidence``.
+        probability: p(match) of a result from its evidence, that of its rivals, the size of the
+            gallery, the strangeness of the query and both uncertainties (``_features``).
+        nothing: the best evidence of validation queries whose matches were removed, ascending.
+        size: items in the validation gallery, and ``growth``: by how much the best evidence without
+            a match rises when ln of the size does by one.
+        guarantee: conformal thresholds on evidence.
+    """
+
+    temperature: float
+    weight: float
+    probability: ResultProbability
+    nothing: tuple[float, ...]
+    size: int
+    growth: float
+    guarantee: Guarantee
+
+    def absent(self, best: np.ndarray, size: int) -> np.ndarray:
+        """p-value of "nothing matches" from the best evidence in a gallery of so many items."""
+        at_home = best - self.growth * np.log(size / self.size)
+        below = np.searchsorted(self.nothing, at_home, "left")
+        return np.asarray((1 + len(self.nothing) - below) / (1 + len(self.nothing)))
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """What a calibration says about n queries and their k results; ``None`` where not known.
+
+    Args:
+        percentile: (n), the share (0–100) of training items that are surer than the query.
+        familiar: (n), p-value: the share of validation queries at least as far from training.
+        evidence: (n, k), see ``metrics.evidence``.
+        probability: (n, k), that a result is a match, never increasing; NaN for an unfamiliar
+            query, about which the model cannot know.
+        absent: (n), p-value of "nothing in this gallery matches": the share of such queries whose
+            best result looks as good. Small where there is a match.
+    """
+
+    percentile: np.ndarray | None = None
+    familiar: np.ndarray | None = None
+    evidence: np.ndarray | None = None
+    probability: np.ndarray | None = None
+    absent: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Learned once from a run's own data, kept in the index.
+    """Learned once from a run's own data, kept with the run and with every index of it.
 
     Args:
         quantiles: kind → the uncertainties of training items at 0 %, 0.1 %, …, 100 %.
-        probability: gallery → p(match | score, uncertainty of the query, uncertainty of the item).
-            Fitted on the ten best results of each validation query, where it is known which of
-            them match: so it is the chance that *this result* is a match, not that the first one
-            is. It holds for galleries like the validation split; among a hundred times as many
-            items more strangers come as close.
-        about: what it was learned from, for people.
+        reference: kind → some training items.
+        familiarity: kind → how far held-out items lie from the reference.
+        ways: gallery → what scores mean in it.
+        gauges: kind → whether ``probe`` found that uncertainty means ambiguity; a kind that it
+            did not judge is left out.
+        about: what it was learned from and how good it is, for people.
     """
 
     quantiles: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    probability: Mapping[str, ResultProbability] = field(default_factory=dict)
+    reference: Mapping[str, Gaussian] = field(default_factory=dict)
+    familiarity: Mapping[str, Familiarity] = field(default_factory=dict)
+    ways: Mapping[str, Way] = field(default_factory=dict)
+    gauges: Mapping[str, bool] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def percentile(self, kind: Gallery, uncertainty: np.ndarray) -> np.ndarray | None:
-        """The share (0–100) of training items that are surer; ``None`` where it is not known."""
-        if kind not in self.quantiles:
+        """The share (0–100) of training items that are surer; ``None`` where it is not known or
+        where the probe found that it means nothing."""
+        if kind not in self.quantiles or not self.gauges.get(kind, True):
             return None
         values = self._values[kind]
         share = np.linspace(0, 100, len(values))
@@ -62,87 +140,147 @@ class Calibration:
     def _values(self) -> dict[str, np.ndarray]:
         return {kind: np.asarray(known) for kind, known in self.quantiles.items()}
 
-    def match_probability(
+    def judge(
         self,
+        similarity: Similarity,
+        queries: Gaussian,
+        kind: Gallery,
         gallery: Gallery,
         scores: np.ndarray,
-        query: np.ndarray | None,
-        item: np.ndarray | None,
-    ) -> np.ndarray | None:
-        """p(match) of results in a gallery, for queries of the other kind.
+        uncertainty: np.ndarray | None,
+        size: int,
+    ) -> Judgement:
+        """Everything that is known about queries and their results.
 
         Args:
-            scores: (n, k) of k results of n queries.
-            query, item: the uncertainties, (n) and (n, k); ``None`` for a point model.
+            kind: what the queries are.
+            scores: (n, k), best first; k should be at least ``TOP`` where the gallery has as many,
+                as fewer rivals make a result look better than it is.
+            uncertainty: (n, k), of the results; ``None`` for a point model.
+            size: items in the gallery.
         """
-        fitted = self.probability.get(gallery)
-        if fitted is None:
-            return None
-        told = [torch.from_numpy(x) for x in (query, item) if x is not None]
-        x = _features(torch.from_numpy(scores), *told)
-        if x.shape[-1] != len(fitted.weights):
-            return None  # fitted with uncertainties and asked without, or the other way
-        return fitted(x).reshape(scores.shape).numpy()
+        own = None if queries.is_point else queries.uncertainty().double()
+        share = None if own is None else self.percentile(kind, own.numpy())
+        near, familiar = self.familiarity.get(kind), None
+        far = torch.zeros(len(queries), dtype=torch.float64)
+        if near is not None:
+            far = near.distance(queries)
+            familiar = near.p_value(far)
+        way = self.ways.get(gallery)
+        if way is None or kind == gallery or not scores.shape[1]:
+            return Judgement(share, familiar)
+        reference = query_scores(similarity, queries, self.reference[gallery], gallery)
+        found = evidence(torch.from_numpy(scores), reference, way.temperature, way.weight)
+        spread = log_perplexity(reference, way.temperature)
+        sure = [] if own is None or uncertainty is None else [own, torch.from_numpy(uncertainty)]
+        features = _features(found, size, far, spread, *sure)
+        if features.shape[-1] != len(way.probability.weights):
+            return Judgement(share, familiar, found.numpy())
+        chance = _never_rising(way.probability, features)
+        absent = way.absent(found[:, 0].numpy(), size)
+        probability = chance.numpy()
+        if familiar is not None:
+            probability[familiar < CLEARLY] = np.nan
+        return Judgement(share, familiar, found.numpy(), probability, absent)
+
+    def needed_score(
+        self,
+        similarity: Similarity,
+        queries: Gaussian,
+        gallery: Gallery,
+        coverage: float,
+        missed: float = 0.0,
+    ) -> np.ndarray:
+        """(n), the least score of a result in the set that holds the match with a probability of
+        at least ``coverage``, see ``Guarantee``."""
+        way = self.ways.get(gallery)
+        if way is None:
+            raise ValueError(
+                f"no guarantee: nothing is known about scores among {gallery}; "
+                "run 'gaussmatch calibrate RUN' and make the index again"
+            )
+        own = np.zeros(len(queries)) if queries.is_point else queries.uncertainty().double().numpy()
+        needed = way.guarantee.threshold(own, coverage, missed)
+        reference = query_scores(similarity, queries, self.reference[gallery], gallery)
+        zero = evidence(reference[:, :1] * 0, reference, way.temperature, way.weight)[:, 0]
+        return np.asarray((needed - zero.numpy()) * way.temperature)
 
     def save(self, path: Path) -> None:
-        write_json(path, asdict(self))
+        """One JSON file; the reference is kept in float16."""
+        write_json(
+            path,
+            {
+                "quantiles": self.quantiles,
+                "reference": {
+                    kind: [_packed(t.half()) for t in (g.mean, g.log_var) if t is not None]
+                    for kind, g in self.reference.items()
+                },
+                "familiarity": {
+                    kind: {name: _packed(getattr(f, name)) for name in Familiarity.FIELDS}
+                    for kind, f in self.familiarity.items()
+                },
+                "ways": {gallery: asdict(way) for gallery, way in self.ways.items()},
+                "gauges": self.gauges,
+                "about": self.about,
+            },
+        )
 
     @staticmethod
     def load(path: Path) -> Calibration:
+        """Read what ``save`` wrote; of a file of version 0.1 only the percentiles."""
         content = read_json(path)
         try:
             return Calibration(
                 {kind: tuple(values) for kind, values in content["quantiles"].items()},
-                {g: _fit_from(fit) for g, fit in content["probability"].items()},
+                {
+                    kind: _gaussian([_unpacked(t).float() for t in tensors], kind)
+                    for kind, tensors in content.get("reference", {}).items()
+                },
+                {
+                    kind: Familiarity(**{name: _unpacked(t) for name, t in tensors.items()})
+                    for kind, tensors in content.get("familiarity", {}).items()
+                },
+                {gallery: _way_from(way) for gallery, way in content.get("ways", {}).items()},
+                content.get("gauges", {}),
                 content["about"],
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"{path}: not a calibration ({error})") from error
 
 
-def calibrate_run(model: Model) -> Calibration:
-    """``calibrate`` with the data that a model was trained on; if that is not there any more, a
-    warning and no percentiles and probabilities."""
-    try:
-        data = load_data(model.recipe.data)
-    except (OSError, ValueError) as error:
-        warnings.warn(
-            "no percentiles and match probabilities, as the model's own data cannot be read: "
-            f"{error}",
-            stacklevel=2,
-        )
-        return Calibration()
-    return calibrate(model, data)
+# ---- learning it ----
 
 
 def calibrate(model: Model, data: DataSet) -> Calibration:
-    """Percentiles from the training split, match probabilities from validation."""
-    images, captions = model.encode_pairs(data.dev)
+    """Percentiles and reference from the training split, everything else from validation."""
+    images, _ = model.encode_pairs(data.dev)
+    texts = [canonical(text) for text in data.dev.captions]
+    captions = model.encode_texts(texts, allow_unknown=True)
     truth = data.dev.relevance
-    about: dict[str, Any] = {
-        "probability_from": data.dev.name,
+    about = {
+        "percentiles_from": data.train.name,
+        "learned_from": data.dev.name,
         "matches_are": "annotated pairs" if truth is None else "true pairs",
     }
-    seen: dict[str, Gaussian] = {}
-    if not images.is_point:
-        seen = _sample(data.train, model)
-        about |= {"percentiles_from": data.train.name}
     return calibrate_gaussians(
         model.matcher.similarity,
         images,
         captions,
         data.dev.pairs() if truth is None else truth,
-        seen=seen,
+        own=data.dev.pairs(),
+        seen=_sample(data.train, model),
         about=about,
     )
 
 
+@torch.no_grad()
 def calibrate_gaussians(
     similarity: Similarity,
     images: Gaussian,
     captions: Gaussian,
     truth: Relevance,
     *,
+    own: Relevance | None = None,
     seen: Mapping[str, Gaussian] | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> Calibration:
@@ -151,92 +289,260 @@ def calibrate_gaussians(
     Args:
         images, captions: held out from training.
         truth: which images match each caption.
-        seen: ``"images"`` and ``"captions"`` as the model has seen them, for percentiles; those
-            held out if not given.
+        own: the image that each caption was written for, which a guarantee is about; ``truth`` if
+            not given.
+        seen: ``"images"`` and ``"captions"`` as the model has seen them; without them percentiles
+            and reference are taken from those held out, and familiarity is not known.
         about: what it was learned from, for people.
     """
-    if (truth.queries, truth.gallery) != (len(captions), len(images)):
-        raise ValueError(
-            f"truth relates {truth.queries} captions to {truth.gallery} images, but there are "
-            f"{len(captions)} and {len(images)}"
+    own = own or truth
+    for name, relation in (("truth", truth), ("own", own)):
+        if (relation.queries, relation.gallery) != (len(captions), len(images)):
+            raise ValueError(
+                f"{name} relates {relation.queries} captions to {relation.gallery} images, but "
+                f"there are {len(captions)} and {len(images)}"
+            )
+    held_out = {"images": images, "captions": captions}
+    known = held_out if seen is None else seen
+    quantiles = {k: _quantiles(g) for k, g in known.items() if not g.is_point}
+    reference = {
+        k: g[_spread(len(g), REFERENCE)].to(torch.float16).to(torch.float32)  # as it is stored
+        for k, g in known.items()
+    }
+    familiarity = {}
+    if seen is not None:
+        familiarity = {k: Familiarity.fit(seen[k], g) for k, g in held_out.items()}
+    notes: dict[str, Any] = {**(about or {}), "items": {k: len(g) for k, g in known.items()}}
+    ways: dict[str, Way] = {}
+    sides: tuple[tuple[Gallery, Gaussian, Relevance, Relevance], ...] = (
+        ("images", captions, truth, own),
+        ("captions", images, truth.transpose(), own.transpose()),
+    )
+    for gallery, queries, asked, wanted in sides:
+        near = familiarity.get("captions" if gallery == "images" else "images")
+        ways[gallery], notes[gallery] = _learned(
+            similarity, gallery, queries, held_out[gallery], asked, wanted, reference, near
         )
-    quantiles: dict[str, tuple[float, ...]] = {}
-    told = {**(about or {}), "results_of_each_query": TOP}
-    if not images.is_point:
-        seen = seen or {"images": images, "captions": captions}
-        quantiles = {kind: _quantiles(seen[kind]) for kind in GALLERIES}
-        told["items"] = {kind: len(g) for kind, g in seen.items()}
-    return Calibration(quantiles, _probabilities(similarity, images, captions, truth), told)
+    return Calibration(quantiles, reference, familiarity, ways, {}, notes)
 
 
-@torch.no_grad()
-def _probabilities(
-    s: Similarity, images: Gaussian, captions: Gaussian, truth: Relevance
-) -> dict[str, ResultProbability]:
-    found = {}
-    for gallery, queries, relevance in (
-        ("images", captions, truth),
-        ("captions", images, truth.transpose()),
-    ):
-        items = images if gallery == "images" else captions
-        by = s.for_query("captions" if gallery == "images" else "images")
-        rows, scores = [], []
-        for start in range(0, len(queries), 512):
-            some = queries[start : start + 512]
-            block = by.matrix(items, some).T if gallery == "images" else by.matrix(some, items)
-            values, indices = block.topk(min(TOP, len(items)))
-            rows.append(indices)
-            scores.append(values)
-        best_rows, best = torch.cat(rows), torch.cat(scores)
-        unsure = [] if items.is_point else [queries.uncertainty(), items.uncertainty()[best_rows]]
-        right = _right(relevance, best_rows)
-        found[gallery] = ResultProbability.fit(_features(best, *unsure), right.flatten())
-    return found
+def query_scores(s: Similarity, queries: Gaussian, items: Gaussian, gallery: str) -> Tensor:
+    """(n, m), the scores of queries with items of a gallery, in the part of the other kind."""
+    s = s.for_query("captions" if gallery == "images" else "images")
+    return s.matrix(items, queries).T if gallery == "images" else s.matrix(queries, items)
+
+
+def _learned(
+    s: Similarity,
+    gallery: Gallery,
+    queries: Gaussian,
+    items: Gaussian,
+    truth: Relevance,
+    own: Relevance,
+    reference: Mapping[str, Gaussian],
+    near: Familiarity | None,
+) -> tuple[Way, dict[str, float]]:
+    """Everything about one gallery, and how good the match probability is."""
+    some = _spread(len(queries), max(FOLDS, CELLS // len(items)))
+    queries, truth, own = queries[some], _rows(truth, some), _rows(own, some)
+    scores = query_scores(s, queries, items, gallery).double()
+    level = query_scores(s, queries, reference[gallery], gallery).double()
+    unsure = None if queries.is_point else queries.uncertainty().double()
+    far = torch.zeros(len(queries)).double() if near is None else near.distance(queries)
+    asked = own.counts > 0
+    match = scores.new_full((len(scores),), -torch.inf).scatter_reduce(
+        0, own.query_of, scores[own.query_of, own.items], "amax"
+    )
+    learn = asked & (torch.arange(len(scores)) % 3 == 0)
+    temperature, weight = fit_evidence(match[learn], level[learn])
+    e = evidence(scores, level, temperature, weight)
+    spread = log_perplexity(level, temperature)
+    sides = [] if unsure is None else [unsure, items.uncertainty().double()]
+
+    right = truth.dense()
+    parts = [_Results.best(scores, e, right, share, far, spread, sides) for share in SHARES]
+    probability = ResultProbability.fit(
+        torch.cat([part.features.flatten(0, 1) for part in parts]),
+        torch.cat([part.right.flatten() for part in parts]),
+    )
+    quality = _cross_validated(parts)
+    nothing, growth = _best_without_match(e, right)
+    quality["absent_auroc"] = auroc(parts[0].features[:, 0, 0], nothing)
+
+    rest = asked & ~learn
+    own_e = evidence(match[:, None], level, temperature, weight)[:, 0]
+    group = torch.zeros_like(match) if unsure is None else unsure
+    bounds = () if unsure is None else tertiles(unsure[learn])
+    guarantee = Guarantee.fit(own_e[rest], group[rest], bounds)
+    null = tuple(nothing.sort().values.tolist())
+    way = Way(temperature, weight, probability, null, len(items), growth, guarantee)
+    return way, quality
+
+
+def _best_without_match(e: Tensor, right: Tensor) -> tuple[Tensor, float]:
+    """The best evidence of each query without its matches; and the slope of its median over ln of
+    the size of the gallery, from one half of it to the whole."""
+    without = e.masked_fill(right, -torch.inf)
+    some = torch.randperm(e.shape[1], generator=torch.Generator().manual_seed(0))
+    best, best_of_half = without.amax(1), without[:, some[: (e.shape[1] + 1) // 2]].amax(1)
+    growth = float(best.median() - best_of_half.median()) / float(np.log(2))
+    return best[best.isfinite()], growth if np.isfinite(growth) else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Results:
+    """The best results of each query that has a match in a random part of the gallery: their
+    features (q, k, f), scores and whether they are matches (q, k), and which queries (q)."""
+
+    features: Tensor
+    scores: Tensor
+    right: Tensor
+    query: Tensor
+
+    @staticmethod
+    def best(
+        scores: Tensor,
+        e: Tensor,
+        right: Tensor,
+        share: float,
+        far: Tensor,
+        spread: Tensor,
+        sides: Sequence[Tensor],
+    ) -> _Results:
+        size = max(min(TOP, e.shape[1]), round(share * e.shape[1]))
+        chosen = torch.randperm(e.shape[1], generator=torch.Generator().manual_seed(0))[:size]
+        query = right[:, chosen].any(1).nonzero()[:, 0]
+        found = e[query][:, chosen].topk(min(TOP, size))
+        unsure = [sides[0][query], sides[1][chosen][found.indices]] if sides else []
+
+        def of(values: Tensor) -> Tensor:
+            return values[query][:, chosen].gather(1, found.indices)
+
+        features = _features(found.values, size, far[query], spread[query], *unsure)
+        return _Results(features, of(scores), of(right).double(), query)
 
 
 def _features(
-    scores: torch.Tensor, query: torch.Tensor | None = None, item: torch.Tensor | None = None
-) -> torch.Tensor:
-    """What the probability goes by: (n · k, 3), or (n · k, 1) without uncertainties."""
-    told = [scores]
+    e: Tensor,
+    size: int,
+    far: Tensor,
+    spread: Tensor,
+    query: Tensor | None = None,
+    item: Tensor | None = None,
+) -> Tensor:
+    """What the match probability goes by, (n, k, 7), or (n, k, 5) of a point model: the evidence of
+    a result and of the others of the best ``TOP`` together, ln of the gallery's size, the query's
+    distance from training, its perplexity over the reference, and both uncertainties."""
+    e = e.double().clamp_min(-1e4)
+    best = e[:, :TOP]
+    total = best.logsumexp(1, keepdim=True)
+    inside = torch.arange(e.shape[1]) < TOP
+    others = torch.stack(
+        [_without(best, at) if bool(inside[at]) else total[:, 0] for at in range(e.shape[1])], 1
+    )
+    rivals = torch.logaddexp(others, torch.zeros_like(others))
+    columns = [e, rivals, torch.full_like(e, float(np.log(size)))]
+    columns += [each[:, None].expand_as(e) for each in (far, spread)]
     if query is not None and item is not None:
-        told += [query[:, None].expand_as(scores), item]
-    return torch.stack([t.double().flatten() for t in told], -1)
+        columns += [query[:, None].expand_as(e), item.double()]
+    return torch.stack(columns, -1)
 
 
-def _fit_from(content: Mapping[str, Any]) -> ResultProbability:
-    weights, centre, scale = (tuple(content[name]) for name in ("weights", "centre", "scale"))
-    return ResultProbability(weights, content["bias"], centre, scale)
+def _without(best: Tensor, at: int) -> Tensor:
+    """ln Σ exp of all but one column; −∞ where there is no other."""
+    rest = torch.cat([best[:, :at], best[:, at + 1 :]], 1)
+    return rest.logsumexp(1) if rest.shape[1] else best.new_full((len(best),), -torch.inf)
 
 
-def _right(relevance: Relevance, rows: torch.Tensor) -> torch.Tensor:
-    """1 where a result is a match."""
-    key = relevance.query_of * relevance.gallery + relevance.items
-    asked = torch.arange(len(rows))[:, None] * relevance.gallery + rows
-    return torch.isin(asked, key).double()
+def _never_rising(probability: ResultProbability, features: Tensor) -> Tensor:
+    """(n, k), p(match) of results in their order: none is likelier than one above it."""
+    chance = probability(features.flatten(0, 1)).reshape(features.shape[:2])
+    return chance.cummin(1).values
+
+
+def _cross_validated(parts: Sequence[_Results]) -> dict[str, float]:
+    """ECE and Brier of the match probability over folds of queries, on the whole gallery; beside
+    them those of isotonic regression on the bare score."""
+    ours, isotonic, right = [], [], []
+    for fold in range(FOLDS):
+        fit = [part.query % FOLDS != fold for part in parts]
+        features = [part.features[f].flatten(0, 1) for part, f in zip(parts, fit, strict=True)]
+        matches = [part.right[f].flatten() for part, f in zip(parts, fit, strict=True)]
+        whole, known = parts[0], fit[0]
+        if not bool(known.any()) or bool(known.all()):
+            continue
+        fitted = ResultProbability.fit(torch.cat(features), torch.cat(matches))
+        plain = IsotonicProbability.fit(whole.scores[known].flatten(), matches[0])
+        ours.append(_never_rising(fitted, whole.features[~known]).flatten())
+        isotonic.append(plain(whole.scores[~known].flatten()))
+        right.append(whole.right[~known].flatten())
+    if not right:
+        return {}
+    p, q, r = (torch.cat(values) for values in (ours, isotonic, right))
+    return {
+        "ece": calibration_error(p, r),
+        "brier": brier(p, r),
+        "isotonic_ece": calibration_error(q, r),
+        "isotonic_brier": brier(q, r),
+    }
+
+
+# ---- samples and files ----
 
 
 def _sample(pairs: Pairs, model: Model) -> dict[str, Gaussian]:
     """Training items of each kind, evenly spread."""
-    chosen = {
-        "images": _spread(len(pairs.images)),
-        "captions": _spread(len(pairs.captions)),
-    }
+    images, captions = (_spread(len(side), MOST) for side in (pairs.images, pairs.captions))
     parts = [
-        model.encode_images(read_images(pairs, chosen["images"][k : k + 256].tolist()))
-        for k in range(0, len(chosen["images"]), 256)
+        model.encode_images(read_images(pairs, images[k : k + 256].tolist()))
+        for k in range(0, len(images), 256)
     ]
-    texts = [pairs.captions[int(i)] for i in chosen["captions"]]
+    texts = [canonical(pairs.captions[int(i)]) for i in captions]
     return {
         "images": Gaussian.cat(parts),
         "captions": model.encode_texts(texts, allow_unknown=True),
     }
 
 
-def _spread(total: int) -> np.ndarray:
-    return np.unique(np.linspace(0, total - 1, min(total, MOST)).astype(np.int64))
+def _spread(total: int, most: int) -> Tensor:
+    """Positions of at most so many items, evenly spread."""
+    return torch.linspace(0, total - 1, min(total, most)).round().long().unique()
+
+
+def _rows(relevance: Relevance, chosen: Tensor) -> Relevance:
+    return relevance.subset(chosen, torch.arange(relevance.gallery))
 
 
 def _quantiles(g: Gaussian) -> tuple[float, ...]:
     values = g.uncertainty().double().numpy()
     return tuple(float(v) for v in np.quantile(values, np.linspace(0, 1, QUANTILES)))
+
+
+def _way_from(content: Mapping[str, Any]) -> Way:
+    fit, sets = content["probability"], content["guarantee"]
+    weights, centre, scale = (tuple(fit[name]) for name in ("weights", "centre", "scale"))
+    held_out = tuple(tuple(part) for part in sets["held_out"])
+    return Way(
+        content["temperature"],
+        content["weight"],
+        ResultProbability(weights, fit["bias"], centre, scale),
+        tuple(content["nothing"]),
+        content["size"],
+        content["growth"],
+        Guarantee(tuple(sets["bounds"]), held_out),
+    )
+
+
+def _gaussian(tensors: Sequence[Tensor], kind: Side) -> Gaussian:
+    return Gaussian(tensors[0], tensors[1] if len(tensors) > 1 else None, kind)
+
+
+def _packed(values: Tensor) -> dict[str, Any]:
+    array = values.numpy()
+    data = base64.b64encode(array.tobytes()).decode("ascii")
+    return {"dtype": array.dtype.name, "shape": list(array.shape), "base64": data}
+
+
+def _unpacked(content: Mapping[str, Any]) -> Tensor:
+    array = np.frombuffer(base64.b64decode(content["base64"]), content["dtype"])
+    return torch.from_numpy(array.reshape(content["shape"]).copy())

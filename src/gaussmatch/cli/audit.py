@@ -1,0 +1,56 @@
+"""``gaussmatch audit DATA [--run RUN] [--split train] [--out FOLDER]``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gaussmatch.cli.parser import Parser
+from gaussmatch.cli.tables import plain_table
+from gaussmatch.data import SOURCES, load_data, recognise
+from gaussmatch.recipe import DataRecipe
+from gaussmatch.run import load
+from gaussmatch.trust.audit import KINDS
+from gaussmatch.trust.audit_report import audit_pairs, write_page, write_table
+
+
+def run(argv: Sequence[str]) -> None:
+    parser = Parser(
+        "audit",
+        "Look for faults in a data set: pairs that do not fit, vague captions, captions that fit "
+        "other photos too, odd photos and near-duplicates. Pairs are judged by a map that has not "
+        "seen them. Writes a table and a page with pictures; changes nothing.",
+        examples=[
+            "gaussmatch audit my-photos --run runs/photos",
+            "gaussmatch audit flickr8k --extracted resnet50.npy --out audit",
+        ],
+        computes=True,
+    )
+    parser.add_argument("data", help="a folder of data, or scenes")
+    parser.add_argument(
+        "--run", type=Path, help="the model whose embeddings are compared; else features and words"
+    )
+    parser.add_argument("--split", default="train", choices=("train", "dev", "test"))
+    parser.add_argument("--extracted", help="features of the photos, see data.extracted")
+    parser.add_argument("--most", type=int, default=100, help="findings of each kind")
+    parser.add_argument("--out", type=Path, default=Path("audit"), help="where both files go")
+    options = parser.parse(argv)
+    model = None if options.run is None else load(options.run)
+    recipe = DataRecipe() if model is None else model.recipe.data
+    if options.data not in SOURCES:
+        folder = Path(options.data)
+        recipe = replace(recipe, name=recognise(folder).name, root=str(folder))
+    if options.extracted is not None:
+        recipe = replace(recipe, extracted=options.extracted)
+    pairs = load_data(recipe).split(options.split)
+    findings = audit_pairs(pairs, model, options.most)
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_table(options.out / "audit.csv", findings, pairs)
+    write_page(options.out / "audit.html", findings, pairs)
+    counts = Counter(f.kind for f in findings)
+    print(f"{pairs.name}: {len(pairs.images)} images, {len(pairs.captions)} captions\n")
+    rows = [(kind, str(counts[kind]), meaning) for kind, meaning in KINDS.items()]
+    print(plain_table([("", "found", ""), *rows]))
+    print(f"\nwritten: {options.out / 'audit.csv'}, {options.out / 'audit.html'}")

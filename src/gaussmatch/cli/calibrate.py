@@ -1,0 +1,34 @@
+"""``gaussmatch calibrate RUN``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gaussmatch.cli.parser import Parser
+from gaussmatch.cli.tables import plain_table
+from gaussmatch.trust.calibration import GALLERIES
+from gaussmatch.trust.kept import CALIBRATION, PROBE, calibrate_run
+
+
+def run(argv: Sequence[str]) -> None:
+    parser = Parser(
+        "calibrate",
+        "Learn what the numbers of a run mean, from its training and validation data: percentiles, "
+        "familiarity, match probabilities and guarantees. Kept in the run, and copied with it.",
+        examples=["gaussmatch calibrate runs/demo/probabilistic"],
+        computes=True,
+    )
+    parser.add_argument("run", type=Path, help="a run folder")
+    options = parser.parse(argv)
+    calibration = calibrate_run(options.run)
+    names = ("ece", "isotonic_ece", "brier", "isotonic_brier", "absent_auroc")
+    titles = ("ECE", "isotonic", "Brier", "isotonic", "absent AUROC")
+    rows = [
+        (f"search among {g}", *(f"{calibration.about[g].get(n, float('nan')):.4f}" for n in names))
+        for g in GALLERIES
+    ]
+    print(plain_table([("match probability, cross-validated", *titles), *rows]))
+    for kind, passed in calibration.gauges.items():
+        print(f"the gauge of {kind} {'passed' if passed else 'failed: its percentile is hidden'}")
+    print(f"written in {options.run}: {CALIBRATION}, {PROBE}")

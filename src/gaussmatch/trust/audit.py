@@ -1,0 +1,261 @@
+"""Faults of data: pairs that do not fit, vague captions, missing positives, odd photos, twins.
+
+Works on any vectors of images and captions: features, or the means of a model. What fits is
+learned from the data itself and cross-fitted: a map from captions to images, ridge regression in
+closed form, judges only pairs that it has not seen. How to weigh the evidence against a pair is
+learned from mismatches made for the purpose, by exchanging captions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gaussmatch.metrics import ResultProbability
+
+FOLDS = 5
+RIDGE = 0.02
+"""Share of the mean variance of captions that is added to every direction."""
+WIDTH = 256
+"""Principal directions of the images that a caption is mapped to, at most."""
+RIVALS = 1000
+"""Other images and captions that a pair is compared with, at most."""
+TWINS = 0.98
+"""Cosine of two photos from which they count as near-duplicates."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """How well each caption fits its image, by a map that has not seen either.
+
+    Args:
+        score: (m), cosine of the mapped caption with its image.
+        features: (m, f), evidence about each pair, see ``_evidence``.
+        misfit: (m), the probability that the pair is a mismatch.
+        better: (m), the image of its fold that fits each caption best, and ``margin``, by how much
+            better than its own, in standard deviations.
+    """
+
+    score: Tensor
+    features: Tensor
+    misfit: Tensor
+    better: Tensor
+    margin: Tensor
+
+
+def cross_fitted(images: Tensor, captions: Tensor, image_of: Tensor, seed: int = 0) -> Fit:
+    """Judge every pair by a map learned from the other folds.
+
+    Args:
+        images: (n, F) and ``captions``: (m, G), any vectors.
+        image_of: (m), the image of each caption.
+    """
+    if len(images) < 2 * FOLDS:
+        raise ValueError(f"an audit needs at least {2 * FOLDS} images, got {len(images)}")
+    generator = torch.Generator().manual_seed(seed)
+    x, t = _principal(images.double()), _standardised(captions.double())
+    fold = torch.randperm(len(x), generator=generator) % FOLDS
+    columns = 6
+    score, features = torch.zeros(len(t)).double(), torch.zeros(len(t), columns).double()
+    wrong = torch.zeros(len(t), columns).double()
+    better, margin = torch.zeros(len(t)).long(), torch.zeros(len(t)).double()
+    for f in range(FOLDS):
+        fit, mine = fold[image_of] != f, (fold[image_of] == f).nonzero()[:, 0]
+        if not len(mine):
+            continue
+        mapped = _unit(t[mine] @ _ridge(t[fit], x[image_of[fit]]))
+        here = (fold == f).nonzero()[:, 0]
+        scores = mapped @ _unit(x[here]).T
+        place = torch.full((len(x),), -1)
+        place[here] = torch.arange(len(here))
+        own = place[image_of[mine]]
+        exchanged = torch.randperm(len(mine), generator=generator)
+        score[mine] = scores[torch.arange(len(mine)), own]
+        features[mine] = _evidence(scores, own, t[mine], *_siblings(t, image_of, mine))
+        wrong[mine] = _evidence(
+            scores, own[exchanged], t[mine], *_siblings(t, image_of, mine[exchanged])
+        )
+        best = scores.max(1)
+        better[mine] = here[best.indices]
+        margin[mine] = (best.values - score[mine]) / scores.std(1)
+    labels = torch.cat([torch.zeros(len(t)), torch.ones(len(t))])
+    weigh = ResultProbability.fit(torch.cat([features, wrong]), labels)
+    return Fit(score, features, weigh(features), better, margin)
+
+
+def _evidence(
+    scores: Tensor,
+    column: Tensor,
+    text: Tensor,
+    others: Tensor,
+    some: Tensor,
+) -> Tensor:
+    """(m, 6) of captions with the images in ``column``: the score; where it lies among the
+    caption's scores with other images, as a z-score and as the logit of its rank; where it lies
+    among the image's scores with other captions; and how like the image's other captions it is,
+    and whether there are any."""
+    each = torch.arange(len(scores))
+    own = scores[each, column]
+    rank = ((scores >= own[:, None]).double().sum(1) - 0.5) / scores.shape[1]
+    by_image = (own - scores.mean(0)[column]) / scores.std(0)[column]
+    alike = (_unit(others) * _unit(text)).sum(1) * some
+    return torch.stack(
+        [
+            own,
+            (own - scores.mean(1)) / scores.std(1),
+            torch.logit(rank.clamp(1e-6, 1 - 1e-6)),
+            by_image,
+            alike,
+            some.double(),
+        ],
+        1,
+    )
+
+
+def _siblings(t: Tensor, image_of: Tensor, captions: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each of some captions the sum of the other captions of its image, and whether there are
+    any."""
+    images = int(image_of.max()) + 1
+    total = t.new_zeros(images, t.shape[1]).index_add_(0, image_of, t)
+    count = torch.bincount(image_of, minlength=images)
+    return total[image_of[captions]] - t[captions], count[image_of[captions]] > 1
+
+
+def _principal(x: Tensor) -> Tensor:
+    """The leading principal directions, each of equal size."""
+    x = x - x.mean(0)
+    values, vectors = torch.linalg.eigh(x.T @ x / len(x))
+    keep = min(WIDTH, x.shape[1], len(x) - 1)
+    values, vectors = values[-keep:], vectors[:, -keep:]
+    return (x @ vectors) / values.clamp_min(1e-6 * values[-1]).sqrt() ** 0.5
+
+
+def _standardised(t: Tensor) -> Tensor:
+    return _unit(t - t.mean(0))
+
+
+def _ridge(t: Tensor, x: Tensor) -> Tensor:
+    gram = t.T @ t
+    ridge = RIDGE * gram.diagonal().mean() * torch.eye(len(gram), dtype=t.dtype)
+    return torch.linalg.solve(gram + ridge, t.T @ x)
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x / x.norm(dim=1, keepdim=True).clamp_min(1e-12)
+
+
+# ---- findings ----
+
+KINDS = {
+    "misfit": "the caption does not fit its photo",
+    "missing positive": "the caption fits another photo at least as well",
+    "vague": "the caption fits many photos",
+    "odd photo": "unlike the other photos",
+    "near-duplicate": "nearly the same photo twice",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to look at.
+
+    Args:
+        kind: one of ``KINDS``.
+        severity: comparable within a kind; higher is worse.
+        image, caption: positions; ``other`` is another image that it is about.
+        reason: why, in words.
+    """
+
+    kind: str
+    severity: float
+    image: int
+    caption: int | None
+    other: int | None
+    reason: str
+
+
+def audit(
+    images: Tensor,
+    captions: Tensor,
+    image_of: Tensor,
+    *,
+    uncertainty: Tensor | None = None,
+    most: int = 100,
+) -> list[Finding]:
+    """The ``most`` worst findings of each kind, kind by kind, worst first.
+
+    Args:
+        images: (n, F) and ``captions``: (m, G), any vectors.
+        image_of: (m), the image of each caption.
+        uncertainty: (m), of each caption, where a model knows it; else vague captions are those
+            that the map does not tell from many photos.
+    """
+    fit = cross_fitted(images, captions, image_of)
+    found = []
+    for c in fit.misfit.argsort(descending=True)[:most].tolist():
+        if fit.misfit[c] >= 0.5:
+            reason = f"a mismatch with probability {100 * float(fit.misfit[c]):.0f} %"
+            found.append(Finding("misfit", float(fit.misfit[c]), int(image_of[c]), c, None, reason))
+    sound = fit.misfit < 0.5
+    ahead = torch.where(sound & (fit.better != image_of), fit.margin, torch.zeros(()).double())
+    for c in ahead.argsort(descending=True)[:most].tolist():
+        if ahead[c] > 0:
+            reason = f"fits the other photo better by {float(ahead[c]):.1f} standard deviations"
+            found.append(
+                Finding(
+                    "missing positive",
+                    float(ahead[c]),
+                    int(image_of[c]),
+                    c,
+                    int(fit.better[c]),
+                    reason,
+                )
+            )
+    unsure = -fit.features[:, 1] if uncertainty is None else uncertainty.double()
+    share = unsure.argsort().argsort().double() / len(unsure)
+    order = torch.where(sound, share, -torch.ones(()).double()).argsort(descending=True)
+    for c in order[: max(1, min(most, len(order) // 20))].tolist():
+        reason = f"vaguer than {min(99, int(100 * share[c]))} % of the captions"
+        found.append(Finding("vague", float(share[c]), int(image_of[c]), c, None, reason))
+    return [*found, *_odd(images, most), *_twins(images, most)]
+
+
+def _odd(images: Tensor, most: int) -> list[Finding]:
+    """Photos far from all others: robust z-scores of the distance to the nearest of them."""
+    x = _unit(images.double() - images.double().mean(0))
+    near = torch.cat([_nearest(x, start)[0] for start in range(0, len(x), RIVALS)])
+    apart = 1 - near
+    middle = apart.median()
+    z = (apart - middle) / (1.4826 * (apart - middle).abs().median()).clamp_min(1e-12)
+    return [
+        Finding("odd photo", float(z[i]), i, None, None, f"{float(z[i]):.1f} robust deviations out")
+        for i in z.argsort(descending=True)[:most].tolist()
+        if z[i] > 4
+    ]
+
+
+def _twins(images: Tensor, most: int) -> list[Finding]:
+    """Pairs of photos whose vectors nearly agree, each named once."""
+    x = _unit(images.double() - images.double().mean(0))
+    parts = [_nearest(x, start) for start in range(0, len(x), RIVALS)]
+    alike, other = (torch.cat(column) for column in zip(*parts, strict=True))
+    pairs = {
+        (min(i, int(other[i])), max(i, int(other[i]))): float(alike[i])
+        for i in (alike >= TWINS).nonzero()[:, 0].tolist()
+    }
+    worst = sorted(pairs.items(), key=lambda pair: -pair[1])[:most]
+    return [
+        Finding("near-duplicate", cosine, i, None, j, f"cosine {cosine:.3f} of their features")
+        for (i, j), cosine in worst
+    ]
+
+
+def _nearest(x: Tensor, start: int) -> tuple[Tensor, Tensor]:
+    """Cosine and position of the nearest other photo, of some."""
+    some = x[start : start + RIVALS]
+    cosines = some @ x.T
+    cosines[torch.arange(len(some)), torch.arange(start, start + len(some))] = -2
+    best = cosines.max(1)
+    return best.values, best.indices

@@ -1,0 +1,110 @@
+"""What an audit found, for people: a table, and a page with pictures that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import html
+import io
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gaussmatch.data.batches import image_batches
+from gaussmatch.data.pairs import Pairs
+from gaussmatch.files import atomic, write_text
+from gaussmatch.model import Model
+from gaussmatch.trust.audit import KINDS, Finding, audit
+from gaussmatch.trust.wording import words_of
+
+WORDS = 1000
+"""Frequent words that captions are counted by where no model reads them."""
+SIDE = 160  # pixels of a picture
+FIELDS = ("kind", "severity", "image", "caption", "other", "reason", "text")
+STYLE = (
+    "body{font:15px/1.4 system-ui,sans-serif;margin:2rem auto;max-width:60rem}"
+    "img{max-width:160px;max-height:160px;margin-right:1rem}li{display:flex;margin:1rem 0}"
+    "ol{padding:0}small{color:#555}"
+)
+
+
+def audit_pairs(pairs: Pairs, model: Model | None = None, most: int = 100) -> list[Finding]:
+    """Audit a split by the Gaussians of a model; or without one by the features of its images and
+    the words of its captions."""
+    if model is not None:
+        images, captions = model.encode_pairs(pairs)
+        unsure = None if captions.is_point else captions.uncertainty()
+        return audit(
+            images.mean.flatten(1),
+            captions.mean.flatten(1),
+            pairs.image_of,
+            uncertainty=unsure,
+            most=most,
+        )
+    features = torch.cat([batch.flatten(1) for batch in image_batches(pairs, 256)])
+    return audit(features, word_vectors(pairs.captions), pairs.image_of, most=most)
+
+
+def word_vectors(texts: Sequence[str]) -> Tensor:
+    """(m, ≤ WORDS), frequent words of each text, the rarer the heavier: 1 + ln(m / texts with it).
+
+    >>> word_vectors(["a dog", "a cat", "a dog"]).shape
+    torch.Size([3, 3])
+    """
+    split = [set(words_of(text)) for text in texts]
+    known = Counter(word for words in split for word in words).most_common(WORDS)
+    column = {word: at for at, (word, _) in enumerate(known)}
+    vectors = torch.zeros(len(texts), max(1, len(known)))
+    for row, words in enumerate(split):
+        for word in words & column.keys():
+            at = column[word]
+            vectors[row, at] = 1 + math.log(len(texts) / known[at][1])
+    return vectors
+
+
+def write_table(path: Path, findings: Sequence[Finding], pairs: Pairs) -> None:
+    """CSV, one finding a line, worst first within each kind."""
+    with atomic(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(FIELDS)
+        for f in findings:
+            cells = [f.kind, f"{f.severity:.4f}", f.image, f.caption, f.other, f.reason]
+            text = "" if f.caption is None else pairs.captions[f.caption]
+            writer.writerow(["" if cell is None else cell for cell in [*cells, text]])
+
+
+def write_page(path: Path, findings: Sequence[Finding], pairs: Pairs) -> None:
+    """HTML with the pictures inside."""
+    write_text(path, "\n".join(_page(findings, pairs)))
+
+
+def _page(findings: Sequence[Finding], pairs: Pairs) -> Iterator[str]:
+    title = html.escape(f"Audit of {pairs.name}")
+    yield f"<!doctype html><meta charset='utf-8'><title>{title}</title><style>{STYLE}</style>"
+    yield f"<h1>{title}</h1>"
+    for kind, group in groupby(findings, key=lambda f: f.kind):
+        yield f"<h2>{kind}: {KINDS[kind]}</h2><ol>"
+        for f in group:
+            shown = "".join(_picture(pairs, i) for i in (f.image, f.other) if i is not None)
+            text = "" if f.caption is None else html.escape(pairs.captions[f.caption])
+            where = f"image {f.image}" + ("" if f.caption is None else f", caption {f.caption}")
+            where += "" if f.other is None else f", other image {f.other}"
+            about = f"<small>{html.escape(f.reason)}; {where}</small>"
+            yield f"<li>{shown}<div><p>{text}</p>{about}</div></li>"
+        yield "</ol>"
+
+
+def _picture(pairs: Pairs, image: int) -> str:
+    picture = pairs.images.picture(image)
+    if picture is None:
+        return ""
+    small, buffer = picture.convert("RGB"), io.BytesIO()
+    small.thumbnail((SIDE, SIDE))
+    small.save(buffer, "JPEG", quality=80)
+    data = base64.b64encode(buffer.getvalue()).decode("ascii")
+    return f"<img alt='' src='data:image/jpeg;base64,{data}'>"

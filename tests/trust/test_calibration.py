@@ -1,0 +1,187 @@
+"""What a calibration says is right where the truth is known: synthetic Gaussians."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.metrics import (
+    Guarantee,
+    Relevance,
+    calibration_error,
+    conformal_threshold,
+    coverage_over_splits,
+    partial_spearman,
+    spearman,
+)
+from gaussmatch.similarities import similarity
+from gaussmatch.trust import Calibration, Familiarity, calibrate_gaussians
+from gaussmatch.trust.calibration import TOP, query_scores
+
+D = 8
+
+
+def world(n: int, seed: int, blur: float = 0.35) -> tuple[Gaussian, Gaussian, Relevance]:
+    """Images with one caption each; every other caption is far more blurred, and wider."""
+    chance = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, D, generator=chance)
+    vague = torch.where(torch.arange(n) % 2 == 0, 1.0, 2.5)
+    wide = (blur * vague * (1 + 0.2 * torch.rand(n, generator=chance)))[:, None]
+    c = x + wide * torch.randn(n, D, generator=chance)
+    images = Gaussian(x, torch.full((n, 1), 2 * np.log(blur)))
+    captions = Gaussian(c, 2 * wide.log())
+    ids = torch.arange(n)
+    return images, captions, Relevance.from_pairs(ids, ids, queries=n, gallery=n)
+
+
+@pytest.fixture(scope="module")
+def calibration() -> Calibration:
+    images, captions, truth = world(1500, 1)
+    seen_images, seen_captions, _ = world(2000, 0)
+    seen = {"images": seen_images, "captions": seen_captions}
+    return calibrate_gaussians(similarity("kl"), images, captions, truth, seen=seen)
+
+
+def judged(calibration: Calibration, queries: Gaussian, items: Gaussian):
+    best = query_scores(similarity("kl"), queries, items, "images").topk(TOP)
+    unsure = items.uncertainty()[best.indices].double().numpy()
+    found = calibration.judge(
+        similarity("kl"), queries, "captions", "images", best.values.numpy(), unsure, len(items)
+    )
+    return found, best.indices
+
+
+@pytest.mark.parametrize("size", [150, 600, 2400])
+def test_the_match_probability_is_honest_in_galleries_of_any_size(calibration, size):
+    images, captions, _ = world(size, 2)
+    found, rows = judged(calibration, captions, images)
+    right = (rows == torch.arange(size)[:, None]).double()
+    known = torch.from_numpy(found.probability)
+    familiar = ~known.isnan().any(1)
+    assert familiar.double().mean() > 0.95
+    error = calibration_error(known[familiar].flatten(), right[familiar].flatten())
+    assert error < 0.02
+    assert (known[familiar].diff(dim=1) <= 0).all()  # in the order shown
+
+
+def test_it_beats_isotonic_regression_on_the_score(calibration):
+    about = calibration.about["images"]
+    assert about["brier"] < about["isotonic_brier"]
+
+
+def test_what_lies_elsewhere_is_unfamiliar_and_has_no_probability(calibration):
+    images, captions, _ = world(300, 3)
+    strange = Gaussian(captions.mean + 6, captions.log_var)
+    found, _ = judged(calibration, strange, images)
+    assert (found.familiar < 0.01).mean() > 0.95
+    assert np.isnan(found.probability[found.familiar < 0.01]).all()
+    ordinary, _ = judged(calibration, captions, images)
+    assert (ordinary.familiar < 0.01).mean() < 0.05
+
+
+def test_a_missing_match_is_noticed(calibration):
+    images, captions, _ = world(600, 4)
+    half = 300
+    there, _ = judged(calibration, captions[:half], images[:half])
+    gone, _ = judged(calibration, captions[half:], images[:half])
+    assert np.median(there.absent[::2]) < 0.05  # of the sharp captions
+    assert 0.3 < np.median(gone.absent) < 0.7  # a p-value is uniform under its hypothesis
+
+
+def test_the_guarantee_holds_in_every_tertile(calibration):
+    images, captions, _ = world(2000, 5)
+    scores = query_scores(similarity("kl"), captions, images, "images")
+    needed = torch.from_numpy(calibration.needed_score(similarity("kl"), captions, "images", 0.9))
+    held = (scores.diagonal() >= needed).double()
+    assert 0.85 < held.mean() < 0.95
+    for tertile in captions.uncertainty().argsort().tensor_split(3):
+        assert held[tertile].mean() > 0.84
+
+
+def test_index_misses_make_the_sets_larger_or_are_refused(calibration):
+    _, captions, _ = world(50, 6)
+    plain = calibration.needed_score(similarity("kl"), captions, "images", 0.9)
+    missing = calibration.needed_score(similarity("kl"), captions, "images", 0.9, missed=0.05)
+    assert (missing < plain).all()
+    with pytest.raises(ValueError, match="cannot be given"):
+        calibration.needed_score(similarity("kl"), captions, "images", 0.9, missed=0.1)
+
+
+def test_a_calibration_is_the_same_after_saving(calibration, tmp_path: Path):
+    path = tmp_path / "calibration.json"
+    calibration.save(path)
+    again = Calibration.load(path)
+    images, captions, _ = world(100, 7)
+    a, b = judged(calibration, captions, images)[0], judged(again, captions, images)[0]
+    for name in ("percentile", "familiar", "evidence", "probability", "absent"):
+        np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=1e-9)
+    path.write_text('{"quantiles": {"captions": 3}, "about": {}}')
+    with pytest.raises(ValueError, match="not a calibration"):
+        Calibration.load(path)
+
+
+def test_a_failed_gauge_shows_no_percentile():
+    c = Calibration({"captions": tuple(np.linspace(0, 10, 1001))}, gauges={"captions": False})
+    assert c.percentile("captions", np.zeros(1)) is None
+
+
+def test_percentiles_are_shares_of_the_reference():
+    c = Calibration({"captions": tuple(np.linspace(0, 10, 1001))})
+    share = c.percentile("captions", np.array([-1.0, 0.0, 2.5, 10.0, 11.0]))
+    np.testing.assert_allclose(share, [0, 0, 25, 100, 100])
+    assert c.percentile("images", np.zeros(1)) is None
+
+
+def test_familiarity_is_about_directions_not_the_distance_from_the_centre():
+    chance = torch.Generator().manual_seed(0)
+    flat = torch.randn(500, D, generator=chance) * torch.tensor([1.0] * 4 + [0.01] * 4)
+    near = Familiarity.fit(Gaussian(flat[:400]), Gaussian(flat[400:]))
+    along, across = torch.zeros(2, 1, D)
+    along[0, 0], across[0, 7] = 1.0, 1.0
+    p = [near.p_value(near.distance(Gaussian(x)))[0] for x in (along, across)]
+    assert p[0] > 0.2
+    assert p[1] < 0.02
+
+
+# ---- the mathematics, against slow references ----
+
+
+def test_conformal_thresholds_cover_what_they_promise():
+    chance = torch.Generator().manual_seed(0)
+    covered = []
+    for _ in range(400):
+        values = torch.randn(50, generator=chance)
+        covered.append(float(values[-1] >= conformal_threshold(values[:-1], 0.9)))
+    assert 0.87 < np.mean(covered) < 0.95
+
+
+def test_each_tertile_has_its_own_threshold():
+    match, unsure = torch.arange(90.0), torch.arange(90.0) // 30
+    g = Guarantee.fit(match, unsure, (1.0, 2.0))
+    assert g.threshold(np.array([0.0, 1.0, 2.0]), 0.9).tolist() == [2.0, 32.0, 62.0]
+
+
+def test_sets_are_smaller_than_those_of_a_fixed_threshold():
+    """Where queries differ in their level, a bare score is not comparable among them."""
+    images, captions, _ = world(300, 8)
+    scores = query_scores(similarity("kl"), captions, images, "images").double()
+    scores = scores + 30 * torch.randn(300, 1, generator=torch.Generator().manual_seed(0))
+    found = coverage_over_splits(scores, scores.diagonal(), captions.uncertainty().double())
+    assert abs(found["coverage"] - 0.9) < 0.02
+    assert min(found["coverage_by_tertile"]) > 0.86
+    assert found["size"] < 0.7 * found["fixed_size"]
+
+
+def test_partial_correlation_against_residuals_of_ranks():
+    chance = torch.Generator().manual_seed(0)
+    z = torch.randn(200, generator=chance)
+    x, y = (z + torch.randn(200, generator=chance) for _ in range(2))
+    ranks = [v.argsort().argsort().double().numpy() for v in (x, y, z)]
+    design = np.stack([ranks[2], np.ones(200)], 1)
+    left = [r - design @ np.linalg.lstsq(design, r, rcond=None)[0] for r in ranks[:2]]
+    assert partial_spearman(x, y, z) == pytest.approx(np.corrcoef(*left)[0, 1], abs=1e-9)
+    assert partial_spearman(x, y, torch.ones(200)) == spearman(x, y)

@@ -1,0 +1,167 @@
+"""The probe knows right from wrong uncertainty; its verdict is kept, and hides a failed gauge."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gaussmatch.cli import main
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.index import Index
+from gaussmatch.run import load
+from gaussmatch.trust import Calibration, canonical, kept_calibration
+from gaussmatch.trust.probe import (
+    Prober,
+    edits,
+    fitting_photos,
+    ordered_chains,
+    read_chains,
+    read_fitting,
+    verdict,
+)
+from gaussmatch.trust.wording import FILLERS, OTHER_DOMAINS, words_of
+
+
+class WordModel:
+    """Uncertainty falls with the number of words (sign = 1), or rises with it."""
+
+    def __init__(self, run: Path, sign: float) -> None:
+        self.matcher, self.sign = load(run).matcher, sign
+
+    def encode_texts(self, texts, allow_unknown=False) -> Gaussian:
+        sizes = torch.tensor([[self.sign * -0.1 * len(words_of(t))] for t in texts])
+        return Gaussian(torch.ones(len(texts), 64) / 8, sizes)
+
+
+def prober(run: Path, sign: float) -> Prober:
+    gallery = Gaussian(torch.eye(64)[:9], torch.zeros(9, 1))
+    share = np.linspace(-300, 300, 1001)
+    return Prober(WordModel(run, sign), gallery, Calibration({"captions": tuple(share)}))
+
+
+CAPTIONS = [f"a brown dog runs through the deep white snow near tree {i}" for i in range(20)]
+
+
+@pytest.mark.parametrize(("sign", "share"), [(1.0, 1.0), (-1.0, 0.0)])
+def test_edits_and_chains_tell_a_right_uncertainty_from_a_wrong_one(tiny_run, sign, share):
+    p = prober(tiny_run, sign)
+    found = edits(p, CAPTIONS)
+    assert found["truncation"] == share
+    assert found["adjectives"] == share
+    assert found["fillers"] == 1.0
+    assert found["fillers_as_typed"] < 1.0
+    chains = ordered_chains(p, [["dog", "brown dog", "brown dog in snow"]] * 4)
+    assert chains["steps"] == chains["whole"] == share
+    assert chains["words"] == {"steps": 1.0, "whole": 1.0}
+
+
+def test_what_length_explains_is_taken_out(tiny_run):
+    words = ["old", "brown", "dog", "running", "through", "deep", "snow", "today"]
+    texts = [" ".join(words[:n]) for n in range(1, 9)]
+    fits = torch.tensor([99.0, 50, 30, 20, 10, 5, 3, 1])
+    found = fitting_photos(prober(tiny_run, 1.0), texts, fits)
+    assert found["rho_length"] == found["rho"] == pytest.approx(1.0)
+    assert found["rho_given_length"] is None  # nothing is left
+
+
+@pytest.mark.parametrize("text", ["a red circle", "two dogs in the snow", "a man and a woman"])
+def test_fillers_and_repetitions_change_nothing(text):
+    assert {canonical(filler.replace("{}", text)) for filler in FILLERS} == {text}
+
+
+def test_a_verdict_says_what_failed():
+    found = {"chains": {"steps": 0.5}, "edits": {"truncation": 0.9, "hypernyms": 0.8}}
+    judged = verdict(found)["captions"]
+    assert not judged["passed"]
+    assert judged["failed"] == ["chains steps 0.50 < 0.7"]
+    assert verdict({}) == {}
+
+
+def test_files_with_faults_are_named(tmp_path: Path):
+    (tmp_path / "f.jsonl").write_text('{"caption": "a dog", "fits": 3}\n{"caption": "a cat"}\n')
+    with pytest.raises(ValueError, match=r"f\.jsonl, line 2"):
+        read_fitting(tmp_path / "f.jsonl")
+    (tmp_path / "c.csv").write_text("image,caption\n1,a dog\n")
+    with pytest.raises(ValueError, match="level_1"):
+        read_chains(tmp_path / "c.csv")
+
+
+@pytest.fixture(scope="module")
+def probed(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("probed") / "run"
+    shutil.copytree(tiny_run, run)
+    return run
+
+
+def test_the_command_writes_what_it_found_and_keeps_the_verdict(probed, tmp_path, capsys):
+    (tmp_path / "f.jsonl").write_text(
+        "".join(json.dumps({"caption": c, "fits": n}) + "\n" for c, n in
+                [("a star", 90), ("a red star", 20), ("a red star on the left", 4)])
+    )  # fmt: skip
+    (tmp_path / "c.csv").write_text("image,level_1,level_2\n1,star,a red star\n2,moon,a moon\n")
+    files = ["--fitting", tmp_path / "f.jsonl", "--chains", tmp_path / "c.csv"]
+    out = tmp_path / "out.json"
+    assert main(["probe", str(probed), *map(str, files), "--json", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "best score" in shown
+    assert "gauge of captions" in shown
+    found = json.loads(out.read_text())
+    assert {"rho", "rho_given_length", "rho_length"} <= found["fitting_photos"].keys()
+    assert {"steps", "whole"} <= found["chains"].keys()
+    assert {"truncation", "hypernyms", "adjectives", "fillers"} <= found["edits"].keys()
+    assert found["surest_half"]["captions"]["probability"]["ratio"] is not None
+    assert found["unfamiliar"]["auroc"] > 0.95  # every query of another domain has unknown words
+    assert found == json.loads((probed / "probe.json").read_text())
+    kept = kept_calibration(probed)
+    assert kept.gauges == {k: v["passed"] for k, v in found["verdict"].items()}
+
+
+def test_search_separates_vague_unfamiliar_and_absent(probed, tmp_path):
+    from gaussmatch.data import load_data
+    from gaussmatch.index import index_pairs
+
+    model = load(probed)
+    data = load_data(model.recipe.data)
+    calibration = kept_calibration(probed)
+    index = Index.create(tmp_path / "i", probed, calibration=calibration)
+    index_pairs(index, data.test, "test")
+    ordinary, strange, nothing, padded = index.search_text(
+        ["a red star", "a dog on the beach", "of the and a", "a photo of a red star, a red star"]
+    )
+    assert ordinary[0].probability is not None
+    assert ordinary.expected == pytest.approx(sum(hit.probability for hit in ordinary.hits))
+    for hits in (strange, nothing):
+        assert hits[0].probability is None
+        assert hits.familiar == 0.0
+        assert hits.notes
+    assert "dog" in strange.notes[-1]
+    assert padded.percentile == ordinary.percentile
+    assert [h.probability for h in padded.hits] == [h.probability for h in ordinary.hits]
+    chances = [hit.probability for hit in ordinary.hits]
+    assert chances == sorted(chances, reverse=True)
+    if not calibration.gauges["captions"]:
+        assert ordinary.percentile is None
+        assert "failed its probe" in ordinary.notes[0]
+    few, many = (index.search_text(["a red star"], guarantee=g)[0] for g in (0.5, 0.95))
+    assert few.guarantee == 0.5
+    assert len(few) <= len(many) <= len(data.test.images)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        index.search_text(["a red star"], guarantee=1.0)
+
+
+def test_the_lists_are_what_they_say():
+    assert len(set(OTHER_DOMAINS)) == len(OTHER_DOMAINS) >= 50
+
+
+def test_a_point_model_is_probed_too(tmp_path: Path):
+    quick = ["--data.size", "mini", "--training.epochs", "1"]
+    assert main(["train", "scenes/vsepp", "--out", str(tmp_path / "run"), *quick]) == 0
+    assert kept_calibration(tmp_path / "run").gauges == {}
+    found = json.loads((tmp_path / "run" / "probe.json").read_text())
+    assert "sigma" not in found["surest_half"]["captions"]
+    assert "truncation" not in found["edits"]
