@@ -13,6 +13,9 @@ from gaussmatch.index.manifest import IndexSettings
 from gaussmatch.index.record import Record
 from gaussmatch.similarities import Similarity
 
+MOST_LOG_VARIANCE = 200.0
+"""e^200 and its square are finite in float64, which scores are computed in."""
+
 
 def check_kind(similarity: Similarity, settings: IndexSettings, scans: bool, place: str) -> None:
     """Whether items can be kept so: one Gaussian each, and a lift where vectors are needed."""
@@ -43,6 +46,12 @@ def check_items(g: Gaussian, records: Sequence[Record]) -> Gaussian:
     at = _strange(g)
     if at is not None:
         raise ValueError(f"the embedding of {records[at].id!r} holds a NaN or infinity in float32")
+    at = _extreme(g)
+    if at is not None:
+        raise ValueError(
+            f"the log-variances of {records[at].id!r} are beyond ±{MOST_LOG_VARIANCE:g}, where "
+            "scores would lose all meaning; bound them before adding the item"
+        )
     twice = [id_ for id_, count in Counter(r.id for r in records).items() if count > 1]
     if twice:
         raise ValueError(f"the id {twice[0]!r} is given twice")
@@ -69,6 +78,8 @@ def check_query(
         raise ValueError(f"queries must be a batch (n, D), got {tuple(queries.mean.shape)}")
     if _strange(queries) is not None:
         raise ValueError("a query holds a NaN or infinity")
+    if _extreme(queries) is not None:
+        raise ValueError(f"a query has log-variances beyond ±{MOST_LOG_VARIANCE:g}")
     if form is None:
         return queries
     if queries.dim != form["dim"]:
@@ -82,6 +93,13 @@ def check_query(
             raise ValueError("the index holds spheres; a query is an ellipsoid")
         return queries.expand()
     return queries
+
+
+def _extreme(g: Gaussian) -> int | None:
+    """The first item whose log-variances are out of bounds."""
+    if g.log_var is None or g.log_var.numel() == 0 or g.log_var.abs().max() <= MOST_LOG_VARIANCE:
+        return None
+    return int((g.log_var.abs() > MOST_LOG_VARIANCE).any(-1).nonzero()[0])
 
 
 def _strange(g: Gaussian) -> int | None:

@@ -66,14 +66,14 @@ class Lift:
     def of(similarity: Similarity, gallery: Gallery, some: Gaussian) -> Lift:
         """From typical items of the gallery."""
         some = some.to(torch.float64)
-        shift = some.mean.mean(0) if similarity.shift_invariant else torch.zeros_like(some.mean[0])
+        shift = _middle(some.mean) if similarity.shift_invariant else torch.zeros_like(some.mean[0])
         plain = Lift(similarity, gallery, shift, (), ())
         lifted = plain.lifted(some, query=False)
-        scales = [a.std(0, unbiased=False) for a in lifted]
+        scales = [_spread(a) for a in lifted]
         if similarity.metric == "squared_l2":
-            scales = [s.square().mean().sqrt().expand_as(s).clone() for s in scales]
+            scales = [s.square().median().sqrt().expand_as(s).clone() for s in scales]
         scales = [_nonzero(s) for s in scales]
-        return Lift(similarity, gallery, shift, tuple(a.mean(0) for a in lifted), tuple(scales))
+        return Lift(similarity, gallery, shift, tuple(map(_middle, lifted)), tuple(scales))
 
     @property
     def inner(self) -> bool:
@@ -168,6 +168,19 @@ class LiftedQueries:
             own = tuple(b[torch.from_numpy(of)] for b in self.lifted)
         sides = (lifted, own) if self.gallery == "images" else (own, lifted)
         return self.similarity.of_lifted(*sides).flatten().numpy()
+
+
+def _middle(a: Tensor) -> Tensor:
+    return a.median(0).values
+
+
+def _spread(a: Tensor) -> Tensor:
+    """The standard deviation of each coordinate as its quartiles have it: a few wild items must not
+    decide the scale of all. Where half of the items are equal, the plain one."""
+    quarter = (len(a) + 3) // 4
+    low, high = (a.kthvalue(k, 0).values for k in (quarter, len(a) + 1 - quarter))
+    spread = (high - low) / 1.349
+    return torch.where(spread > 0, spread, a.std(0, unbiased=False))
 
 
 def _nonzero(scale: Tensor) -> Tensor:

@@ -26,7 +26,9 @@ class IndexSettings:
             graph whose vectors have one byte a coordinate, not two.
         links: neighbours of an item in the graph (HNSW's M).
         construction: candidates while the graph is built (efConstruction).
-        search: candidates while it is walked (efSearch): more find more and take longer.
+        search: candidates while it is walked (efSearch), at least: more find more and take longer.
+        recall: recall@10 that a graph must reach on a sample of its items when it is built; the
+            walk is widened until it does, and a graph that cannot is not used.
         rescore: at least so many candidates are scored again exactly.
         flat_below: segments with fewer items are searched exactly, whatever the kind.
     """
@@ -35,6 +37,7 @@ class IndexSettings:
     links: int = 32
     construction: int = 100
     search: int = 64
+    recall: float = 0.95
     rescore: int = 16
     flat_below: int = 5000
 
@@ -44,6 +47,8 @@ class IndexSettings:
         for name in ("links", "construction", "search", "rescore"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.recall <= 1:
+            raise ValueError(f"recall must be between 0 and 1, got {self.recall}")
 
 
 @dataclass(frozen=True)

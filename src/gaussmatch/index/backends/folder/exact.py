@@ -25,7 +25,7 @@ class Flat(Structure):
     """The lifted items as one memory-mapped array; a product with the query, and the best of it."""
 
     kind: ClassVar[str] = "flat"
-    exact: ClassVar[bool] = True
+    exact = True
 
     @classmethod
     def build(cls, content: Content) -> None:
@@ -70,7 +70,7 @@ class Scan(Structure):
     """``Similarity.matrix`` over all items, for similarities that are no product of vectors."""
 
     kind: ClassVar[str] = "scan"
-    exact: ClassVar[bool] = True
+    exact = True
 
     @classmethod
     def build(cls, content: Content) -> None:

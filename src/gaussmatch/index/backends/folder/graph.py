@@ -8,10 +8,12 @@ items are linked) and *walked* with the inner product (the score). Measured in d
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, ClassVar
 
 import numpy as np
 
+from gaussmatch.files import read_json, write_json
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.backends.folder.arrays import blocks
 from gaussmatch.index.backends.folder.exact import Scan
@@ -20,8 +22,14 @@ from gaussmatch.index.lift import SAMPLE, Lift, LiftedQueries
 from gaussmatch.index.manifest import IndexSettings
 from gaussmatch.index.topk import Candidates
 
-MOST = 60_000.0
-"""float16 holds no larger number; standardised coordinates are far below."""
+MOST = 20.0
+"""Standard deviations: farther coordinates are cut off, in the graph only. One wild item would
+otherwise be a hub that every walk ends in; scores are exact anyway."""
+REPORT = "graph.json"
+QUERIES, BEST = 64, 10
+"""Items of a graph that its recall is measured with, and how many of their best must be found."""
+WIDEST = 16
+"""A walk is widened to so many times ``search`` before a graph is given up."""
 FEW = 0.1
 """Where fewer than this share of the items is allowed, those are looked at one by one."""
 
@@ -34,7 +42,6 @@ class Hnsw(Structure):
     """
 
     kind: ClassVar[str] = "hnsw"
-    exact: ClassVar[bool] = False
     coding: ClassVar[str] = "QT_fp16"
 
     @classmethod
@@ -43,7 +50,7 @@ class Hnsw(Structure):
         some = content.some(SAMPLE)
         lift = Lift.of(content.similarity, content.gallery, some)
         lift.save(content.folder)
-        for i, sample in enumerate(lift.items(some)):
+        for i, sample in enumerate(a.clip(-MOST, MOST) for a in lift.items(some)):
             graph = cls._empty(faiss, sample, content.settings)
             graph.hnsw.efConstruction = content.settings.construction
             for block in blocks(content.items, 65_536):
@@ -54,6 +61,35 @@ class Hnsw(Structure):
                 faiss.write_index(graph, str(file))
             except RuntimeError as error:  # a full disk
                 raise OSError(f"{file}: cannot be written ({error})") from error
+        cls(content).measure(content)
+
+    def measure(self, content: Content) -> None:
+        """Find the narrowest walk that reaches the recall that the settings ask for, on a sample of
+        the items as queries, and note it beside the graph."""
+        queries = self.lifted(content.some(QUERIES))
+        best = self.scan.candidates(queries, BEST).rows
+        count = max(content.settings.rescore, 2 * BEST)
+        width, recall = content.settings.search, 0.0
+        while width <= WIDEST * content.settings.search:
+            self.width = width
+            found = self.candidates(queries, count).rows
+            right = [np.isin(b, f).mean() for b, f in zip(best, found, strict=True)]
+            recall = float(np.mean(right))
+            if recall >= content.settings.recall:
+                break
+            width *= 2
+        reached = recall >= content.settings.recall
+        if not reached:
+            warnings.warn(
+                f"a {self.kind} graph of {content.items:,} items finds {recall:.0%} of the best "
+                f"{BEST}, less than the {content.settings.recall:.0%} asked for: these items are "
+                "searched exactly",
+                stacklevel=2,
+            )
+        write_json(
+            content.folder / REPORT,
+            {"recall": recall, "search": self.width, "used": reached},
+        )
 
     @classmethod
     def _empty(cls, faiss: Any, sample: np.ndarray, settings: IndexSettings) -> Any:
@@ -75,6 +111,10 @@ class Hnsw(Structure):
             graph = self.faiss.read_index(name, self.faiss.IO_FLAG_MMAP_IFC)
             graph.hnsw.is_similarity = self.lift.inner
             self.graphs.append(graph)
+        self.width, self.exact = self.settings.search, False
+        if (content.folder / REPORT).is_file():
+            report = read_json(content.folder / REPORT)
+            self.width, self.exact = report["search"], not report["used"]
 
     def lifted(self, queries: Gaussian) -> LiftedQueries:
         return self.lift.queries(queries)
@@ -86,9 +126,9 @@ class Hnsw(Structure):
         if not reach:
             return Candidates.none(len(queries))
         share = reach / self.total
-        if share < FEW or count >= reach:
+        if self.exact or share < FEW or count >= reach:
             return self.scan.candidates(queries, count, allowed)
-        way = self._way(int(max(self.settings.search, count) / share), allowed)
+        way = self._way(int(max(self.settings.search, self.width, count) / share), allowed)
         found = []
         for number, (q, graph) in enumerate(zip(queries.vectors, self.graphs, strict=True)):
             raw, rows = graph.search(_padded(q), count, params=way)

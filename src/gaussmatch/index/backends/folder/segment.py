@@ -18,7 +18,7 @@ from gaussmatch.index.backends.folder.arrays import created, mapped
 from gaussmatch.index.backends.folder.exact import Flat, Scan
 from gaussmatch.index.backends.folder.graph import Compressed, Hnsw
 from gaussmatch.index.backends.folder.items import Items, write_items
-from gaussmatch.index.backends.folder.layout import SEGMENTS, check_sizes, mark_of
+from gaussmatch.index.backends.folder.layout import SEGMENTS, check_mark, check_sizes, mark_of
 from gaussmatch.index.backends.folder.structure import Content, Structure
 from gaussmatch.index.lift import LiftedQueries
 from gaussmatch.index.manifest import Gallery, IndexSettings, Part
@@ -57,6 +57,8 @@ class Segment:
             self.uncertainty = mapped(self.path / "uncertainty.npy", part.items)
         self.dead: np.ndarray | None = None
         if part.deleted is not None:
+            if part.deleted_mark is not None:  # it is read whole anyway
+                check_mark(self.path.parent / part.deleted, part.deleted_mark)
             self.dead = np.zeros(part.items, dtype=bool)
             self.dead[mapped(self.path.parent / part.deleted, part.dead)] = True
 

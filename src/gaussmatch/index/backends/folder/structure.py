@@ -46,7 +46,7 @@ class Structure(ABC):
     """Built once from the Gaussians of a segment, then opened any number of times."""
 
     kind: ClassVar[str]
-    exact: ClassVar[bool]
+    exact: bool
     """Whether ``bound`` holds up to rounding, so that the best rows are surely found."""
 
     @classmethod
