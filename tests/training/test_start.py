@@ -170,9 +170,9 @@ def test_a_backbone_at_rate_zero_stays(
 def test_rates_of_the_two_parts(frozen: Path, weights: Path) -> None:
     recipe = tuned(frozen, weights, training_backbone_rate=0.1)
     matcher = gm.load(frozen).matcher
-    assert len(loop.adam(matcher, recipe.training).param_groups) == 1
+    assert len(loop.optimizer(matcher, recipe.training).param_groups) == 1
     matcher = loop.begin(recipe, toy_data().train, gm.load(frozen)).matcher
-    groups = loop.adam(matcher, recipe.training).param_groups
+    groups = loop.optimizer(matcher, recipe.training).param_groups
     assert [g["lr"] for g in groups] == [1e-3, pytest.approx(1e-4)]
     held = [p for g in groups for p in g["params"]]
     assert {id(p) for p in held} == {id(p) for p in matcher.parameters()}
