@@ -50,6 +50,11 @@ EXTRAS = (
     "ray",
     "fastapi",
     "uvicorn",
+    "open_clip",
+    "transformers",
+    "onnxruntime",
+    "pyarrow",
+    "huggingface_hub",
 )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from gaussmatch.data.pairs import Pairs
 from gaussmatch.encoders import (
     PCMEImage,
     PCMEText,
@@ -19,8 +20,17 @@ from gaussmatch.encoders import (
     Tokenizer,
     WordGRU,
 )
+from gaussmatch.encoders.adapter import (
+    ARRAYS,
+    Encoders,
+    GivenMean,
+    ImageAdapter,
+    Named,
+    TextAdapter,
+)
 from gaussmatch.encoders.backbone import Backbone
 from gaussmatch.encoders.generator import CaptionGenerator
+from gaussmatch.encoders.pretrained import image_tower, text_tower
 from gaussmatch.encoders.vocabulary import Vocabulary
 from gaussmatch.encoders.vsrn import RegionReasoning
 from gaussmatch.gaussian import Gaussian, Side
@@ -84,17 +94,7 @@ def build(recipe: ModelRecipe, tokenizer: Tokenizer, loss: LossRecipe | None = N
     """
     image, text, heads = SYSTEMS[recipe.system](recipe, tokenizer)
     if recipe.probabilistic:
-        image, text = (
-            Probabilistic(
-                encoder,
-                str(encoder.part),
-                shape=recipe.shape,
-                bound=recipe.bound,
-                variance_range=recipe.variance_range,
-                relative=recipe.variance_relative,
-            )
-            for encoder in (image, text)
-        )
+        image, text = (_probabilistic(encoder, recipe) for encoder in (image, text))
     settings: dict[str, Any] = {}
     if recipe.similarity == "match_prob":
         pcme = recipe.pcme
@@ -104,6 +104,14 @@ def build(recipe: ModelRecipe, tokenizer: Tokenizer, loss: LossRecipe | None = N
     return Matcher(
         image, text, similarity(recipe.similarity, **settings), heads | _learned_loss(loss)
     )
+
+
+def ranking(recipe: ModelRecipe, matcher: Matcher) -> Matcher:
+    """The network as a trained model ranks with it: by the cosine of the means where those are
+    given embeddings, whose variances the similarity of the recipe has trained."""
+    if recipe.ranks_by_mean:
+        matcher.similarity = similarity("cosine")
+    return matcher
 
 
 def _learned_loss(recipe: LossRecipe | None) -> dict[str, nn.Module]:
@@ -121,14 +129,46 @@ def _learned_loss(recipe: LossRecipe | None) -> dict[str, nn.Module]:
     return {}
 
 
-def learn_tokenizer(recipe: Recipe, captions: Sequence[str]) -> Tokenizer:
-    """The tokenizer of a recipe's text encoder, made of the training captions."""
-    return Vocabulary.build(captions, recipe.data.min_count, recipe.data.words)
+def _probabilistic(encoder: nn.Module, recipe: ModelRecipe) -> Probabilistic:
+    settings: dict[str, Any] = {
+        "shape": recipe.shape,
+        "bound": recipe.bound,
+        "variance_range": recipe.variance_range,
+        "relative": recipe.variance_relative,
+    }
+    if isinstance(encoder, ImageAdapter) and recipe.adapter.mean == "given":
+        return GivenMean(encoder, **settings)
+    return Probabilistic(encoder, str(encoder.part), **settings)
+
+
+def learn_tokenizer(recipe: Recipe, pairs: Pairs) -> Tokenizer:
+    """The tokenizer of a recipe's text encoder: its words are those of the training captions, or it
+    comes with a published encoder."""
+    if recipe.model.system == "adapter":
+        return _encoders(recipe, pairs)
+    return Vocabulary.build(pairs.captions, recipe.data.min_count, recipe.data.words)
 
 
 def load_tokenizer(recipe: Recipe, folder: Path) -> Tokenizer:
     """The tokenizer of a recipe's text encoder, as a run folder holds it."""
-    return Vocabulary.load(folder / Vocabulary.file)
+    kind = Encoders if recipe.model.system == "adapter" else Vocabulary
+    return kind.load(folder / kind.file)
+
+
+def _encoders(recipe: Recipe, pairs: Pairs) -> Encoders:
+    """The published encoders of an adapter, known by their hashes."""
+    name, own = recipe.model.adapter.text_encoder, recipe.model.adapter
+    if name == ARRAYS:
+        if pairs.texts is None:
+            raise ValueError(
+                f"model.adapter.text_encoder is {ARRAYS}, but {pairs.name} has no text "
+                "embeddings: name an encoder, such as st:all-MiniLM-L6-v2"
+            )
+        text = Named(ARRAYS, len(pairs.texts[0]))
+    else:
+        text = Named.of(name, text_tower(name))
+    image = own.image_encoder
+    return Encoders(text, None if image is None else Named.of(image, image_tower(image)))
 
 
 Parts = tuple[nn.Module, nn.Module, dict[str, nn.Module]]
@@ -193,6 +233,20 @@ def _pcme(recipe: ModelRecipe, tokenizer: Tokenizer) -> Parts:
     return image, text, {}
 
 
+def _adapter(recipe: ModelRecipe, tokenizer: Tokenizer) -> Parts:
+    assert isinstance(tokenizer, Encoders)
+    own, width = recipe.adapter, _features(recipe)[0]
+    sizes = recipe.dim, own.hidden, own.dropout
+    if own.mean == "given" and not width == tokenizer.text.width == recipe.dim:
+        raise ValueError(
+            f"model.adapter.mean given needs one space: images have {width} dimensions, texts "
+            f"{tokenizer.text.width}, model.dim is {recipe.dim}"
+        )
+    image = ImageAdapter(tokenizer, width, *sizes, own.image_scale)
+    text = TextAdapter(tokenizer, tokenizer.text.width, *sizes, own.text_scale, centre_only=True)
+    return image, text, {}
+
+
 def _features(recipe: ModelRecipe) -> tuple[int, Backbone | None]:
     """The width of the image features, and the backbone that makes them of pictures, if any."""
     if recipe.backbone is not None:
@@ -214,5 +268,6 @@ SYSTEMS: dict[str, Callable[[ModelRecipe, Tokenizer], Parts]] = {
     "vsrn": _vsrn,
     "pvse": _pvse,
     "pcme": _pcme,
+    "adapter": _adapter,
 }
 """How to build each system of the paper; a new one is an entry here and its encoders."""

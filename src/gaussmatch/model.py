@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from gaussmatch.data import featuriser
-from gaussmatch.data.batches import image_batches
+from gaussmatch.data.batches import image_batches, prepared_texts
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.encoders import Reading
@@ -101,15 +101,18 @@ class Model:
     @torch.inference_mode()
     def encode_texts(
         self,
-        texts: Sequence[str] | Sequence[Reading],
+        texts: Sequence[str] | Sequence[Reading] | Tensor | np.ndarray,
         batch_size: int = 512,
         *,
         allow_unknown: bool = False,
     ) -> Gaussian:
         """Captions as Gaussians. A caption without any known word is refused unless allowed.
 
-        To see the unknown words as well, encode what ``read(texts)`` returns.
+        To see the unknown words as well, encode what ``read(texts)`` returns. An adapted model
+        takes ready embeddings (n, width) too.
         """
+        if isinstance(texts, Tensor | np.ndarray):
+            return self._encode_rows(np.asarray(texts), batch_size)
         texts = [texts] if isinstance(texts, str) else texts
         if not len(texts):
             raise ValueError("no captions to encode")
@@ -135,7 +138,7 @@ class Model:
         """A text that the model knows, such as a word."""
         return self.matcher.text_encoder.tokenizer.example
 
-    def _encode_rows(self, rows: Sequence[Any], batch_size: int = 512) -> Gaussian:
+    def _encode_rows(self, rows: Sequence[Any] | np.ndarray, batch_size: int = 512) -> Gaussian:
         collate = self.matcher.text_encoder.collate
         return Gaussian.cat(
             [
@@ -153,7 +156,7 @@ class Model:
         """All images and all captions of a split."""
         batches = image_batches(pairs, batch_size or self._batch_size, self.recipe.training.workers)
         images = [self.matcher.encode_images(batch.to(self.device)).to("cpu") for batch in batches]
-        rows = self.matcher.text_encoder.prepare(pairs.captions)
+        rows = prepared_texts(pairs, self.matcher.text_encoder)
         return Gaussian.cat(images), self._encode_rows(rows)
 
     @torch.no_grad()
@@ -191,7 +194,11 @@ class Model:
 
     def _features(self, pictures: Sequence[str | os.PathLike[str] | Image.Image]) -> np.ndarray:
         if self._featurise is None:
-            self._featurise = featuriser(self.recipe.data)
+            encoders = getattr(self.matcher.part("image"), "encoders", None)
+            if encoders is not None and (encoders.image or self.recipe.data.name == "arrays"):
+                self._featurise = lambda pictures: encoders.image_tower.encode(pictures).numpy()
+            else:
+                self._featurise = featuriser(self.recipe.data)
         return self._featurise(
             [p if isinstance(p, Image.Image) else open_picture(p) for p in pictures]
         )

@@ -31,7 +31,7 @@ from safetensors.torch import load_file, save_file
 from gaussmatch.encoders import Tokenizer
 from gaussmatch.encoders.vocabulary import Vocabulary
 from gaussmatch.files import atomic, locked, read_json, sha256, sweep, sync, to_json, write_json
-from gaussmatch.matcher import Matcher, build, load_tokenizer
+from gaussmatch.matcher import Matcher, build, load_tokenizer, ranking
 from gaussmatch.model import Model
 from gaussmatch.recipe import Recipe, identity, load_recipe
 
@@ -64,7 +64,7 @@ def load(run: str | os.PathLike[str], device: str | torch.device = "cpu") -> Mod
         check_shapes(build(recipe.model, tokenizer, recipe.loss), folder / WEIGHTS)
     matcher = build(recipe.model, tokenizer, recipe.loss)
     matcher.load_state_dict(load_file(os.fspath(folder / WEIGHTS)))
-    return Model(recipe, matcher.to(device))
+    return Model(recipe, ranking(recipe.model, matcher).to(device))
 
 
 def is_run(folder: str | os.PathLike[str]) -> bool:

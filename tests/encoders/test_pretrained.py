@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from encoders.small import pictures, small_bert, small_hf, small_open_clip
 from safetensors.torch import save_file
 
 from gaussmatch.encoders.base import pad
@@ -19,11 +18,6 @@ from gaussmatch.encoders.torchvision_compat import make_importable
 
 make_importable()
 TEXTS = ["a dog", "two black cats asleep on a red sofa", "Ein Hund läuft", "the"]
-
-
-def pictures(n: int = 2) -> list[Image.Image]:
-    rng = np.random.default_rng(0)
-    return [Image.fromarray(rng.integers(0, 256, (40, 50, 3), np.uint8)) for _ in range(n)]
 
 
 class ImageTowerContract:
@@ -133,22 +127,6 @@ def test_lite2_of_the_package_is_that_of_timm(shared_data: Path) -> None:
 
 # ---- open_clip ----
 
-SMALL_CLIP = {
-    "embed_dim": 16,
-    "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "head_width": 16, "patch_size": 16},
-    "text_cfg": {"context_length": 12, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1},
-}
-
-
-def small_open_clip(tmp: Path) -> str:
-    library = pytest.importorskip("open_clip", reason="needs the extra 'clip'")
-    (tmp / "gaussmatch-small.json").write_text(json.dumps(SMALL_CLIP))
-    library.add_model_config(tmp / "gaussmatch-small.json")
-    torch.manual_seed(0)
-    model = library.create_model("gaussmatch-small")
-    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, tmp / "c.safetensors")
-    return f"open_clip:gaussmatch-small@{tmp / 'c.safetensors'}"
-
 
 class TestOpenClipImages(ImageTowerContract):
     @classmethod
@@ -163,65 +141,6 @@ class TestOpenClipTexts(TextTowerContract):
 
 
 # ---- transformers ----
-
-
-def word_pieces(tmp: Path, longest: int) -> Any:
-    """A small tokenizer of transformers that cuts unknown words into letters."""
-    transformers = pytest.importorskip("transformers", reason="needs the extra 'hf'")
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-
-    letters = [chr(c) for c in range(ord("a"), ord("z") + 1)] + ["ä"]
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *letters, *(f"##{c}" for c in letters), "dog"]
-    cut = Tokenizer(models.WordPiece({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
-    cut.normalizer, cut.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
-    ends = [("[CLS]", 2), ("[SEP]", 3)]
-    cut.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=ends)
-    made = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=cut,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        eos_token="[SEP]",
-        bos_token="[CLS]",
-        model_max_length=longest,
-    )
-    made.save_pretrained(tmp)
-    return made
-
-
-def small_hf(tmp: Path, kind: str) -> str:
-    cut = word_pieces(tmp, 12)
-    import transformers as t
-
-    text = {
-        "vocab_size": len(cut),
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "max_position_embeddings": 12,
-        "pad_token_id": 0,
-        "bos_token_id": 2,
-        "eos_token_id": 3,
-    }
-    vision = {
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "image_size": 32,
-        "patch_size": 16,
-    }
-    torch.manual_seed(0)
-    side = {"height": 32, "width": 32}
-    if kind == "clip":
-        config = t.CLIPConfig(text_config=text, vision_config=vision, projection_dim=8)
-        t.CLIPModel(config).save_pretrained(tmp)
-        t.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=side).save_pretrained(tmp)
-    else:
-        config = t.SiglipConfig(text_config=text, vision_config=vision)
-        t.SiglipModel(config).save_pretrained(tmp)
-        t.SiglipImageProcessor(size=side).save_pretrained(tmp)
-    return f"hf:nobody/{kind}@{tmp}"
 
 
 class TestCLIPImages(ImageTowerContract):
@@ -249,30 +168,6 @@ class TestSigLIPTexts(TextTowerContract):
 
 
 # ---- sentence encoders ----
-
-
-def small_bert(tmp: Path, pooling: str = "mean") -> str:
-    cut = word_pieces(tmp, 20)
-    import transformers as t
-
-    torch.manual_seed(0)
-    config = t.BertConfig(
-        vocab_size=len(cut),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=24,
-        max_position_embeddings=20,
-    )
-    t.BertModel(config).save_pretrained(tmp)
-    package = "sentence_transformers.models"
-    parts = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
-    modules = [{"idx": i, "path": p, "type": f"{package}.{k}"} for i, (p, k) in enumerate(parts)]
-    (tmp / "modules.json").write_text(json.dumps(modules))
-    (tmp / "1_Pooling").mkdir()
-    name = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}[pooling]
-    (tmp / "1_Pooling" / "config.json").write_text(json.dumps({name: True}))
-    return f"st:small@{tmp}"
 
 
 class TestSentences(TextTowerContract):

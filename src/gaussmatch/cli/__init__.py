@@ -14,6 +14,7 @@ from gaussmatch.suggest import did_you_mean
 VERBS = {
     "demo": "make scenes, train a point model and its probabilistic twin, compare them",
     "train": "train a recipe into a run folder",
+    "adapt": "embeddings, or encoders by name → a probabilistic model",
     "evaluate": "measure a run on a split",
     "probe": "judge a run's uncertainty against people, truth and edits of known effect",
     "calibrate": "learn what a run's numbers mean: familiar, absent, a match, with a guarantee",

@@ -13,7 +13,7 @@ from gaussmatch.data.boxes import Boxes
 from gaussmatch.data.extract import Plan, extract
 from gaussmatch.data.features import Kind, describe
 from gaussmatch.data.shards import UNREADABLE
-from gaussmatch.encoders.pretrained import image_tower
+from gaussmatch.encoders.pretrained import Spec, image_tower
 from gaussmatch.recipe import DataRecipe
 from gaussmatch.training.setup import choose_device
 
@@ -77,7 +77,8 @@ def run(argv: Sequence[str]) -> None:
     batch = options.batch or (2 if device.type == "cpu" else 64)
     plan = Plan(options.shard, batch, options.part, options.workers, options.skip_unreadable)
     net = image_tower(options.backbone, options.weights).to(device)
-    manifest = describe(net, options.weights, kind, options.view, options.crops)
+    place = options.weights or Spec.of(options.backbone).place
+    manifest = describe(net, place, kind, options.view, options.crops)
     done = extract(listing, options.out, net, manifest, plan=plan, boxes=boxes)
     if (options.out / UNREADABLE).is_file():
         print(f"left out, see {options.out / UNREADABLE}")

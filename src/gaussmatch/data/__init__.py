@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from gaussmatch.data import coco, cxc, flickr, folder, precomputed, scenes, visual_genome
+from gaussmatch.data import arrays, coco, cxc, flickr, folder, precomputed, scenes, visual_genome
 from gaussmatch.data.listing import Photo
 from gaussmatch.data.pairs import DataSet, ImageSource, Pairs, Region, joined
 from gaussmatch.data.photos import find_extracted, load_photos, photo_featuriser, pixel_featuriser
@@ -47,6 +47,7 @@ SOURCES: dict[str, Source] = {
         visual_genome.SOURCE,
         precomputed.SOURCE,
         folder.SOURCE,
+        arrays.SOURCE,
     )
 }
 """Every data source by name; the first whose signs are in a folder is the one it is taken for."""

@@ -14,8 +14,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from gaussmatch.data.embeddings import embedded_once
 from gaussmatch.data.pairs import Pairs, RandomViews
 from gaussmatch.encoders import TextEncoder
+from gaussmatch.encoders.adapter import TextAdapter
 
 BUCKET_BATCHES = 20
 """With bucketing, captions are sorted by length among this many batches."""
@@ -85,7 +87,7 @@ class Batches:
         share: tuple[int, int] = (0, 1),
     ) -> None:
         self.pairs, self.batch_size, self.seed, self.workers = pairs, batch_size, seed, workers
-        self._rows, self._encoder = encoder.prepare(pairs.captions), encoder
+        self._rows, self._encoder = prepared_texts(pairs, encoder), encoder
         self._bucket, self._steps, self._shorten, self._add = bucket, steps, shorten, add
         self._share = share
         if len(self.pairs.captions) < 2:
@@ -117,7 +119,7 @@ class Batches:
         with torch.random.fork_rng(devices=[], enabled=skip > 0):
             return iter(loader)
 
-    def _epoch_rows(self, epoch: int) -> tuple[Sequence[Any], dict[int, Any]]:
+    def _epoch_rows(self, epoch: int) -> tuple[Sequence[Any] | np.ndarray, dict[int, Any]]:
         """The prepared captions of an epoch, and shortened ones beside them, by pair."""
         if not self._shorten:
             return self._rows, {}
@@ -197,7 +199,12 @@ class Waiting(Iterator[Batch]):
 
 class _PairDataset(Dataset[tuple[np.ndarray, Any, int, Any]]):
     def __init__(
-        self, pairs: Pairs, rows: Sequence[Any], short: dict[int, Any], seed: int, epoch: int
+        self,
+        pairs: Pairs,
+        rows: Sequence[Any] | np.ndarray,
+        short: dict[int, Any],
+        seed: int,
+        epoch: int,
     ) -> None:
         self._pairs, self._rows, self._short = pairs, rows, short
         self._seed, self._epoch = seed, epoch
@@ -226,6 +233,23 @@ def read_image(pairs: Pairs, index: int) -> np.ndarray:
             "extract them again or remove the image"
         )
     return image
+
+
+def prepared_texts(pairs: Pairs, encoder: TextEncoder) -> Sequence[Any] | np.ndarray:
+    """A row for each caption of a split: its tokens, or its embedding by a frozen encoder, which is
+    made once and kept in the cache."""
+    if pairs.texts is not None:
+        return pairs.texts
+    if isinstance(encoder, TextAdapter):
+        return embedded_once(encoder.tower, pairs.captions)
+    return encoder.prepare(pairs.captions)
+
+
+def read_texts(pairs: Pairs, numbers: Sequence[int]) -> Sequence[str] | np.ndarray:
+    """Some captions of a split as ``Model.encode_texts`` takes them."""
+    if pairs.texts is not None:
+        return np.stack([pairs.texts[i] for i in numbers])
+    return [pairs.captions[i] for i in numbers]
 
 
 def read_images(pairs: Pairs, numbers: Iterable[int], read: Any = map) -> Float[Tensor, "n ..."]:

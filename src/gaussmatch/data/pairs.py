@@ -63,6 +63,7 @@ class Pairs:
         regions: for each image its boxes with captions (for the crop experiment), where known.
         relevance: captions × images: every image that a caption is *true of*, own image included,
             where the data set knows more than the pairs. ``None`` means the pairs are all we know.
+        texts: the embedding of each caption, where the data set is ready embeddings.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Pairs:
     classes: Bool[Tensor, "n classes"] | None = None
     regions: Sequence[Sequence[Region]] | None = None
     relevance: Relevance | None = None
+    texts: Sequence[np.ndarray] | None = None
 
     def __post_init__(self) -> None:
         n, m = len(self.images), len(self.captions)
@@ -81,6 +83,8 @@ class Pairs:
             raise ValueError(f"{self.name}: {m} captions but {len(self.image_of)} image numbers")
         if int(self.image_of.min()) < 0 or int(self.image_of.max()) >= n:
             raise ValueError(f"{self.name}: a caption names an image outside 0…{n - 1}")
+        if self.texts is not None and len(self.texts) != m:
+            raise ValueError(f"{self.name}: {m} captions but {len(self.texts)} text embeddings")
         for i, caption in enumerate(self.captions):
             if not caption.strip():
                 raise ValueError(f"{self.name}: caption {i} is empty; remove it or write one")

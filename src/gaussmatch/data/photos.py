@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,7 +27,7 @@ from gaussmatch.data.pictures import open_picture
 from gaussmatch.data.pixels import PhotoPixels, still, unit
 from gaussmatch.data.shards import UNREADABLE
 from gaussmatch.data.stored import CachedCrops, features_by_name, read_lines
-from gaussmatch.encoders.pretrained import image_tower
+from gaussmatch.encoders.pretrained import Spec, image_tower
 from gaussmatch.recipe import DataRecipe
 
 
@@ -167,13 +168,15 @@ def _without_unreadable(listing: Listing, given: Path) -> Listing:
 
 def _extracted_once(recipe: DataRecipe, listing: Listing) -> Path:
     net = image_tower(recipe.backbone, recipe.weights)
-    manifest = describe(net, recipe.weights, kind_of(recipe), recipe.view, recipe.crops)
+    place = recipe.weights or Spec.of(recipe.backbone).place
+    manifest = describe(net, place, kind_of(recipe), recipe.view, recipe.crops)
     words = [manifest.sha256, manifest.kind, *(["whole"] if recipe.view == "whole" else [])]
     words += [f"{recipe.crops} crops"] if recipe.crops else []
     for split, photos in listing.splits.items():
         for p in photos:
             words += [split, str(p.path.resolve()), *(c.text for c in p.captions)]
     key = hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
-    out = cache_root() / "features" / f"{listing.name}-{recipe.backbone}-{key}"
+    name = re.sub(r"[^\w.-]+", "-", f"{listing.name}-{net.name}-{key}")
+    out = cache_root() / "features" / name
     extract(listing, out, net, manifest)
     return out

@@ -94,6 +94,6 @@ class TextEncoder(nn.Module):
         return self.tokenizer.read(texts)
 
     @staticmethod
-    def collate(rows: Sequence[Any]) -> Any:
+    def collate(rows: Any) -> Any:
         """Rows as the batch that ``forward`` takes; it has ``to(device)``."""
         return pad(rows)

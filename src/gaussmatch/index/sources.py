@@ -17,7 +17,7 @@ from PIL import Image
 
 from gaussmatch.data import folder as tables
 from gaussmatch.data import load_data
-from gaussmatch.data.batches import read_images
+from gaussmatch.data.batches import read_images, read_texts
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.data.pictures import SUFFIXES, open_picture
 from gaussmatch.gaussian import Gaussian
@@ -80,7 +80,7 @@ class SplitSource:
             image = self._image(self._image_of[c])
             meta = {"split": self.split, "caption": text, "image": image}
             records.append(Record(f"{image}#{self._here[c]}", meta))
-        return model.encode_texts(said, allow_unknown=True), records
+        return model.encode_texts(read_texts(self.pairs, numbers), allow_unknown=True), records
 
     def _image(self, number: int) -> str:
         return f"{self.pairs.name}/{number}"

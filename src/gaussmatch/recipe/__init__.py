@@ -16,6 +16,7 @@ from gaussmatch.recipe.load import (
 )
 from gaussmatch.recipe.migrations import identity
 from gaussmatch.recipe.model import (
+    AdapterRecipe,
     GeneratorRecipe,
     ModelRecipe,
     PCMERecipe,
@@ -26,6 +27,7 @@ from gaussmatch.recipe.training import LossRecipe, TrainingRecipe
 from gaussmatch.recipe.whole import Recipe
 
 __all__ = [
+    "AdapterRecipe",
     "DataRecipe",
     "GeneratorRecipe",
     "LossRecipe",

@@ -36,6 +36,9 @@ class DataRecipe:
         crops: with features of photos: how many random crops of each training photo are extracted
             too; each visit in training sees one of them (10 stands for the crops that the official
             VSE++ cuts anew). 0: training sees the view alone.
+        images: with arrays: a file of image embeddings.
+        texts: with arrays: a file of text embeddings.
+        pairs: with arrays: which go together, a CSV with the columns image, text, perhaps split.
         cxc: with coco: the folder of sits_*.csv, whose judgements become true pairs.
         coco: with visual-genome: the folder of COCO, whose training images are left out.
         dev_images: validate on the first so many images of dev; none for all.
@@ -55,6 +58,9 @@ class DataRecipe:
     backbone: str = "resnet50"
     weights: str | None = None
     crops: int = 0
+    images: str | None = None
+    texts: str | None = None
+    pairs: str | None = None
     cxc: str | None = None
     coco: str | None = None
     dev_images: int | None = None

@@ -108,11 +108,42 @@ class PCMERecipe:
 
 
 @dataclass(frozen=True)
+class AdapterRecipe:
+    """What only the adapter has: frozen encoders by name, each with a learned head.
+
+    Args:
+        text_encoder: such as st:all-MiniLM-L6-v2 or open_clip:ViT-B-32/openai; arrays for
+            embeddings that exist already.
+        image_encoder: for new pictures, where the data is arrays; none for the encoder that made
+            the features of the data (data.backbone), or where pictures never come.
+        mean: learned by the heads, or given: the embedding itself, and results are ranked by the
+            cosine of the means, so that their order is that of the encoders.
+        hidden: width of a head's hidden layer.
+        dropout: between the two layers of a head.
+        image_scale: image embeddings are standardised, then of this length.
+        text_scale: text embeddings are centred, then of this length.
+    """
+
+    text_encoder: str = "st:all-MiniLM-L6-v2"
+    image_encoder: str | None = None
+    mean: Literal["learned", "given"] = "learned"
+    hidden: int = 1024
+    dropout: float = 0.3
+    image_scale: float = 20.0
+    text_scale: float = 10.0
+
+    def __post_init__(self) -> None:
+        positive("model.adapter", self, "hidden", "image_scale", "text_scale")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"model.adapter.dropout must be in [0, 1), got {self.dropout}")
+
+
+@dataclass(frozen=True)
 class ModelRecipe:
     """Which model.
 
     Args:
-        system: vse++, vsrn (on region features), pvse or pcme.
+        system: vse++, vsrn (on region features), pvse, pcme, or adapter (heads on frozen encoders).
         dim: D, the dimension of the joint space.
         word_dim: width of the word vectors.
         normalise: L2-norm of the means.
@@ -137,9 +168,10 @@ class ModelRecipe:
         vsrn: what only VSRN has.
         pvse: what only PVSE has.
         pcme: what only PCME has.
+        adapter: what only the adapter has.
     """
 
-    system: Literal["vse++", "vsrn", "pvse", "pcme"] = "vse++"
+    system: Literal["vse++", "vsrn", "pvse", "pcme", "adapter"] = "vse++"
     dim: int = 1024
     word_dim: int = 300
     normalise: bool = True
@@ -158,6 +190,7 @@ class ModelRecipe:
     vsrn: VSRNRecipe = field(default_factory=VSRNRecipe)
     pvse: PVSERecipe = field(default_factory=PVSERecipe)
     pcme: PCMERecipe = field(default_factory=PCMERecipe)
+    adapter: AdapterRecipe = field(default_factory=AdapterRecipe)
 
     def __post_init__(self) -> None:
         positive("model", self, "dim", "word_dim")
@@ -181,11 +214,21 @@ class ModelRecipe:
             )
         if self.variance_relative and not self.probabilistic:
             raise ValueError("model.variance_relative is for model.probabilistic true")
-        if self.system == "vsrn" and self.backbone is not None:
-            raise ValueError("model.backbone: vsrn takes region features, set it to none")
+        if self.system in ("vsrn", "adapter") and self.backbone is not None:
+            raise ValueError(f"model.backbone: {self.system} takes features, set it to none")
+        if self.ranks_by_mean and not self.probabilistic:
+            raise ValueError(
+                "model.adapter.mean given has nothing to learn but variances: set "
+                "model.probabilistic to true"
+            )
         if self.backbone is None and (self.backbone_weights is not None or self.checkpointing):
             name = "checkpointing" if self.checkpointing else "backbone_weights"
             raise ValueError(f"model.{name} is set, but model.backbone is not: name the network")
+
+    @property
+    def ranks_by_mean(self) -> bool:
+        """Whether results are ordered by the cosine of the means, which are given embeddings."""
+        return self.system == "adapter" and self.adapter.mean == "given"
 
     @property
     def has_variance(self) -> bool:

@@ -13,18 +13,23 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from safetensors.torch import load_file
 from tqdm import tqdm
 
+from gaussmatch.data.batches import prepared_texts, read_images
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.data.scenes.backbone import WEIGHTS
+from gaussmatch.encoders.adapter import ImageAdapter, TextAdapter
 from gaussmatch.encoders.backbone import Backbone, pretrained
-from gaussmatch.matcher import build, learn_tokenizer
+from gaussmatch.matcher import Matcher, build, learn_tokenizer
 from gaussmatch.model import Model
 from gaussmatch.recipe import Recipe, load_recipe
 from gaussmatch.run import FROZEN, is_run, read_metrics, read_tokenizer
 from gaussmatch.training.transfer import normalises_features, point_of, same_tokenizer, transfer
 
+SAMPLE = 20_000
+"""Embeddings of each side that their statistics are taken from."""
 LOST = 0.9
 """A start below this share of the other run's validation rsum is warned of."""
 
@@ -97,7 +102,7 @@ def frozen_recipe(recipe: Recipe) -> Recipe:
 def begin(recipe: Recipe, pairs: Pairs, origin: Model | None) -> Model:
     """The model before the first step, on the CPU."""
     if origin is None:
-        tokenizer = learn_tokenizer(recipe, pairs.captions)
+        tokenizer = learn_tokenizer(recipe, pairs)
     else:
         tokenizer = same_tokenizer(recipe, pairs, origin)
     model = Model(recipe, build(recipe.model, tokenizer, recipe.loss))
@@ -107,7 +112,24 @@ def begin(recipe: Recipe, pairs: Pairs, origin: Model | None) -> Model:
         load_backbone_weights(backbone, recipe.model.backbone_weights)
     if origin is not None:
         transfer(origin, model)
+    elif recipe.model.system == "adapter":
+        _fit(model.matcher, pairs)
     return model
+
+
+def _fit(matcher: Matcher, pairs: Pairs) -> None:
+    """The statistics of the training embeddings, from an even sample of them."""
+    image, text = matcher.part("image"), matcher.text_encoder
+    assert isinstance(image, ImageAdapter)
+    assert isinstance(text, TextAdapter)
+    rows = prepared_texts(pairs, text)
+    image.fit(read_images(pairs, _even(len(pairs.images))))
+    text.fit(text.embedding(text.collate([rows[i] for i in _even(len(rows))])))
+
+
+def _even(total: int) -> list[int]:
+    chosen: list[int] = np.linspace(0, total - 1, min(total, SAMPLE)).astype(int).tolist()
+    return chosen
 
 
 def resumable(recipe: Recipe, out: Path) -> Model:

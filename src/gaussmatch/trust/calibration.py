@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gaussmatch.data.batches import read_images
+from gaussmatch.data.batches import read_images, read_texts
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.files import read_json, write_json
 from gaussmatch.gaussian import Gaussian
@@ -497,7 +497,9 @@ def _sample(pairs: Pairs, model: Model) -> dict[str, Gaussian]:
         model.encode_images(read_images(pairs, images[k : k + 256].tolist()))
         for k in range(0, len(images), 256)
     ]
-    texts = [canonical(pairs.captions[int(i)]) for i in captions]
+    texts: Any = read_texts(pairs, captions.tolist())
+    if pairs.texts is None:
+        texts = [canonical(text) for text in texts]
     return {
         "images": Gaussian.cat(parts),
         "captions": model.encode_texts(texts, allow_unknown=True),

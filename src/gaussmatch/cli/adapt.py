@@ -1,0 +1,99 @@
+"""``gaussmatch adapt``: embeddings, or encoders by name, become a probabilistic model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gaussmatch.cli.parser import SECTIONS, Parser
+from gaussmatch.cli.tables import measures_table
+from gaussmatch.data import DataSet, load_data
+from gaussmatch.data.batches import image_batches, prepared_texts
+from gaussmatch.evaluation.retrieval import recalls
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.model import Model
+from gaussmatch.recipe import load_recipe
+from gaussmatch.run import read_metrics
+from gaussmatch.similarities import similarity
+from gaussmatch.training.loop import train
+
+
+def run(argv: Sequence[str]) -> None:
+    parser = Parser(
+        "adapt",
+        "Learn how sure the embeddings of published encoders are. Embeddings are files, or made "
+        "once of a data set by encoders named here.",
+        notes="Any field of the recipe can be given too. 'keep' leaves the order of results by "
+        "the mean as it is, bit for bit, and learns variances alone; 'improve' learns means as "
+        "well, and is the default where images and texts are not of one space.",
+        examples=[
+            "gaussmatch adapt --images img.npy --texts txt.parquet --pairs pairs.csv --out runs/me",
+            "gaussmatch adapt --image-encoder open_clip:ViT-B-32/openai --text-encoder same "
+            "--data coco --data.root COCO --out runs/clip",
+            "gaussmatch adapt --image-encoder timm:tf_efficientnet_lite2 --text-encoder "
+            "st:all-MiniLM-L6-v2 --data folder --data.root my-photos --out runs/photos",
+        ],
+        fields=SECTIONS,
+        computes=True,
+    )
+    parser.add_argument("--images", help="a file of image embeddings (.npy, .parquet, …)")
+    parser.add_argument("--texts", help="a file of text embeddings")
+    parser.add_argument("--pairs", help="CSV: image, text (ids), perhaps split")
+    parser.add_argument("--data", help="a data set of photos and captions, with --data.root")
+    parser.add_argument("--image-encoder", help="such as open_clip:ViT-B-32/openai, hf:REPO")
+    parser.add_argument("--text-encoder", help="such as st:all-MiniLM-L6-v2; same as the image's")
+    parser.add_argument("--ranking", choices=("keep", "improve"), help="see below")
+    parser.add_argument("--out", type=Path, required=True, help="the run folder")
+    parser.add_argument("--resume", action="store_true", help="continue after the last whole epoch")
+    options = parser.parse(argv)
+
+    given = [options.images, options.texts, options.pairs]
+    if (options.data is None) == (None in given):
+        parser.error("give --images, --texts and --pairs, or --data and both encoders")
+    text = options.image_encoder if options.text_encoder == "same" else options.text_encoder
+    if options.data is not None:
+        if options.image_encoder is None or text is None:
+            parser.error("--data needs --image-encoder and --text-encoder")
+        fields = ["--data.name", options.data, "--data.backbone", options.image_encoder]
+    else:
+        names = ("--data.images", "--data.texts", "--data.pairs")
+        fields = [word for pair in zip(names, given, strict=True) for word in pair]
+    fields += ["--model.adapter.text_encoder", text or "arrays"]
+    if options.image_encoder is not None:
+        fields += ["--model.adapter.image_encoder", options.image_encoder]
+
+    fields += options.overrides
+    data = load_data(load_recipe("adapter/improve", fields).data)
+    one_space = text is not None and text == options.image_encoder
+    if data.train.texts is not None:
+        one_space = data.train.images[0].shape == data.train.texts[0].shape
+    ranking = options.ranking or ("keep" if one_space else "improve")
+    recipe = load_recipe(f"adapter/{ranking}", fields)
+    if recipe.model.ranks_by_mean:
+        width = int(data.train.images[0].shape[-1])
+        recipe = replace(recipe, model=replace(recipe.model, dim=width))
+    model = train(recipe, options.out, resume=options.resume, data=data)
+    reached = read_metrics(options.out)["dev"]
+    kept = _kept(model, data) if ranking == "improve" else None
+    rows = [(recipe.title, dict(reached))]
+    print(f"{options.out}: validation")
+    print(measures_table(rows if kept is None else [("the given embeddings", kept), *rows]))
+    if kept is not None and kept["rsum"] > reached["rsum"]:
+        raise ValueError(
+            f"improve reaches an rsum of {reached['rsum']:.1f} on validation, the given "
+            f"embeddings {kept['rsum']:.1f}: take --ranking keep, with another --out"
+        )
+    print(f"next: gaussmatch evaluate {options.out}", file=sys.stderr)
+
+
+def _kept(model: Model, data: DataSet) -> dict[str, float] | None:
+    """Validation measures of the given embeddings by cosine, where both are of one space."""
+    text = model.matcher.text_encoder
+    rows = prepared_texts(data.dev, text)
+    images = Gaussian.cat([Gaussian(batch) for batch in image_batches(data.dev, 256)])
+    if images.dim != len(rows[0]):
+        return None
+    captions = Gaussian(text.collate([rows[i] for i in range(len(rows))]))
+    return recalls(similarity("cosine"), images, captions, data.dev)

@@ -1,0 +1,160 @@
+"""Embeddings that exist already, read without loading them, and those that are made once.
+
+``.npy``, ``.safetensors``: memory-mapped. Parquet, Arrow: a column of vectors beside ids and
+captions; the extra ``arrow``. Texts of a data set are embedded once, in shards that survive a kill.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from gaussmatch.data.cache import cache_root
+from gaussmatch.data.stored import open_features, read_lines
+from gaussmatch.encoders.pretrained import TextTower
+from gaussmatch.files import atomic
+
+SHARD = 4096
+"""Texts in what a kill can lose."""
+IDS, TEXTS, VECTORS = (
+    ("id", "image_id", "key"),
+    ("caption", "text"),
+    ("embedding", "vector", "mean"),
+)
+"""Names of columns, the likeliest first; vectors are else the first column of lists."""
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Rows of vectors with their names.
+
+    Args:
+        path: for messages.
+        vectors: (n, width), memory-mapped where the format allows.
+        ids: the name of each row: of the table, of ``{stem}_ids.txt`` beside an array, or 0, 1, ….
+        texts: the caption of each row, where the table has them.
+    """
+
+    path: Path
+    vectors: np.ndarray
+    ids: Sequence[str]
+    texts: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.ids) != len(self.vectors):
+            raise ValueError(f"{self.path}: {len(self.ids)} ids for {len(self.vectors)} vectors")
+        if len(set(self.ids)) != len(self.ids):
+            raise ValueError(f"{self.path}: an id comes twice; ids must be unique")
+
+
+def open_embeddings(path: Path) -> Embeddings:
+    """A file of embeddings by its ending."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file of embeddings")
+    if path.suffix in (".parquet", ".arrow", ".feather"):
+        return _table(path)
+    if path.suffix == ".safetensors":
+        vectors = _safetensors(path)
+    elif path.suffix == ".npy":
+        vectors = open_features(path)
+    else:
+        raise ValueError(f"{path}: not .npy, .safetensors, .parquet, .arrow or .feather")
+    if vectors.ndim != 2:
+        raise ValueError(f"{path}: shape {vectors.shape}; embeddings are (n, width)")
+    names = path.with_name(f"{path.stem}_ids.txt")
+    ids = read_lines(names) if names.is_file() else [str(i) for i in range(len(vectors))]
+    return Embeddings(path, vectors, ids)
+
+
+def _safetensors(path: Path) -> np.ndarray:
+    """The one matrix of a file, memory-mapped: 8 bytes of length, a JSON header, then the data."""
+    kinds = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            if size > path.stat().st_size:
+                raise ValueError("the header is longer than the file")
+            header = json.loads(file.read(size))
+        header.pop("__metadata__", None)
+        found = {name: about for name, about in header.items() if len(about["shape"]) == 2}
+        if len(found) != 1:
+            raise ValueError(f"holds {len(found)} matrices ({', '.join(found)}), not one")
+        (about,) = found.values()
+        start, shape = 8 + size + about["data_offsets"][0], tuple(about["shape"])
+        return np.memmap(path, kinds[about["dtype"]], "r", start, shape)
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise ValueError(f"{path}: not a safetensors file of float vectors ({error})") from error
+
+
+def _table(path: Path) -> Embeddings:
+    try:
+        import pyarrow as pa
+        import pyarrow.feather as feather
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise ImportError(
+            f"{path}: needs pyarrow ({error}); install it with: pip install 'gaussmatch[arrow]'"
+        ) from error
+    try:
+        if path.suffix == ".parquet":
+            table = parquet.read_table(path, memory_map=True)
+        else:
+            table = feather.read_table(path, memory_map=True)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ValueError(f"{path}: cannot be read as {path.suffix[1:]} ({error})") from error
+    lists = [f.name for f in table.schema if pa.types.is_list(f.type) or _fixed(pa, f.type)]
+    name = next((n for n in VECTORS if n in lists), next(iter(lists), None))
+    if name is None:
+        raise ValueError(f"{path}: no column of vectors among {', '.join(table.column_names)}")
+    column = table.column(name).combine_chunks()
+    flat = column.flatten().to_numpy(zero_copy_only=False)
+    if len(flat) % max(1, len(column)) or column.null_count:
+        raise ValueError(f"{path}: the vectors of {name} are not all there and of one width")
+    vectors = flat.reshape(len(column), -1)
+    ids = _column(table, IDS) or [str(i) for i in range(len(vectors))]
+    return Embeddings(path, vectors, ids, _column(table, TEXTS))
+
+
+def _fixed(pa: Any, kind: Any) -> bool:
+    return bool(pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind))
+
+
+def _column(table: Any, names: Sequence[str]) -> list[str] | None:
+    name = next((n for n in names if n in table.column_names), None)
+    return None if name is None else [str(value) for value in table.column(name).to_pylist()]
+
+
+def embedded_once(tower: TextTower, texts: Sequence[str], progress: bool = True) -> np.ndarray:
+    """The embeddings (n, width) of texts, from the cache or made into it, memory-mapped."""
+    digest = hashlib.sha256(f"{tower.name} {tower.sha256()}".encode())
+    for text in texts:
+        digest.update(text.encode() + b"\n")
+    target = cache_root() / "texts" / f"{digest.hexdigest()[:24]}.npy"
+    if not target.is_file():
+        parts = target.with_suffix(".parts")
+        starts = range(0, len(texts), SHARD)
+        with tqdm(total=len(texts), desc=tower.name, unit="text", disable=not progress) as bar:
+            for start in starts:
+                chunk, path = texts[start : start + SHARD], parts / f"{start:09}.npy"
+                if not path.is_file():
+                    with atomic(path) as temporary, open(temporary, "wb") as file:
+                        np.save(file, tower.encode(chunk).numpy())
+                bar.update(len(chunk))
+        with atomic(target) as temporary:
+            shape = (len(texts), tower.width)
+            joined = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
+            for start in starts:
+                joined[start : start + SHARD] = np.load(parts / f"{start:09}.npy")
+            joined.flush()
+            del joined
+        shutil.rmtree(parts)
+    found: np.ndarray = np.load(target, mmap_mode="r")
+    return found

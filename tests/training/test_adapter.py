@@ -1,0 +1,209 @@
+"""Heads on frozen encoders: embeddings in, a run out that searches like any other."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from encoders.small import pictures, small_hf, small_open_clip
+from safetensors.numpy import save_file
+
+import gaussmatch as gm
+from gaussmatch.cli import main
+from gaussmatch.data import embeddings
+from gaussmatch.data.embeddings import embedded_once, open_embeddings
+from gaussmatch.encoders.base import Tokens
+from gaussmatch.encoders.pretrained import TextTower, image_tower, text_tower
+from gaussmatch.encoders.pretrained.base import Subwords
+
+IMAGES, WIDTH = 60, 12
+QUICK = ["--training.epochs=2", "--training.batch_size=32", "--model.adapter.hidden=16"]
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    return (x / np.linalg.norm(x, axis=-1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture
+def arrays(tmp_path: Path) -> Path:
+    """Embeddings of 60 images with two captions each, that belong together but for noise."""
+    rng = np.random.default_rng(0)
+    images = unit(rng.normal(size=(IMAGES, WIDTH)))
+    texts = unit(np.repeat(images, 2, 0) + 0.2 * rng.normal(size=(2 * IMAGES, WIDTH)))
+    np.save(tmp_path / "img.npy", images)
+    np.save(tmp_path / "txt.npy", texts)
+    splits = ["train"] * 40 + ["dev"] * 10 + ["test"] * 10
+    lines = [f"{i // 2},{i},{splits[i // 2]}" for i in range(2 * IMAGES)]
+    (tmp_path / "pairs.csv").write_text("\n".join(["image,text,split", *lines]))
+    return tmp_path
+
+
+def adapt(folder: Path, *words: str) -> int:
+    files = [
+        word
+        for name, file in (("images", "img.npy"), ("texts", "txt.npy"), ("pairs", "pairs.csv"))
+        for word in (f"--{name}", str(folder / file))
+    ]
+    return main(["adapt", *files, "--out", str(folder / "run"), *QUICK, *words])
+
+
+def test_keep_leaves_means_and_order_as_they_are(arrays: Path) -> None:
+    assert adapt(arrays) == 0
+    model = gm.load(arrays / "run")
+    images, texts = np.load(arrays / "img.npy"), np.load(arrays / "txt.npy")
+    g, c = model.encode_images(images), model.encode_texts(texts)
+    assert np.array_equal(g.mean.numpy(), images)
+    assert np.array_equal(c.mean.numpy(), texts)
+    points = gm.similarity("cosine").matrix(gm.Gaussian(g.mean), gm.Gaussian(c.mean))
+    scores = model.similarity(g, c)
+    assert torch.equal(scores.argsort(dim=0, stable=True), points.argsort(dim=0, stable=True))
+    assert g.log_var is not None
+    assert g.log_var.std() > 0
+    state = model.matcher.state_dict()
+    assert not any("encoder.head" in name for name in state)
+    train = images[:40]
+    np.testing.assert_allclose(state["image.encoder.standardise.mean"], train.mean(0), atol=1e-6)
+    np.testing.assert_allclose(
+        state["image.encoder.standardise.deviation"], train.std(0), atol=1e-6
+    )
+    assert torch.equal(state["text.encoder.standardise.deviation"], torch.ones(WIDTH))
+    named = json.loads((arrays / "run" / "vocabulary.json").read_text())
+    assert named == {"text": {"name": "arrays", "width": WIDTH, "sha256": ""}, "image": None}
+
+
+def test_improve_learns_means_and_is_measured_beside_the_given(
+    arrays: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = adapt(arrays, "--ranking", "improve", "--model.dim", "8", "--training.epochs=1")
+    said = capsys.readouterr()
+    assert "the given embeddings" in said.out
+    assert code == 2  # one epoch on 40 images is worse than what was given
+    assert "take --ranking keep" in said.err
+    g = gm.load(arrays / "run").encode_images(np.load(arrays / "img.npy"))
+    assert g.dim == 8
+    torch.testing.assert_close(g.mean.norm(dim=-1), torch.ones(IMAGES))
+
+
+def test_an_adapted_run_is_evaluated_indexed_and_searched(arrays: Path) -> None:
+    assert adapt(arrays) == 0
+    run, index = arrays / "run", arrays / "index"
+    assert main(["evaluate", str(run)]) == 0
+    assert main(["index", str(run), "--split", "test", "--out", str(index)]) == 0
+    opened = gm.Index.open(index)
+    found = opened.search(opened.model.encode_texts(np.load(arrays / "txt.npy")[100:101]), 1)
+    assert found[0].hits[0].id.endswith("/0")
+    with pytest.raises(ValueError, match="its text encoder is not known"):
+        opened.model.encode_texts(["a dog"])
+
+
+def test_embeddings_of_every_format_are_the_same(arrays: Path) -> None:
+    pa = pytest.importorskip("pyarrow", reason="needs the extra 'arrow'")
+    import pyarrow.feather
+    import pyarrow.parquet
+
+    vectors = np.load(arrays / "txt.npy")
+    save_file({"embedding": vectors}, arrays / "t.safetensors")
+    ids = [f"t{i}" for i in range(len(vectors))]
+    table = pa.table({"id": ids, "caption": ids, "embedding": list(vectors)})
+    pyarrow.parquet.write_table(table, arrays / "t.parquet")
+    pyarrow.feather.write_feather(table, arrays / "t.arrow", compression="uncompressed")
+    names = {"txt.npy": "3", "t.safetensors": "3", "t.parquet": "t3", "t.arrow": "t3"}
+    for name, third in names.items():
+        found = open_embeddings(arrays / name)
+        assert np.array_equal(found.vectors, vectors), name
+        assert found.ids[3] == third
+    assert isinstance(open_embeddings(arrays / "t.safetensors").vectors, np.memmap)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [("999,0,train", r"line 2: img\.npy has no '999'"), ("0,0,other", "line 2: no split 'other'")],
+)
+def test_bad_pairs_are_named(
+    arrays: Path, line: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (arrays / "pairs.csv").write_text(f"image,text,split\n{line}\n")
+    assert adapt(arrays) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+class Letters(TextTower):
+    """A tower whose embedding counts letters."""
+
+    name, width = "letters", 26
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokenizer = Subwords(lambda texts: [[ord(c) % 26 for c in t] for t in texts], 26)
+        self.calls = 0
+
+    def forward(self, tokens: Tokens) -> torch.Tensor:
+        self.calls += 1
+        return torch.nn.functional.one_hot(tokens.ids, 26).sum(1).float()
+
+
+def test_texts_are_embedded_once_and_a_kill_loses_one_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(embeddings, "SHARD", 4)
+    tower, texts = Letters(), [f"text{c}" for c in "abcdefghij"]
+    wanted = tower.encode(texts).numpy()
+    whole = tower.encode
+
+    def dies(chunk: list[str]) -> torch.Tensor:
+        if chunk[0] == "texti":
+            raise KeyboardInterrupt
+        return whole(chunk)
+
+    monkeypatch.setattr(tower, "encode", dies)
+    with pytest.raises(KeyboardInterrupt):
+        embedded_once(tower, texts, progress=False)
+    monkeypatch.setattr(tower, "encode", whole)
+    tower.calls = 0
+    assert np.array_equal(embedded_once(tower, texts, progress=False), wanted)
+    assert tower.calls == 1
+    assert np.array_equal(embedded_once(tower, texts, progress=False), wanted)
+    assert tower.calls == 1
+    assert [p.suffix for p in (tmp_path / "texts").iterdir()] == [".npy"]
+
+
+@pytest.mark.parametrize("kind", ["open_clip", "clip", "siglip"])
+def test_a_published_model_is_adapted_indexed_searched_and_served(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fastapi", reason="needs the extra 'service'")
+    from starlette.testclient import TestClient
+
+    from gaussmatch.service.app import create_app
+
+    monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "model").mkdir()
+    make = small_open_clip if kind == "open_clip" else partial(small_hf, kind=kind)
+    name, root = make(tmp_path / "model"), tmp_path / "photos"
+    root.mkdir()
+    for i, picture in enumerate(pictures(12)):
+        picture.save(root / f"{i}.png")
+    lines = [f"{i}.png,a dog number {'abcdefghijkl'[i]}" for i in range(12)]
+    (root / "captions.csv").write_text("\n".join(["image,caption", *lines]))
+    run, index = tmp_path / "run", tmp_path / "index"
+    words = ["--image-encoder", name, "--text-encoder", "same", "--data", "folder"]
+    quick = ["--data.root", str(root), "--out", str(run), *QUICK, "--training.epochs=1"]
+    assert main(["adapt", *words, *quick]) == 0
+    assert main(["index", str(run), str(root), "--out", str(index)]) == 0
+    opened = gm.Index.open(index)
+    (found,) = opened.search_text(["a dog"], 3)
+    assert len(found.hits) == 3
+    assert found.unknown == []
+    towers = image_tower(name), text_tower(name)
+    scores = towers[0].encode(pictures(12)) @ towers[1].encode(["a dog"]).T
+    assert found.hits[0].id == f"{int(scores.argmax())}.png"  # the order of the encoders
+    with TestClient(create_app(opened)) as client:
+        answer = client.get("/api/search", params={"text": "a dog", "k": 2})
+        assert answer.status_code == 200, answer.text
+        assert len(answer.json()["results"]) == 2
