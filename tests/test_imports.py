@@ -28,6 +28,7 @@ ORDER = (
     "evaluation",
     "trust",
     "training",
+    "published",
     "official",
     "index",
     "projection",

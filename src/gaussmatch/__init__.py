@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from gaussmatch.index.index import open_index as open_index
     from gaussmatch.model import Model as Model
     from gaussmatch.model import UncertaintyWarning as UncertaintyWarning
+    from gaussmatch.published import from_pretrained as from_pretrained
+    from gaussmatch.published import save_pretrained as save_pretrained
     from gaussmatch.recipe import Recipe as Recipe
     from gaussmatch.recipe import load_recipe as load_recipe
     from gaussmatch.run import load as load
@@ -55,6 +57,7 @@ _HOME = {
     "Similarity": "gaussmatch.similarities",
     "UncertaintyWarning": "gaussmatch.model",
     "evaluate": "gaussmatch.evaluation.evaluate",
+    "from_pretrained": "gaussmatch.published",
     "load": "gaussmatch.run",
     "load_data": "gaussmatch.data",
     "load_recipe": "gaussmatch.recipe",
@@ -62,6 +65,7 @@ _HOME = {
     "metrics": "gaussmatch",
     "open_index": "gaussmatch.index.index",
     "plot": "gaussmatch",
+    "save_pretrained": "gaussmatch.published",
     "scenes": "gaussmatch.data",
     "similarity": "gaussmatch.similarities",
     "train": "gaussmatch.training.loop",

@@ -59,8 +59,11 @@ def test_keep_leaves_means_and_order_as_they_are(arrays: Path) -> None:
     g, c = model.encode_images(images), model.encode_texts(texts)
     assert np.array_equal(g.mean.numpy(), images)
     assert np.array_equal(c.mean.numpy(), texts)
-    points = gm.similarity("cosine").matrix(gm.Gaussian(g.mean), gm.Gaussian(c.mean))
-    scores = model.similarity(g, c)
+    many = np.random.default_rng(1).normal(size=(11_000, WIDTH)).astype(np.float32)
+    gallery, queries = model.encode_images(many[:10_000]), model.encode_texts(many[10_000:])
+    scores = model.similarity(gallery, queries)
+    given = (gm.Gaussian(torch.from_numpy(part)) for part in (many[:10_000], many[10_000:]))
+    points = gm.similarity("cosine").matrix(*given)
     assert torch.equal(scores.argsort(dim=0, stable=True), points.argsort(dim=0, stable=True))
     assert g.log_var is not None
     assert g.log_var.std() > 0

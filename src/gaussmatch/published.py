@@ -1,0 +1,93 @@
+"""Models in the conventions of the Hugging Face hub: a folder of safetensors, JSON and a card.
+
+``save_pretrained`` copies what a model is loaded from and writes ``config.json`` and a card;
+``from_pretrained`` loads such a folder, or a repository of the hub. A run folder loads as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from gaussmatch.encoders.pretrained import hub
+from gaussmatch.files import read_json, write_json, write_text
+from gaussmatch.model import Model
+from gaussmatch.run import MODEL, is_run, load, read_metrics, read_recipe
+
+CONFIG, CARD, LIBRARY = "config.json", "README.md", "gaussmatch"
+
+
+def save_pretrained(
+    run: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    results: Mapping[str, float] | None = None,
+) -> Path:
+    """A run as a folder to publish.
+
+    Args:
+        run: a finished run.
+        out: an empty or new folder.
+        results: measures for the card, such as those of ``evaluate``; those on validation if none.
+    """
+    source, target = Path(run), Path(out)
+    load(source)  # a run that does not load is not published
+    if target.exists() and any(target.iterdir()):
+        raise FileExistsError(f"{target} is not empty; choose another folder")
+    target.mkdir(parents=True, exist_ok=True)
+    for name in MODEL:
+        shutil.copyfile(source / name, target / name)
+    recipe = read_recipe(source)
+    write_json(target / CONFIG, {"library_name": LIBRARY, "recipe": asdict(recipe)})
+    measured = dict(results or read_metrics(source).get("dev", {}))
+    split = "test" if results else "validation"
+    write_text(target / CARD, _card(recipe.title or source.name, measured, split))
+    return target
+
+
+def from_pretrained(name: str | os.PathLike[str], device: str = "cpu") -> Model:
+    """The model of a folder, or of a repository of the hub such as ``someone/photos-kl``."""
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        folder = hub.snapshot(str(name))
+    if not is_run(folder):
+        raise FileNotFoundError(f"{folder}: no recipe.yaml; it is not a model of {LIBRARY}")
+    config = folder / CONFIG
+    if config.is_file() and read_json(config).get("library_name") != LIBRARY:
+        raise ValueError(f"{config}: a model of another library than {LIBRARY}")
+    return load(folder, device)
+
+
+def push_to_hub(folder: str | os.PathLike[str], repository: str, *, private: bool = False) -> str:
+    """Upload a folder of ``save_pretrained``; returns its address. The token is that of the hub."""
+    from huggingface_hub import HfApi
+
+    if not (Path(folder) / CONFIG).is_file():
+        raise FileNotFoundError(f"{folder}: no {CONFIG}; make the folder with save_pretrained")
+    api = HfApi()
+    address = api.create_repo(repository, private=private, exist_ok=True)
+    api.upload_folder(repo_id=repository, folder_path=folder)
+    return str(address)
+
+
+def _card(title: str, measured: Mapping[str, float], split: str) -> str:
+    """A model card with its metadata in front, as the hub reads it."""
+    metrics = [
+        {"type": name, "value": round(float(value), 4)}
+        for name, value in measured.items()
+        if isinstance(value, int | float)
+    ]
+    task = {"type": "image-text-retrieval"}
+    index = [{"name": title, "results": [{"task": task, "metrics": metrics}]}]
+    rows = "".join(f"| {m['type']} | {m['value']} |\n" for m in metrics)
+    return (
+        f"---\nlibrary_name: {LIBRARY}\ntags: [image-text-retrieval, uncertainty]\n"
+        f"model-index: {json.dumps(index)}\n---\n\n# {title}\n\n"
+        "Photos and captions as Gaussians in one space. Load it with\n"
+        "`gaussmatch.from_pretrained(FOLDER)`; `recipe.yaml` has every field of its training.\n\n"
+        f"Measured on {split}:\n\n| measure | value |\n|---|---|\n{rows}"
+    )

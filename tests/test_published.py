@@ -1,0 +1,62 @@
+"""Models as folders of the Hugging Face hub: saved by one call, loaded by the other, offline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from toy import toy_data
+
+import gaussmatch as gm
+from gaussmatch.files import read_json, write_json
+from gaussmatch.training.loop import train
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    recipe = gm.load_recipe("scenes/vsepp-kl", ["--model.dim=8", "--model.word_dim=4"])
+    recipe = replace(recipe, training=replace(recipe.training, epochs=1))
+    recipe = replace(recipe, data=replace(recipe.data, min_count=1))
+    out = tmp_path_factory.mktemp("run") / "kl"
+    train(recipe, out, data=toy_data(), progress_bar=False)
+    return out
+
+
+def test_what_is_saved_loads_as_the_same_model(run: Path, tmp_path: Path) -> None:
+    folder = gm.save_pretrained(run, tmp_path / "out", results={"rsum": 123.4})
+    texts = ["red cat", "blue dog left"]
+    a, b = (model.encode_texts(texts) for model in (gm.load(run), gm.from_pretrained(folder)))
+    assert torch.equal(a.mean, b.mean)
+    assert a.log_var is not None
+    assert b.log_var is not None
+    assert torch.equal(a.log_var, b.log_var)
+    names = {p.name for p in folder.iterdir()}
+    wanted = {"README.md", "config.json", "model.safetensors", "recipe.yaml", "vocabulary.json"}
+    assert names == wanted
+    assert read_json(folder / "config.json")["library_name"] == "gaussmatch"
+    card = yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---")[1])
+    (result,) = card["model-index"][0]["results"]
+    assert result["metrics"] == [{"type": "rsum", "value": 123.4}]
+    assert torch.equal(gm.from_pretrained(run).encode_texts(texts).mean, a.mean)
+
+
+def test_nothing_is_overwritten_and_foreign_models_are_refused(run: Path, tmp_path: Path) -> None:
+    folder = gm.save_pretrained(run, tmp_path / "out")
+    with pytest.raises(FileExistsError, match="is not empty"):
+        gm.save_pretrained(run, folder)
+    write_json(folder / "config.json", {"library_name": "other"})
+    with pytest.raises(ValueError, match="another library"):
+        gm.from_pretrained(folder)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="not a model of gaussmatch"):
+        gm.from_pretrained(tmp_path / "empty")
+
+
+def test_offline_a_repository_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("huggingface_hub", reason="needs the extra 'hf'")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(OSError, match="nobody/none is not in the cache"):
+        gm.from_pretrained("nobody/none")
