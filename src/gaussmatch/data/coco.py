@@ -46,7 +46,7 @@ def read(root: Path, cxc: Path | None = None, boxes: bool = False) -> Listing:
             captions or images that are not here are left out, and a note says how many.
         boxes: give the boxes of objects as regions, each with its class for a caption.
     """
-    told = read_annotations(root)
+    annotated = read_annotations(root)
     places = (root, root / "annotations")
     karpathys = next(
         (p / "dataset_coco.json" for p in places if _has(p, "dataset_coco.json")), None
@@ -54,13 +54,14 @@ def read(root: Path, cxc: Path | None = None, boxes: bool = False) -> Listing:
     ids = next((p for p in places if any(p.glob("coco_*_ids.npy"))), None)
     notes: list[str] = []
     if karpathys is not None:
-        chosen = _from_karpathy(karpathys, told)
+        chosen = _from_karpathy(karpathys, annotated)
     elif ids is not None:
-        chosen = _from_ids(ids, told)
+        chosen = _from_ids(ids, annotated)
     else:
-        chosen, notes = _own_split(told)
+        chosen, notes = _own_split(annotated)
     splits = {
-        s: [_photo(told, i, captions, boxes) for i, captions in chosen[s].items()] for s in SPLITS
+        s: [_photo(annotated, i, captions, boxes) for i, captions in chosen[s].items()]
+        for s in SPLITS
     }
     also: set[tuple[str, str]] = set()
     for path in score_files(cxc) if cxc is not None else ():
@@ -72,7 +73,7 @@ def read(root: Path, cxc: Path | None = None, boxes: bool = False) -> Listing:
                 f"judged to match lie in dev or test; {len(judged) - len(inside):,} are left out"
             )
         also |= inside
-    return Listing("coco", splits, notes, frozenset(also), told.class_names)
+    return Listing("coco", splits, notes, frozenset(also), annotated.class_names)
 
 
 def _inside(pairs: set[tuple[str, str]], splits: dict[str, list[Photo]]) -> set[tuple[str, str]]:
@@ -95,23 +96,23 @@ def read_annotations(root: Path) -> Annotated:
     files = sorted(folder.glob("captions_*.json"))
     if not files:
         raise FileNotFoundError(f"{folder}: no captions_*.json; see 'gaussmatch data where coco'")
-    told = Annotated({}, {}, {}, {}, (), {})
+    annotated = Annotated({}, {}, {}, {}, (), {})
     for path in files:
         content, year = _content(path), path.stem.removeprefix("captions_")
         photos = next((p for p in (root / year, root / "images" / year) if p.is_dir()), root / year)
         for i, image in enumerate(content["images"]):
             number, name = _fields(image, f"{path}, image {i}", "id", "file_name")
-            told.images[number], told.year_of[number] = photos / name, year
+            annotated.images[number], annotated.year_of[number] = photos / name, year
             if "width" in image and "height" in image:
-                told.size_of[number] = (image["width"], image["height"])
+                annotated.size_of[number] = (image["width"], image["height"])
         for i, said in enumerate(content["annotations"]):
             place = f"{path}, annotation {i}"
             caption, number, words = _fields(said, place, "id", "image_id", "caption")
-            if number not in told.images:
+            if number not in annotated.images:
                 raise ValueError(f"{place}: image_id {number} is not among the file's images")
             if not words.strip():
                 raise ValueError(f"{place}: caption {caption} is empty; write one or remove it")
-            told.captions[caption] = (number, " ".join(words.split()))
+            annotated.captions[caption] = (number, " ".join(words.split()))
     names: dict[int, str] = {}
     for path in sorted(folder.glob("instances_*.json")):
         content = _content(path)
@@ -123,8 +124,8 @@ def read_annotations(root: Path) -> Annotated:
             if category not in names:
                 raise ValueError(f"{path}, annotation {i}: no category {category} in 'categories'")
             box = None if thing.get("iscrowd") else _box(thing.get("bbox"))
-            told.things.setdefault(number, []).append((names[category], box))
-    return replace(told, class_names=tuple(names[key] for key in sorted(names)))
+            annotated.things.setdefault(number, []).append((names[category], box))
+    return replace(annotated, class_names=tuple(names[key] for key in sorted(names)))
 
 
 def _box(bbox: list[float] | None) -> Box | None:
@@ -138,20 +139,20 @@ def _box(bbox: list[float] | None) -> Box | None:
 Chosen = dict[str, dict[int, list[int]]]  # split → image number → caption ids
 
 
-def _from_karpathy(path: Path, told: Annotated) -> Chosen:
+def _from_karpathy(path: Path, annotated: Annotated) -> Chosen:
     chosen: Chosen = {split: {} for split in SPLITS}
     for entry in karpathy.entries(path, PER_IMAGE):
-        if entry.coco_id not in told.images:
+        if entry.coco_id not in annotated.images:
             raise ValueError(
                 f"{entry.place}: {entry.filename} is in no captions_*.json; add those of its year"
             )
         numbers = [int(caption.id) for caption in entry.captions]
-        _known(entry.place, numbers, told)
+        _known(entry.place, numbers, annotated)
         chosen[entry.split].setdefault(entry.coco_id, []).extend(numbers)
     return chosen
 
 
-def _from_ids(folder: Path, told: Annotated) -> Chosen:
+def _from_ids(folder: Path, annotated: Annotated) -> Chosen:
     chosen: Chosen = {split: {} for split in SPLITS}
     seen: dict[int, tuple[str, str]] = {}
     for path in sorted(folder.glob("coco_*_ids.npy"), key=lambda p: ("restval" in p.name, p.name)):
@@ -159,9 +160,9 @@ def _from_ids(folder: Path, told: Annotated) -> Chosen:
         numbers = np.load(path, allow_pickle=False)
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
             raise ValueError(f"{path}: {numbers.dtype} {numbers.shape}; must be a list of integers")
-        _known(str(path), numbers.tolist(), told)
+        _known(str(path), numbers.tolist(), annotated)
         for caption in numbers.tolist():
-            image = told.captions[caption][0]
+            image = annotated.captions[caption][0]
             before, _ = seen.setdefault(image, (split, path.name))
             if before != split:
                 raise ValueError(
@@ -172,8 +173,8 @@ def _from_ids(folder: Path, told: Annotated) -> Chosen:
     return chosen
 
 
-def _known(place: str, captions: Iterable[int], told: Annotated) -> None:
-    lost = [caption for caption in captions if caption not in told.captions]
+def _known(place: str, captions: Iterable[int], annotated: Annotated) -> None:
+    lost = [caption for caption in captions if caption not in annotated.captions]
     if lost:
         raise ValueError(
             f"{place}: {len(lost)} caption ids, such as {lost[0]}, are in no captions_*.json; "
@@ -181,14 +182,14 @@ def _known(place: str, captions: Iterable[int], told: Annotated) -> None:
         )
 
 
-def _own_split(told: Annotated) -> tuple[Chosen, list[str]]:
+def _own_split(annotated: Annotated) -> tuple[Chosen, list[str]]:
     of: dict[int, list[int]] = {}
-    for caption, (image, _) in told.captions.items():
+    for caption, (image, _) in annotated.captions.items():
         of.setdefault(image, []).append(caption)
     chosen: Chosen = {split: {} for split in SPLITS}
     val = {}
     for image, captions in of.items():
-        if told.year_of[image].startswith("train"):
+        if annotated.year_of[image].startswith("train"):
             chosen["train"][image] = captions
         else:
             val[image] = captions
@@ -200,15 +201,15 @@ def _own_split(told: Annotated) -> tuple[Chosen, list[str]]:
     return chosen, [note]
 
 
-def _photo(told: Annotated, image: int, captions: list[int], boxes: bool) -> Photo:
-    things = told.things.get(image, [])
+def _photo(annotated: Annotated, image: int, captions: list[int], boxes: bool) -> Photo:
+    things = annotated.things.get(image, [])
     return Photo(
         str(image),
-        told.images[image],
-        tuple(Caption(str(c), told.captions[c][1]) for c in captions),
+        annotated.images[image],
+        tuple(Caption(str(c), annotated.captions[c][1]) for c in captions),
         frozenset(name for name, _ in things),
         tuple(Region(box, one_of(name)) for name, box in things if box) if boxes else (),
-        told.size_of.get(image),
+        annotated.size_of.get(image),
     )
 
 

@@ -25,7 +25,7 @@ def contact_sheet(listing: Listing, path: Path) -> int:
         try:
             picture = ImageOps.fit(open_picture(photo.path), (SIDE - 8, SIDE - 8))
         except (ValueError, OSError):
-            continue  # told by the check itself
+            continue  # reported by the check itself
         x, y = (shown % COLUMNS) * SIDE + 4, (shown // COLUMNS) * (SIDE + TEXT) + 4
         sheet.paste(picture, (x, y))
         words = textwrap.wrap(photo.captions[0].text, 34)[:3]

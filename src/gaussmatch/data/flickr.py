@@ -41,9 +41,9 @@ def read_flickr8k(root: Path) -> Listing:
 
 def read_flickr30k(root: Path) -> Listing:
     """29,000 / 1,000 / 1,000 photos in Karpathy's split (his file lists 31,014)."""
-    find, told = finder(root, "flickr30k"), root / "dataset_flickr30k.json"
-    if told.is_file():
-        return karpathy.read(told, "flickr30k", find)
+    find, split_file = finder(root, "flickr30k"), root / "dataset_flickr30k.json"
+    if split_file.is_file():
+        return karpathy.read(split_file, "flickr30k", find)
     captions = read_tokens(root / "results_20130124.token")
     lists = {s: root / f"{n}.txt" for s, n in zip(SPLITS, ("train", "val", "test"), strict=True)}
     splits = _split(captions, lists, find, lambda name: name.removesuffix(".jpg") + ".jpg")

@@ -39,8 +39,8 @@ class Photo:
         id: the publisher's name of the image: a file name, or COCO's number.
         path: where the file should be.
         captions: one or more.
-        classes: names of the objects in it, where the data set tells.
-        regions: boxes with captions of their own, where the data set tells.
+        classes: names of the objects in it, where the data set knows.
+        regions: boxes with captions of their own, where the data set knows.
         size: width and height that the boxes are in, if not the file's own.
     """
 
@@ -54,7 +54,7 @@ class Photo:
 
 @dataclass(frozen=True)
 class Listing:
-    """A data set as its files tell it.
+    """A data set as its files describe it.
 
     Args:
         name: for messages, such as ``"flickr8k"``.

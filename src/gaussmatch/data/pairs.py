@@ -19,7 +19,7 @@ SPLITS = ("train", "dev", "test")
 
 
 class ImageSource(Protocol):
-    """The images of a split, read when asked for.
+    """The images of a split, read when they are needed.
 
     Item ``i`` is what the image encoder takes: a feature vector (F), a set of region features
     (R, F), or a picture (3, H, W), as float32. ``picture`` is the same item for a person to look

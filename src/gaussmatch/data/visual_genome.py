@@ -37,12 +37,12 @@ def read(root: Path, exclude: Collection[int] | None = None) -> Listing:
             left_out += 1
             continue
         regions = [_region(r, width, height, place) for r in _field(record, "regions", place)]
-        told = [region for region in regions if region is not None]
-        if not told:
+        kept = [region for region in regions if region is not None]
+        if not kept:
             empty += 1
             continue
-        captions = tuple(Caption(f"{number}#{k}", r.caption) for k, r in enumerate(told))
-        photos.append(Photo(str(number), _find(root, number), captions, regions=tuple(told)))
+        captions = tuple(Caption(f"{number}#{k}", r.caption) for k, r in enumerate(kept))
+        photos.append(Photo(str(number), _find(root, number), captions, regions=tuple(kept)))
     if not photos:
         raise ValueError(f"{path}: no image is left")
     notes = [f"{left_out} images left out: COCO models are trained on them"]

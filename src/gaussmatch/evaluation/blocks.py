@@ -70,7 +70,7 @@ class Blocks:
         some_images, some_captions = _sample(images), _sample(captions)
         shift = torch.zeros_like(some_images.mean[0])
         if similarity.shift_invariant:
-            shift = (_middle(some_images.mean) + _middle(some_captions.mean)) / 2
+            shift = (_center(some_images.mean) + _center(some_captions.mean)) / 2
 
         def lift_images(g: Gaussian) -> Lifted:
             return similarity.lift_images(Gaussian(g.mean - shift, g.log_var))
@@ -104,7 +104,7 @@ class Blocks:
     def tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
         """All of it once, in parts that stay in the processor's cache: (images, captions, part).
 
-        A part is only good until the next one is asked for: they share their memory.
+        A part is only good until the next one is made: they share their memory.
         """
         height, width = (
             -(-size // -(-size // most))  # parts of one size, none larger than ``most``
@@ -140,12 +140,12 @@ class _Centre:
     @staticmethod
     def of(a: Tensor, b: Tensor, squared: bool) -> _Centre:
         if not squared:
-            return _Centre(None, _middle(a), _middle(b))
-        origin = (_middle(a) + _middle(b)) / 2
-        return _Centre(origin, 2 * (_middle(a) - origin), _middle(b) - origin)
+            return _Centre(None, _center(a), _center(b))
+        origin = (_center(a) + _center(b)) / 2
+        return _Centre(origin, 2 * (_center(a) - origin), _center(b) - origin)
 
     def typical(self, b: Tensor) -> Tensor:
-        """The middle of what depends on the caption alone."""
+        """The center of what depends on the caption alone."""
         out = b.new_empty(len(b), b.shape[-1] + 2)
         self.captions(b.new_zeros(()), b, out)
         return out[:, -1].median()
@@ -178,7 +178,7 @@ class _Centre:
         out[:, -1] = b @ self.u + own - offset
 
 
-def _middle(x: Tensor) -> Tensor:
+def _center(x: Tensor) -> Tensor:
     """The median of each coordinate: one wild item must not move the centre of all."""
     return x.median(0).values
 

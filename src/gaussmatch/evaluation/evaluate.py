@@ -60,10 +60,10 @@ def measure_run(
     """
     model = load(run)
     s = similarity_of(model, by)
-    asked = read_recipe(run, overrides).data
-    data = data if data is not None else load_data(asked)
+    given = read_recipe(run, overrides).data
+    data = data if data is not None else load_data(given)
     found = measure(model, data, split, s)
-    recipe = replace(model.recipe, data=asked)
+    recipe = replace(model.recipe, data=given)
     made = provenance(recipe, data.split(split), run / WEIGHTS)
     found.measures["provenance"] = {**made, "similarity": s.name}
     title = (model.recipe.title or run.name) + (f", by {s.name}" if by else "")

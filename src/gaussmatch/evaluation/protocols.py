@@ -55,7 +55,7 @@ class Truth:
         return Truth(pairs.pairs(), pairs.relevance, pairs.classes, pairs.image_of)
 
     def part(self, images: Tensor, captions: Tensor) -> Truth:
-        """The truth within a part; what lies outside is neither asked for nor found."""
+        """The truth within a part; what lies outside neither counts as right nor can be found."""
         place = torch.full((self.own.gallery,), -1)
         place[images] = torch.arange(len(images))
         return Truth(

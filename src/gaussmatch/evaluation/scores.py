@@ -79,7 +79,7 @@ def blocks_of(
 
 
 KEPT_BYTES = 2**29
-"""A whole matrix up to this size is kept: its scores are dear, and asked for several times."""
+"""A whole matrix up to this size is kept: its scores are costly, and needed several times."""
 
 
 class PairwiseBlocks:

@@ -192,7 +192,7 @@ def cut(picture: Image.Image, box: Box) -> Image.Image:
 
 
 def cut_at_scale(picture: Image.Image, box: Box) -> Image.Image:
-    """The same part in the middle of an empty picture of the whole's size and background, so that
+    """The same part in the center of an empty picture of the whole's size and background, so that
     what it shows stays as large as it was. The background is the commonest colour of the edge.
 
     >>> cut_at_scale(Image.new("RGB", (8, 6), "red"), (0, 0, 2, 2)).size

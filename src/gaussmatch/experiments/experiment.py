@@ -131,13 +131,13 @@ class Experiment:
     Args:
         name: what one types.
         title: its heading.
-        about: two sentences for a reader: what is asked, and how to read the answer.
+        about: two sentences for a reader: the question, and how to read the answer.
         place: where it is in the paper.
         data: the paper's data set for it.
         split: what is measured on.
         columns: in the order of the paper; one that no run has is left out.
         rows: the models.
-        seeds: runs of each row, unless told otherwise.
+        seeds: runs of each row, unless given.
         display: what is shown beside the table.
         published_on: the split of the paper's figures, in words.
         claims: what the paper concludes from it.

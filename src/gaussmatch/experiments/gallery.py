@@ -77,8 +77,8 @@ def image(pairs: Pairs, index: int, uncertainty: Tensor, plausible: int = 0) -> 
     own = (pairs.image_of == index).nonzero().flatten().tolist()
     picture, more, true = picture_of(pairs, index), list[int](), None
     if pairs.relevance is not None:
-        told = pairs.relevance.query_of[pairs.relevance.items == index].tolist()
-        true, more = len(told), [i for i in told if i not in own][:plausible]
+        captions = pairs.relevance.query_of[pairs.relevance.items == index].tolist()
+        true, more = len(captions), [i for i in captions if i not in own][:plausible]
     return Item(
         [pairs.captions[i] for i in [*own, *more]],
         [picture] if picture else [],

@@ -50,7 +50,7 @@ def write_report(
 
 
 def template(name: str) -> Any:
-    """A page of ``templates/``; what is told to it is escaped."""
+    """A page of ``templates/``; what it is given is escaped."""
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError as error:

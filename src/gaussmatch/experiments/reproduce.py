@@ -124,7 +124,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """All cells of the experiments asked for, and the runs behind them."""
+    """All cells of the chosen experiments, and the runs behind them."""
 
     setting: Setting
     out: Path

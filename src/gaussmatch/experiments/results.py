@@ -47,7 +47,7 @@ class Line:
 
     row: TableRow
     runs: int
-    asked: int
+    planned: int
     figures: Mapping[str, Value]
     errors: Sequence[str]
 
@@ -55,8 +55,8 @@ class Line:
     def state(self) -> str:
         """Empty when every run is done."""
         if self.errors:
-            return "failed" if self.runs == 0 else f"{self.asked - self.runs} failed"
-        return "" if self.runs == self.asked else f"{self.runs} of {self.asked} runs"
+            return "failed" if self.runs == 0 else f"{self.planned - self.runs} failed"
+        return "" if self.runs == self.planned else f"{self.runs} of {self.planned} runs"
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ def _with_best(one: Experiment, columns: Sequence[Column], lines: Sequence[Line]
                 best |= {(title, column.key) for title, m in shown.items() if m == top}
     return [
         Line(
-            line.row, line.runs, line.asked,
+            line.row, line.runs, line.planned,
             {
                 key: Value(f.mean, f.std, f.published, f.true, (line.row.title, key) in best)
                 for key, f in line.figures.items()

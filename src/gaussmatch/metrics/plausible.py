@@ -72,9 +72,9 @@ def pmrp_each(
     kept = np.arange(len(gallery_classes)) if gallery is None else gallery
     kept = kept[gallery_classes[kept].any(1)]
     values = np.full((len(rows), len(zetas)), np.nan)
-    asked = np.flatnonzero(query_classes.any(1)) if len(kept) else np.zeros(0, np.int64)
-    for start in range(0, len(asked), BLOCK):
-        chosen = asked[start : start + BLOCK]
+    known = np.flatnonzero(query_classes.any(1)) if len(kept) else np.zeros(0, np.int64)
+    for start in range(0, len(known), BLOCK):
+        chosen = known[start : start + BLOCK]
         apart = differing(query_classes[chosen], gallery_classes)
         ordered = np.take_along_axis(apart, restrict(rows, chosen, kept), 1)
         for z, zeta in enumerate(zetas):
