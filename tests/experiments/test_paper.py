@@ -10,7 +10,7 @@ import pytest
 from gaussmatch.encoders.torchvision_compat import make_importable
 from gaussmatch.experiments.experiment import Claim, Column, Experiment, TableRow
 from gaussmatch.experiments.paper import NAMES, experiment
-from gaussmatch.experiments.reproduce import Setting, plan
+from gaussmatch.experiments.reproduce import Setting, check_plan, plan
 from gaussmatch.recipe import all_recipes, find_recipe, load_recipe
 
 DATA = ("scenes", "flickr8k", "flickr30k", "coco")
@@ -144,7 +144,7 @@ def test_a_wrong_table_is_refused(change: dict, message: str) -> None:
 
 def test_forgetting_the_judgements_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cxc: nothing can run; .*--data\.cxc FOLDER"):
-        plan(["cxc"], Setting("coco_real", seeds=1), tmp_path)
+        check_plan(plan(["cxc"], Setting("coco_real", seeds=1), tmp_path))
     made = plan(["coco", "cxc"], Setting("coco_real", seeds=1), tmp_path)
     lost = {cell.problem for cell in made.cells if cell.experiment.name == "cxc"}
     assert any("--data.cxc FOLDER" in str(problem) for problem in lost)

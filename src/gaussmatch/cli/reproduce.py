@@ -16,6 +16,7 @@ from gaussmatch.experiments.reproduce import (
     Outcome,
     Plan,
     Setting,
+    check_plan,
     claim_folder,
     execute,
     made_before,
@@ -80,6 +81,7 @@ def run(argv: Sequence[str]) -> None:
     jobs = options.jobs or (2 if options.data == "scenes" else 1)
     names = NAMES if "all" in options.names else tuple(dict.fromkeys(options.names))
     made = plan(names, setting, out)
+    check_plan(made)
     if options.dry_run:
         print(estimate(made, jobs))
         return

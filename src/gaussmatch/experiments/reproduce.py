@@ -154,10 +154,15 @@ def plan(names: Sequence[str], setting: Setting, out: Path) -> Plan:
         one = experiment(name, setting.data)
         for seed in range(setting.seeds_of(one)):
             cells += [_cell(one, row, seed, setting) for row in one.rows]
-    problems = dict.fromkeys(cell.problem for cell in cells if cell.run is None)
-    if all(cell.run is None for cell in cells):
-        raise ValueError(f"{', '.join(names)}: nothing can run; " + "; ".join(map(str, problems)))
     return Plan(setting, out, tuple(cells))
+
+
+def check_plan(made: Plan) -> None:
+    """Refuse a plan of which no cell can run, with the reasons."""
+    if not made.runs:
+        names = ", ".join(one.name for one in made.experiments)
+        problems = dict.fromkeys(str(cell.problem) for cell in made.cells)
+        raise ValueError(f"{names}: nothing can run; {'; '.join(problems)}")
 
 
 def _cell(one: Experiment, row: TableRow, seed: int, setting: Setting) -> Cell:
