@@ -63,6 +63,8 @@ def _show(name: str, folder: Path, stem: str, measures: Mapping[str, Any]) -> No
     about = f"{measures['images']} images, {measures['captions']} captions"
     print(f"{name} on {measures['data']}: {about}\n")
     print(plain_table([("measure", "images", "captions"), *rows(measures)]))
+    for note in measures.get("notes", []):
+        print(f"note: {note}")
     written = [f"{stem}.{ending}" for ending in ("json", "md", "tex")]
     if "t2i_deciles" in measures:
         picture = folder / f"{stem}.svg"

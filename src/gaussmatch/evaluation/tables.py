@@ -46,6 +46,9 @@ def markdown(title: str, measures: Mapping[str, Any]) -> str:
         "|---|--:|--:|",
     ]
     lines += [f"| {' | '.join(row)} |" for row in rows(measures)]
+    lines += (
+        ["", *(f"- {note}" for note in measures.get("notes", []))] if "notes" in measures else []
+    )
     return "\n".join(lines) + "\n"
 
 
