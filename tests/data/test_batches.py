@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy import toy_encoder, toy_pairs
 
-from gaussmatch.data.batches import Batch, Batches, Waiting, shortened
+from gaussmatch.data.batches import Batch, Batches, Waiting
+from gaussmatch.data.queries import shortened
 
 PAIRS = toy_pairs("train", 200, 0)
 ENCODER = toy_encoder(PAIRS.captions)

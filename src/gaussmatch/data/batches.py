@@ -16,11 +16,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from gaussmatch.data.embeddings import embedded_once
 from gaussmatch.data.pairs import Pairs, RandomViews
+from gaussmatch.data.queries import FittingCounts, as_query
 from gaussmatch.encoders import TextEncoder
 from gaussmatch.encoders.adapter import TextAdapter
 
 BUCKET_BATCHES = 20
 """With bucketing, captions are sorted by length among this many batches."""
+FORMS = 3
+"""Queries made of each caption; an epoch takes one of them."""
 
 
 class Batch(NamedTuple):
@@ -33,25 +36,26 @@ class Batch(NamedTuple):
     texts: Any
     image_ids: Int[Tensor, "n"]
     short: Any = None
-    """Shortened captions of some pairs, collated as ``texts``, where they come beside the whole
+    """Captions of some pairs as queries, collated as ``texts``, where they come beside the whole
     ones; and the rows of those pairs."""
     short_of: Int[Tensor, "m"] | None = None
+    fits: Float[Tensor, "n_m"] | None = None
+    """ln of how many photos the texts fit, the short ones behind the whole ones."""
 
     def to(self, device: torch.device) -> Batch:
-        whole = Batch(self.images.to(device), self.texts.to(device), self.image_ids.to(device))
-        if self.short_of is None:
-            return whole
-        return whole._replace(short=self.short.to(device), short_of=self.short_of.to(device))
+        return Batch(*(part if part is None else part.to(device) for part in self))
 
     def split(self, size: int) -> list[Batch]:
         """Parts of at most ``size`` pairs, in order."""
         if size >= len(self.image_ids):
             return [self]
         parts = [slice(i, i + size) for i in range(0, len(self.image_ids), size)]
-        return [
-            Batch(self.images[p], type(self.texts)(*(t[p] for t in self.texts)), self.image_ids[p])
-            for p in parts
-        ]
+
+        def some(texts: Any, part: slice) -> Any:  # embeddings, or Tokens
+            whole = isinstance(texts, Tensor)
+            return texts[part] if whole else type(texts)(*(t[part] for t in texts))
+
+        return [Batch(self.images[p], some(self.texts, p), self.image_ids[p]) for p in parts]
 
 
 class Batches:
@@ -63,8 +67,10 @@ class Batches:
     A last batch of a single pair has no negative and is left out. With ``steps`` an epoch ends
     after so many batches.
 
-    Every epoch a share ``shorten`` of the captions is shortened (``shortened``), drawn from
-    (seed, e, pair): instead of the whole caption, or beside it (``add``).
+    Every epoch a share ``shorten`` of the captions, drawn from (seed, e, pair), comes as a query
+    (``as_query``): instead of the whole caption, or beside it (``add``). A caption has ``FORMS`` of
+    them, drawn from (seed, pair), so that a frozen encoder embeds each once. With ``fits`` a batch
+    knows how many photos its texts fit.
 
     With ``share`` (r, W) they are the r-th of W parts of each batch, equal but for one pair; a last
     batch of fewer than W pairs is left out.
@@ -85,6 +91,8 @@ class Batches:
         shorten: float = 0.0,
         add: bool = False,
         share: tuple[int, int] = (0, 1),
+        generalise: float = 0.0,
+        fits: bool = False,
     ) -> None:
         self.pairs, self.batch_size, self.seed, self.workers = pairs, batch_size, seed, workers
         self._rows, self._encoder = prepared_texts(pairs, encoder), encoder
@@ -92,6 +100,9 @@ class Batches:
         self._share = share
         if len(self.pairs.captions) < 2:
             raise ValueError(f"{pairs.name}: training needs at least two pairs")
+        forms = self._draw_forms(generalise) if shorten else []
+        self._forms = prepared(forms, encoder) if forms else []
+        self._fits, self._form_fits = self._count(forms) if fits else (None, None)
 
     def __len__(self) -> int:
         full, rest = divmod(len(self.pairs.captions), self.batch_size)
@@ -109,7 +120,7 @@ class Batches:
             chunks = [chunks[i] for i in torch.randperm(len(chunks), generator=seeded).tolist()]
         whole = [chunk for chunk in chunks if len(chunk) >= self._fewest]
         loader = DataLoader(
-            _PairDataset(self.pairs, *self._epoch_rows(epoch), self.seed, epoch),
+            _PairDataset(self.pairs, self._epoch_forms(epoch), self.seed, epoch),
             batch_sampler=[self._part(chunk) for chunk in whole[skip : len(self)]],
             collate_fn=self._collate,
             num_workers=self.workers,
@@ -119,19 +130,34 @@ class Batches:
         with torch.random.fork_rng(devices=[], enabled=skip > 0):
             return iter(loader)
 
-    def _epoch_rows(self, epoch: int) -> tuple[Sequence[Any] | np.ndarray, dict[int, Any]]:
-        """The prepared captions of an epoch, and shortened ones beside them, by pair."""
-        if not self._shorten:
-            return self._rows, {}
-        texts: dict[int, str] = {}
-        for pair, caption in enumerate(self.pairs.captions):
-            dice = np.random.default_rng([abs(self.seed), epoch, pair, _SHORTEN])
+    def _draw_forms(self, generalise: float) -> list[str]:
+        """``FORMS`` queries of each caption."""
+        return [
+            as_query(caption, np.random.default_rng([abs(self.seed), pair, form]), generalise)
+            for pair, caption in enumerate(self.pairs.captions)
+            for form in range(FORMS)
+        ]
+
+    def _count(self, forms: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """How many photos each caption fits, and each of its forms: never fewer than it does."""
+        captions, own = self.pairs.captions, self.pairs.image_of.numpy()
+        counts = FittingCounts(captions, own)
+        if isinstance(self._rows, np.ndarray):  # sentence embeddings
+            unit = self._rows / np.linalg.norm(self._rows, axis=1, keepdims=True)
+            whole = counts.by_meaning(unit, unit, own)
+        else:
+            whole = counts.by_words(captions, own)
+        of_forms = counts.by_words(forms) if forms else np.zeros(0, np.float32)
+        return whole, np.maximum(of_forms, whole.repeat(FORMS)[: len(forms)])
+
+    def _epoch_forms(self, epoch: int) -> dict[int, int]:
+        """The pairs whose caption comes as a query in an epoch, and the number of its form."""
+        chosen = {}
+        for pair in range(len(self.pairs.captions)) if self._shorten else ():
+            dice = np.random.default_rng([abs(self.seed), epoch, pair, FORMS])
             if dice.random() < self._shorten:
-                texts[pair] = shortened(caption, dice)
-        short = dict(zip(texts, self._encoder.prepare(list(texts.values())), strict=True))
-        if self._add or not short:
-            return self._rows, short
-        return [short.get(pair, row) for pair, row in enumerate(self._rows)], {}
+                chosen[pair] = pair * FORMS + int(dice.integers(FORMS))
+        return chosen
 
     @property
     def _fewest(self) -> int:
@@ -148,39 +174,26 @@ class Batches:
         parts = (order[i : i + window] for i in range(0, len(order), window))
         return [i for part in parts for i in sorted(part, key=lambda i: len(self._rows[i]))]
 
-    def _collate(self, items: Sequence[tuple[np.ndarray, Any, int, Any]]) -> Batch:
-        images, rows, ids, short = zip(*items, strict=True)
+    def _collate(self, items: Sequence[tuple[np.ndarray, int, int, int | None]]) -> Batch:
+        images, pairs, ids, forms = zip(*items, strict=True)
+        queries = [(k, form) for k, form in enumerate(forms) if form is not None]
+        rows, fits = [self._rows[pair] for pair in pairs], []
+        if self._fits is not None:
+            fits = [self._fits[pair] for pair in pairs]
+        if not self._add:
+            for k, form in queries:
+                rows[k] = self._forms[form]
+                if self._form_fits is not None:
+                    fits[k] = self._form_fits[form]
+            queries = []
         collate = self._encoder.collate
-        whole = Batch(torch.from_numpy(np.stack(images)), collate(rows), torch.tensor(ids))
-        beside = [k for k, row in enumerate(short) if row is not None]
-        if not beside:
-            return whole
-        added = collate([short[k] for k in beside])
-        return whole._replace(short=added, short_of=torch.tensor(beside))
-
-
-_SHORTEN = 1  # keeps these draws apart from those of random views
-LONGEST = 5
-"""Words of a shortened caption, at most: as many as people type."""
-
-
-def shortened(caption: str, dice: np.random.Generator) -> str:
-    """One to five words of a caption, as people type queries: a span of it, or some of its words in
-    their order. A caption of one word stays as it is.
-
-    >>> dice = np.random.default_rng(0)
-    >>> [shortened("a brown dog runs through deep snow", dice) for _ in range(3)]
-    ['brown dog runs through deep', 'a brown', 'deep']
-    """
-    words = caption.split()
-    if len(words) < 2:
-        return caption
-    count = int(dice.integers(1, min(LONGEST, len(words) - 1), endpoint=True))
-    if dice.random() < 0.5:
-        start = int(dice.integers(0, len(words) - count, endpoint=True))
-        return " ".join(words[start : start + count])
-    kept = np.sort(dice.choice(len(words), count, replace=False))
-    return " ".join(words[k] for k in kept)
+        batch = Batch(torch.from_numpy(np.stack(images)), collate(rows), torch.tensor(ids))
+        if queries:
+            short = collate([self._forms[form] for _, form in queries])
+            batch = batch._replace(short=short, short_of=torch.tensor([k for k, _ in queries]))
+            if self._form_fits is not None:
+                fits += [self._form_fits[form] for _, form in queries]
+        return batch._replace(fits=torch.tensor(np.array(fits))) if fits else batch
 
 
 class Waiting(Iterator[Batch]):
@@ -197,30 +210,24 @@ class Waiting(Iterator[Batch]):
             self.seconds += time.perf_counter() - started
 
 
-class _PairDataset(Dataset[tuple[np.ndarray, Any, int, Any]]):
-    def __init__(
-        self,
-        pairs: Pairs,
-        rows: Sequence[Any] | np.ndarray,
-        short: dict[int, Any],
-        seed: int,
-        epoch: int,
-    ) -> None:
-        self._pairs, self._rows, self._short = pairs, rows, short
-        self._seed, self._epoch = seed, epoch
+class _PairDataset(Dataset[tuple[np.ndarray, int, int, int | None]]):
+    """Pair → its image as it is shown, its number, that of its image, and that of its query."""
+
+    def __init__(self, pairs: Pairs, forms: dict[int, int], seed: int, epoch: int) -> None:
+        self._pairs, self._forms, self._seed, self._epoch = pairs, forms, seed, epoch
         self._image_of: list[int] = pairs.image_of.tolist()
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._image_of)
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray, Any, int, Any]:
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int, int, int | None]:
         image, images = self._image_of[index], self._pairs.images
         if isinstance(images, RandomViews):
             chance = np.random.SeedSequence([abs(self._seed), self._epoch, index])
             shown = images.random_view(image, int(chance.generate_state(1)[0]))
         else:
             shown = read_image(self._pairs, image)
-        return shown, self._rows[index], image, self._short.get(index)
+        return shown, index, image, self._forms.get(index)
 
 
 def read_image(pairs: Pairs, index: int) -> np.ndarray:
@@ -238,11 +245,16 @@ def read_image(pairs: Pairs, index: int) -> np.ndarray:
 def prepared_texts(pairs: Pairs, encoder: TextEncoder) -> Sequence[Any] | np.ndarray:
     """A row for each caption of a split: its tokens, or its embedding by a frozen encoder, which is
     made once and kept in the cache."""
-    if pairs.texts is not None:
-        return pairs.texts
-    if isinstance(encoder, TextAdapter):
-        return embedded_once(encoder.tower, pairs.captions)
-    return encoder.prepare(pairs.captions)
+    return prepared(pairs.captions, encoder) if pairs.texts is None else pairs.texts
+
+
+def prepared(texts: Sequence[str], encoder: TextEncoder) -> Sequence[Any] | np.ndarray:
+    """A row for each text, see ``prepared_texts``."""
+    if not isinstance(encoder, TextAdapter):
+        return encoder.prepare(texts)
+    distinct = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+    embeddings = embedded_once(encoder.tower, list(distinct))
+    return embeddings if len(distinct) == len(texts) else embeddings[[distinct[t] for t in texts]]
 
 
 def read_texts(pairs: Pairs, numbers: Sequence[int]) -> Sequence[str] | np.ndarray:

@@ -138,9 +138,13 @@ class Standardise(nn.Module):
 
 
 def head(width: int, dim: int, hidden: int, dropout: float) -> nn.Sequential:
-    """Two layers: linear → GELU → dropout → linear."""
+    """Two layers: dropout → linear → GELU → dropout → linear."""
     return nn.Sequential(
-        nn.Linear(width, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, dim)
+        nn.Dropout(dropout),
+        nn.Linear(width, hidden),
+        nn.GELU(),
+        nn.Dropout(dropout),
+        nn.Linear(hidden, dim),
     )
 
 

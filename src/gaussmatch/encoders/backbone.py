@@ -67,7 +67,7 @@ class Backbone(ImageTower):
         net: Any = None,
     ) -> None:
         super().__init__()
-        self.name, self.norm = name, norm
+        self.name, self.norm, self.crop = name, norm, True
         self._transforms: dict[bool, Any] = {}
         mean: tuple[float, ...] = (0.0, 0.0, 0.0)
         std: tuple[float, ...] = (1.0, 1.0, 1.0)
@@ -86,21 +86,25 @@ class Backbone(ImageTower):
             self.register_buffer(buffer, shaped, persistent=False)
 
     @staticmethod
-    def pretrained(name: str, weights: str | Path | None = None) -> Backbone:
+    def pretrained(name: str, weights: str | Path | None = None, whole: bool = False) -> Backbone:
         """A network of timm with its weights, frozen.
 
         Args:
             weights: a local ``.safetensors`` or ``.pth`` file; ``None`` downloads timm's own.
+            whole: look at the whole picture, squeezed into a square, instead of a center crop.
         """
-        return Backbone(name, net=pretrained(name, weights)).eval().requires_grad_(False)
+        found = Backbone(name, net=pretrained(name, weights)).eval().requires_grad_(False)
+        found.crop = not whole
+        return found
 
     @property
     def device(self) -> torch.device:
         return self._mean.device
 
-    def transform(self, picture: Image.Image, crop: bool = True) -> Float[Tensor, "3 h w"]:
+    def transform(self, picture: Image.Image, crop: bool | None = None) -> Float[Tensor, "3 h w"]:
         """A picture as the network takes it: resized, center crop, values in [0, 1]. Without the
         crop it is squeezed instead, so that boxes keep their place."""
+        crop = self.crop if crop is None else crop
         if crop not in self._transforms:
             changes: dict[str, Any] = {} if crop else {"crop_pct": 1.0, "crop_mode": "squash"}
             self._transforms[crop] = _transform(self.net, **changes)

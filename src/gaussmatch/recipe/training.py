@@ -34,6 +34,8 @@ class LossRecipe:
         diversity: weight of the term that keeps an item's embeddings apart (pvse).
         inclusion: weight of the term that puts a caption inside its shortened form (ProLIP); with
             training.shorten_as add.
+        fitting: weight of the term that puts the uncertainties of texts in the order of how many
+            photos they fit, counted among the training captions.
         mmd: weight of the term that draws images and captions to one place.
         vib: weight of the KL of every Gaussian to the unit one.
         vib_as_published: weight of the same in the form of PCME's code, with ln σ for ln σ².
@@ -52,6 +54,7 @@ class LossRecipe:
     generation: float = 0.0
     diversity: float = 0.0
     inclusion: float = 0.0
+    fitting: float = 0.0
     mmd: float = 0.0
     vib: float = 0.0
     vib_as_published: float = 0.0
@@ -60,7 +63,15 @@ class LossRecipe:
         positive("loss", self, "scale")
         if self.pseudo_positives and self.kind != "sigmoid":
             raise ValueError(f"loss.pseudo_positives is for loss.kind sigmoid, not {self.kind}")
-        weights = ("generation", "diversity", "inclusion", "mmd", "vib", "vib_as_published")
+        weights = (
+            "generation",
+            "diversity",
+            "inclusion",
+            "fitting",
+            "mmd",
+            "vib",
+            "vib_as_published",
+        )
         for name in (*weights, "pseudo_positives"):
             if getattr(self, name) < 0:
                 raise ValueError(f"loss.{name} must not be negative, got {getattr(self, name)}")
@@ -100,6 +111,7 @@ class TrainingRecipe:
             negatives are then of like length too, so it is off by default.
         shorten: the share of captions that are shortened to one to five words in an epoch, as
             people type queries.
+        generalise: the share of those that are put in more general words instead (English).
         shorten_as: replace the whole caption, or add the shortened one as a further pair.
     """
 
@@ -119,6 +131,7 @@ class TrainingRecipe:
     bucket: bool = False
     checkpoint_every: str | None = None
     shorten: float = 0.0
+    generalise: float = 0.0
     shorten_as: Literal["replace", "add"] = "replace"
     optimizer: Literal["adam", "adamw"] = "adam"
     weight_decay: float = 0.0
@@ -150,8 +163,9 @@ class TrainingRecipe:
                 )
         if self.checkpoint_every is not None:
             checkpoint_interval(self.checkpoint_every)
-        if not 0 <= self.shorten <= 1:
-            raise ValueError(f"training.shorten is a share in [0, 1], got {self.shorten}")
+        for name in ("shorten", "generalise"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"training.{name} is a share in [0, 1], got {getattr(self, name)}")
         if self.batch_size < 2:
             raise ValueError(f"training.batch_size must be at least 2, got {self.batch_size}")
 

@@ -126,6 +126,8 @@ def _train(
     main = gather.is_main()
     if gather.ranks() > 1 and recipe.training.shorten and recipe.training.shorten_as == "add":
         raise ValueError("training.shorten_as add is for one process: set it to replace")
+    if recipe.loss.fitting and (gather.ranks() > 1 or recipe.training.micro_batch):
+        raise ValueError("loss.fitting is for one process and whole batches: set it to 0")
     resumed = gather.on_main(partial(_is_resumed, recipe, out, resume))
     origin = None if resumed else _origin(recipe, out, progress_bar)
     data = data if data is not None else load_data(recipe.data)
@@ -146,6 +148,8 @@ def _train(
         settings.shorten,
         settings.shorten_as == "add",
         (gather.rank(), gather.ranks()),
+        settings.generalise,
+        bool(recipe.loss.fitting),
     )
     optimiser = optimizer(matcher, settings)
     rates = schedule(optimiser, settings, settings.epochs * len(batches))

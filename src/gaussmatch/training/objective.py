@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import softplus
 
 from gaussmatch.data.batches import Batch
 from gaussmatch.encoders.base import Tokens
@@ -19,6 +20,7 @@ from gaussmatch.losses import (
     SoftContrastive,
     TripletLoss,
     bottleneck,
+    disorder,
     diversity,
     generation_loss,
     inclusion,
@@ -42,6 +44,7 @@ class Outcome(NamedTuple):
     image_ids: Tensor
     short: Gaussian | None = None
     short_of: Tensor | None = None
+    fits: Tensor | None = None
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -90,6 +93,25 @@ def _inclusion(outcome: Outcome) -> Tensor:
     return inclusion(outcome.captions[outcome.short_of], outcome.short)
 
 
+def _fitting(outcome: Outcome) -> Tensor:
+    """Uncertainty in the order of how many photos a text fits: among whole captions, among queries,
+    among all of them, and of every query above its own caption."""
+    assert outcome.fits is not None
+    whole, n = outcome.captions.mean_log_var(), len(outcome.captions)
+    if outcome.short is None or outcome.short_of is None:
+        return disorder(whole, outcome.fits)
+    short = outcome.short.mean_log_var()
+    below = softplus(STEEPNESS * (whole[outcome.short_of] - short)).mean()
+    return (
+        2 * disorder(whole, outcome.fits[:n])
+        + 0.5 * disorder(short, outcome.fits[n:])
+        + disorder(torch.cat([whole, short]), outcome.fits)
+        + below
+    )
+
+
+STEEPNESS = 20.0
+"""How sharply a query less uncertain than its caption is punished, in ln σ² a dimension."""
 REGIONS = "image.reasoning.graph"
 RESIDUALS = ("image.pie.residual", "text.pie.residual")
 
@@ -98,6 +120,7 @@ TERMS: dict[str, Term] = {
     "diversity": Term(lambda o: sum_of(diversity(o.seen[r]) for r in RESIDUALS), RESIDUALS),
     "mmd": Term(lambda o: mean_discrepancy(o.images.mean, o.captions.mean)),
     "inclusion": Term(_inclusion),
+    "fitting": Term(_fitting),
     "vib": Term(lambda o: sum_of(bottleneck(g) for g in (o.images, o.captions))),
     "vib_as_published": Term(
         lambda o: sum_of(bottleneck(g, as_published=True) for g in (o.images, o.captions))
@@ -134,7 +157,8 @@ class Objective:
         watched = sorted({part for term in self._used.values() for part in term.watches})
         with observe({part: matcher.part(part) for part in watched}) as seen:
             images, captions = matcher(batch.images, batch.texts)
-        outcome = Outcome(matcher, images, captions, batch.texts, seen, batch.image_ids)
+        ids, fits = batch.image_ids, batch.fits
+        outcome = Outcome(matcher, images, captions, batch.texts, seen, ids, fits=fits)
         if batch.short_of is None:
             return outcome
         return outcome._replace(short=matcher.encode_texts(batch.short), short_of=batch.short_of)

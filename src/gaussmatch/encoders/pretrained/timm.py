@@ -1,4 +1,5 @@
-"""``timm:NAME``: any image network of timm, without its classifier."""
+"""``timm:NAME``: any image network of timm, without its classifier. ``NAME+whole`` looks at the
+whole picture, squeezed into a square, instead of its center."""
 
 from __future__ import annotations
 
@@ -9,4 +10,4 @@ from gaussmatch.encoders.backbone import Backbone
 
 def image(name: str, place: Path | None) -> Backbone:
     """The pooled features of a network, from a local file or those that timm has."""
-    return Backbone.pretrained(name, place)
+    return Backbone.pretrained(name.removesuffix("+whole"), place, name.endswith("+whole"))

@@ -1,8 +1,10 @@
-"""How many photos a text fits, counted softly among the training captions.
+"""Captions as people would type them, and how many photos such a query fits.
 
-A caption that many other photos' captions resemble fits many photos; so does a query whose words
-stand in many captions. Nobody labels this: it is read off the captions themselves, and teaches a
-variance what *vague* means (``loss.fitting``).
+Captions are ten words long, a query is one to four; a model that has only seen captions cannot
+know that "dog" is vague. How many photos a text fits is counted softly among the training captions:
+a caption that many other photos' captions resemble fits many photos, and so does a query whose
+words stand in many captions. Nobody labels this: it is read off the captions themselves, and
+teaches a variance what *vague* means (``loss.fitting``).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 SHARPNESS = 24.0
 """κ of the word count: a caption that lacks a tenth of a text's words, by weight, counts e^−2.4."""
@@ -77,6 +80,40 @@ def content_words(text: str) -> frozenset[str]:
     return frozenset(_singular(word) for word in words if word not in FUNCTION_WORDS)
 
 
+LONGEST = 5
+"""Words of a shortened caption, at most: as many as people type."""
+
+
+def as_query(caption: str, dice: np.random.Generator, generalise: float = 0.0) -> str:
+    """A caption as a query: shortened, or with probability ``generalise`` in more general words,
+    whole or shortened."""
+    if dice.random() >= generalise:
+        return shortened(caption, dice)
+    return generalised(caption if dice.random() < 0.5 else shortened(caption, dice), dice)
+
+
+def shortened(caption: str, dice: np.random.Generator) -> str:
+    """One to five words of a caption: a span of it, or some of its content words in their order. A
+    caption of one word stays as it is.
+
+    >>> dice = np.random.default_rng(0)
+    >>> [shortened("a brown dog runs through deep snow", dice) for _ in range(3)]
+    ['brown dog snow', 'runs deep snow', 'dog runs snow']
+    """
+    words = caption.split()
+    if len(words) < 2:
+        return caption
+    span = dice.random() < 0.5
+    if not span:
+        words = [word for word in words if content_words(word)] or words
+    count = int(dice.integers(1, max(1, min(LONGEST, len(words) - 1)), endpoint=True))
+    if span:
+        start = int(dice.integers(0, len(words) - count, endpoint=True))
+        return " ".join(words[start : start + count])
+    kept = np.sort(dice.choice(len(words), count, replace=False))
+    return " ".join(words[k] for k in kept)
+
+
 def generalised(text: str, dice: np.random.Generator, share: float = 0.6) -> str:
     """A text with some words replaced by more general ones; as it was where it has none of them.
 
@@ -94,27 +131,27 @@ def generalised(text: str, dice: np.random.Generator, share: float = 0.6) -> str
 
 
 class FittingCounts:
-    """ln n(t), n(t) = Σ_j exp(κ (c(t, j) − 1)) + Σ_j exp(κ′ (cos(t, j) − 1)) over captions j.
+    """ln n(t): softly, how many training captions say what a text says.
 
-    c(t, j) is the share of t's content words, weighted by ln(N / how many captions have the word),
-    that stand in caption j; a general word ("vehicle") stands wherever one of its kind ("bus")
-    does. The second sum, over sentence embeddings, is there where the caller has them: captions
-    may say the same in other words. Captions of a text's own image are left out.
+    * ``by_words``: n(t) = Σ_j exp(κ (c(t, j) − 1)), where c(t, j) is the share of t's content
+      words, weighted by ln(N / how many captions have the word), that stand in caption j. A general
+      word ("vehicle") stands wherever one of its kind ("bus") does. For queries.
+    * ``by_meaning``: n(t) = Σ_j exp(κ′ (cos(t, j) − 1)) over sentence embeddings. For whole
+      captions, which say the same in other words.
+
+    Captions of a text's own image are left out.
 
     Args:
         captions: the training captions.
         image_of: (N) the image of each.
-        embeddings: (N, E) unit sentence embeddings of the captions, or ``None``.
 
     >>> counts = FittingCounts(["a red bus", "a red car", "a dog"], np.arange(3))
-    >>> counts.log_counts(["a vehicle", "a red vehicle", "a red bus", "a dog in snow"]).round(1)
+    >>> counts.by_words(["a vehicle", "a red vehicle", "a red bus", "a dog in snow"]).round(1)
     array([  0.7,   0.7,   0. , -11. ], dtype=float32)
     """
 
-    def __init__(
-        self, captions: Sequence[str], image_of: np.ndarray, embeddings: np.ndarray | None = None
-    ) -> None:
-        self.image_of, self.embeddings = np.asarray(image_of), embeddings
+    def __init__(self, captions: Sequence[str], image_of: np.ndarray) -> None:
+        self.image_of = np.asarray(image_of)
         found: dict[str, list[int]] = {}
         for row, caption in enumerate(captions):
             for word in content_words(caption) | _general_words(caption):
@@ -124,30 +161,19 @@ class FittingCounts:
         self._weight = {word: float(np.log(total / len(rows))) for word, rows in found.items()}
         self._unseen = float(np.log(total))
 
-    def log_counts(
-        self,
-        texts: Sequence[str],
-        own_image: np.ndarray | None = None,
-        embeddings: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """ln n of each text, (n) float32.
+    def by_words(self, texts: Sequence[str], own_image: np.ndarray | None = None) -> np.ndarray:
+        """ln n of each text (n) by its words; ``own_image`` (n) is the image it belongs to."""
+        own = [None] * len(texts) if own_image is None else own_image.tolist()
+        known: dict[tuple[frozenset[str], int | None], float] = {}
+        counts = []
+        for text, image in zip(texts, own, strict=True):
+            key = content_words(text), image
+            if key not in known:
+                known[key] = self._count(*key)
+            counts.append(known[key])
+        return np.log(np.array(counts) + FLOOR).astype(np.float32)
 
-        Args:
-            own_image: (n) the image that each text belongs to, if any.
-            embeddings: (n, E) unit sentence embeddings of the texts, to count meaning as well.
-        """
-        counts = np.array(
-            [
-                self._by_words(text, None if own_image is None else int(own_image[i]))
-                for i, text in enumerate(texts)
-            ]
-        )
-        if embeddings is not None and self.embeddings is not None:
-            counts += self._by_meaning(embeddings, own_image)
-        return np.log(counts + FLOOR).astype(np.float32)
-
-    def _by_words(self, text: str, own: int | None) -> float:
-        words = content_words(text)
+    def _count(self, words: frozenset[str], own: int | None) -> float:
         if not words:
             return float(len(self.image_of))
         total = sum(self._weight.get(word, self._unseen) for word in words)
@@ -157,19 +183,21 @@ class FittingCounts:
         rows = shared.nonzero()[0]
         if own is not None:
             rows = rows[self.image_of[rows] != own]
-        return float(np.exp(SHARPNESS * (shared[rows] / total - 1)).sum())
+        return float(np.exp(SHARPNESS * (shared[rows] / max(total, 1e-9) - 1)).sum())
 
-    def _by_meaning(self, embeddings: np.ndarray, own: np.ndarray | None) -> np.ndarray:
-        assert self.embeddings is not None
-        parts = []
+    def by_meaning(
+        self, embeddings: np.ndarray, captions: np.ndarray, own_image: np.ndarray
+    ) -> np.ndarray:
+        """ln n of texts with unit ``embeddings`` (n, E) among those of the ``captions`` (N, E)."""
+        near = torch.from_numpy(np.ascontiguousarray(captions, np.float32))
+        images, own = torch.from_numpy(self.image_of), torch.from_numpy(own_image)
+        counts = []
         for start in range(0, len(embeddings), _BLOCK):
-            some = slice(start, start + _BLOCK)
-            near = embeddings[some].astype(np.float32) @ self.embeddings.T.astype(np.float32)
-            near = np.exp(MEANING_SHARPNESS * (near - 1))
-            if own is not None:
-                near[own[some, None] == self.image_of[None]] = 0
-            parts.append(near.sum(1))
-        return np.concatenate(parts) if parts else np.zeros(0)
+            block = np.ascontiguousarray(embeddings[start : start + _BLOCK], np.float32)
+            like = (MEANING_SHARPNESS * (torch.from_numpy(block) @ near.T - 1)).exp()
+            mine = own[start : start + _BLOCK, None] == images[None]
+            counts.append(like.masked_fill(mine, 0).sum(1))
+        return np.log(torch.cat(counts).numpy() + FLOOR).astype(np.float32)
 
 
 def _general_words(text: str) -> frozenset[str]:
