@@ -41,6 +41,9 @@ RECIPE, WEIGHTS, TOKENIZER = "recipe.yaml", "model.safetensors", Vocabulary.file
 METRICS, LOG, BOARD, FROZEN = "metrics.json", "log.jsonl", "tensorboard", "frozen"
 CHECKPOINT, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
 
+SHIPPED, PHOTOS = Path(__file__).parent / "models", "photos"
+"""Runs that come with the package, and the one for anybody's photos (docs/photos.md)."""
+
 MODEL = (RECIPE, TOKENIZER, WEIGHTS)
 """What a model is loaded from; an index copies these."""
 
@@ -48,9 +51,17 @@ FILES = (*MODEL, METRICS, LOG, CHECKPOINT, PREVIOUS)
 """All files that the manifest knows."""
 
 
-def load(run: str | os.PathLike[str], device: str | torch.device = "cpu") -> Model:
-    """Load the best model of a run folder; its files are checked against their SHA-256."""
+def locate(run: str | os.PathLike[str]) -> Path:
+    """The folder of a run; ``"photos"`` is the photo model that comes with the package, unless
+    there is a run of that name here."""
     folder = Path(run)
+    return SHIPPED / folder if os.fspath(run) == PHOTOS and not is_run(folder) else folder
+
+
+def load(run: str | os.PathLike[str], device: str | torch.device = "cpu") -> Model:
+    """Load the best model of a run folder, or ``"photos"``, the photo model of the package; its
+    files are checked against their SHA-256."""
+    folder = locate(run)
     missing = [name for name in MODEL if not (folder / name).is_file()]
     if missing:
         raise FileNotFoundError(

@@ -209,4 +209,4 @@ def test_a_published_model_is_adapted_indexed_searched_and_served(
     with TestClient(create_app(opened)) as client:
         answer = client.get("/api/search", params={"text": "a dog", "k": 2})
         assert answer.status_code == 200, answer.text
-        assert len(answer.json()["results"]) == 2
+        assert len(answer.json()["results"]["hits"]) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -33,7 +34,7 @@ from gaussmatch.index.index import existing_index
 from gaussmatch.index.manifest import KINDS
 from gaussmatch.index.model_copy import check_same_run
 from gaussmatch.index.sources import FolderSource
-from gaussmatch.run import load
+from gaussmatch.run import PHOTOS, is_run, load, locate
 from gaussmatch.trust import kept_calibration
 
 WIDTH = "candidates of a walk through a graph (64): more find more and take longer"
@@ -54,15 +55,18 @@ def _make(argv: Sequence[str]) -> None:
         "continues where it stopped: only new and changed photos are encoded.",
         notes=f"with an index:\n{verbs}",
         examples=[
+            "gaussmatch index my-photos --out photos.index",
             "gaussmatch index runs/mine my-photos --out photos.index",
             "gaussmatch index runs/demo/probabilistic --split test --out demo.index --kind hnsw",
             "gaussmatch index update photos.index my-photos",
         ],
         computes=True,
     )
-    parser.add_argument("run", type=Path, help="the run folder of the model")
     parser.add_argument(
-        "folder", type=Path, nargs="?", help="photos, or what 'embed' made; else own data"
+        "run", type=Path, help="the run folder of the model; left out: the photo model"
+    )
+    parser.add_argument(
+        "folder", type=Path, nargs="?", help="photos, or what 'embed' made; else the run's data"
     )
     parser.add_argument("--out", type=place, required=True, help="a new folder, or milvus:…")
     parser.add_argument("--split", choices=("train", "dev", "test"), help="of the run's own data")
@@ -73,7 +77,16 @@ def _make(argv: Sequence[str]) -> None:
     options = parser.parse(argv)
     if options.folder is not None and options.split is not None:
         parser.error("give a folder of photos or a --split of the run's own data, not both")
+    if options.folder is None and options.run.is_dir() and not is_run(options.run):
+        options.run, options.folder = Path(PHOTOS), options.run
+    options.run = locate(options.run)
     model = load(options.run)
+    if options.folder is not None and model.recipe.data.name == "scenes":
+        warnings.warn(
+            f"{options.run} was trained on drawn scenes and knows nothing of photos; leave it out "
+            "to take the photo model",
+            stacklevel=1,
+        )
     if options.folder is not None:  # before anything is made
         if not options.folder.is_dir():
             raise FileNotFoundError(f"{options.folder}: no such folder of photos or embeddings")
