@@ -47,8 +47,9 @@ class Service:
     def __init__(self, index: Index, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.engine = Engine(index, settings, self.metrics.query)
+        self.engine = Engine(index, settings)
         self.engine.warm_up()  # a broken index is an error before the port is open
+        self.engine.observe = self.metrics.query  # only what clients search for
         self.ready = False
         self.batcher: Batcher[Job, Any]
         self.decoders: ThreadPoolExecutor

@@ -76,11 +76,11 @@ def light(job: Job) -> bool:
 class Engine:
     """An open index and its model.
 
+    ``observe`` is called with the kind and the percentile of every query.
     ``sizes`` of the galleries are those of the last reload, so that reading them costs no
     call to an index that may be on another machine.
 
     Args:
-        observe: called with the kind and the percentile of every query.
         reload_every: seconds after which the engine checks whether the index was changed.
     """
 
@@ -88,11 +88,11 @@ class Engine:
         self,
         index: Index,
         settings: Settings,
-        observe: Callable[[Kind, float], object] = lambda kind, percentile: None,
         reload_every: float = 5.0,
     ) -> None:
         self.index, self.model, self.settings = index, index.model, settings
-        self._observe, self._reload_every = observe, reload_every
+        self._reload_every = reload_every
+        self.observe: Callable[[Kind, float], object] = lambda kind, percentile: None
         self._checked = time.monotonic()
         self._cache: dict[str, Any] = {}
         self.sizes = self._count()
@@ -169,7 +169,7 @@ class Engine:
 
     def _answer(self, q: Query, found: Hits, encoded: Encoded) -> bytes:
         if found.percentile is not None:
-            self._observe(q.kind, found.percentile)
+            self.observe(q.kind, found.percentile)
         hits = found.first(q.k)
         if q.kind == "text":
             hits = hits.for_text(str(q.value), encoded.unknown)
