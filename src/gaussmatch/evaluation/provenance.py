@@ -20,7 +20,7 @@ def provenance(recipe: Recipe, pairs: Pairs, weights: Path | None = None) -> dic
     """What is needed to know, or to make again, what was measured."""
     known = pairs.relevance
     return {
-        "recipe": asdict(recipe),
+        "recipe": json.loads(json.dumps(asdict(recipe))),  # as it will be read again
         "weights_sha256": None if weights is None else sha256(weights),
         "data": {
             "name": pairs.name,
