@@ -291,7 +291,7 @@ class SimilarityContract(ABC):
             assert not torch.allclose(a.matrix(images, captions), b.matrix(images, captions))
 
     def test_refuses_an_unknown_side(self):
-        with pytest.raises(ValueError, match=r"no side 'image' .* images or captions"):
+        with pytest.raises((ValueError, TypeError), match="'image'"):
             similarity(self.name).for_query("image")
 
 

@@ -55,14 +55,14 @@ class TestQueryKLOfCaptions(LiftedContract):
     name = "query_kl"
     query = "captions"
     symmetric = False
-    formula = TestKL.formula
+    formula = staticmethod(TestKL.formula)
 
 
 class TestQueryKLOfImages(LiftedContract):
     name = "query_kl"
     query = "images"
     symmetric = False
-    formula = TestReverseKL.formula
+    formula = staticmethod(TestReverseKL.formula)
 
 
 class TestKLPerDimension(LiftedContract):
