@@ -141,7 +141,7 @@ def _first(pairs: Pairs, images: int) -> Pairs:
     kept = (pairs.image_of < images).nonzero().flatten()
     return Pairs(
         pairs.name,
-        pairs.images.take(range(images)),
+        pairs.images.take(range(min(images, len(pairs.images)))),
         [pairs.captions[i] for i in kept.tolist()],
         pairs.image_of[kept],
     )
