@@ -140,6 +140,7 @@ class Calibration:
     def _values(self) -> dict[str, np.ndarray]:
         return {kind: np.asarray(known) for kind, known in self.quantiles.items()}
 
+    @torch.no_grad()
     def judge(
         self,
         similarity: Similarity,
@@ -183,6 +184,7 @@ class Calibration:
             probability[familiar < CLEARLY] = np.nan
         return Judgement(share, familiar, found.numpy(), probability, absent)
 
+    @torch.no_grad()
     def needed_score(
         self,
         similarity: Similarity,
