@@ -72,7 +72,7 @@ class RateLimit:
     """A token bucket for each client: so many requests a second, ten seconds' worth at once.
 
     >>> limit = RateLimit(rate=0.1)
-    >>> [limit.wait(*at) for at in (("a", 0), ("a", 4), ("b", 4), ("a", 10))]
+    >>> [round(limit.wait(*at), 6) for at in (("a", 0), ("a", 4), ("b", 4), ("a", 10))]
     [0.0, 6.0, 0.0, 0.0]
     """
 
