@@ -102,7 +102,8 @@ def test_where(capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_source_of_files_says_where_to_get_them_and_how_to_recognise_them() -> None:
     for name, one in SOURCES.items():
         assert one.name == name
-        assert bool(one.where) == bool(one.signs) == (name != "scenes")
+        assert bool(one.where) == (name != "scenes")
+        assert bool(one.signs) == (name not in ("scenes", "arrays"))  # arrays: files, no folder
         assert set(one.fields) <= set(DataRecipe.__dataclass_fields__)
         assert one.read is None or one.load is None
 
@@ -110,7 +111,9 @@ def test_every_source_of_files_says_where_to_get_them_and_how_to_recognise_them(
 def test_an_unknown_source_and_a_field_of_another_are_refused() -> None:
     with pytest.raises(ValueError, match="did you mean 'flickr30k'"):
         load_data(DataRecipe(name="flickr-30k"))
-    with pytest.raises(ValueError, match=r"data\.cxc is for coco, not for flickr8k"):
+    with pytest.raises(
+        ValueError, match=r"data\.cxc is for coco and precomputed, not for flickr8k"
+    ):
         load_data(DataRecipe(name="flickr8k", root=".", cxc="cxc"))
     with pytest.raises(ValueError, match="cxc has no photos"):
         source("cxc").listing(DataRecipe(name="cxc"), Path("."))

@@ -76,7 +76,8 @@ def test_the_ablation_has_27_different_rows() -> None:
 @pytest.mark.parametrize("data", DATA)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_row_of_every_table_has_a_valid_recipe(name: str, data: str, tmp_path) -> None:
-    for cell in plan([name], Setting(data, seeds=1), tmp_path).cells:
+    judged = ("--data.cxc", "cxc") if (name, data) == ("cxc", "coco") else ()
+    for cell in plan([name], Setting(data, seeds=1, overrides=judged), tmp_path).cells:
         assert cell.run is not None, cell.problem
 
 
@@ -98,7 +99,7 @@ def test_photos_have_the_papers_settings(data: str) -> None:
             width = (2048 if vsrn else 1024) * (2 if "high-capacity" in row.recipe else 1)
             assert (recipe.model.dim, recipe.model.word_dim) == (width, 300)
             assert recipe.model.bound == "clamp"
-            assert recipe.data.backbone == "resnet152" or recipe.data.features == "regions"
+            assert recipe.data.backbone == "resnet152.tv_in1k"
 
 
 @pytest.mark.parametrize("data", DATA)
