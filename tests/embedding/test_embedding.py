@@ -306,7 +306,7 @@ def same(found: list[Hits], expected: list[Hits]) -> None:
     """Up to the last digit of the scores."""
     for a, b in zip(found, expected, strict=True):
         assert [hit.score for hit in a.hits] == pytest.approx([hit.score for hit in b.hits], 1e-12)
-        assert [hit._replace(score=0) for hit in a.hits] == [h._replace(score=0) for h in b.hits]
+        assert [replace(hit, score=0) for hit in a.hits] == [replace(h, score=0) for h in b.hits]
         assert replace(a, hits=[]) == replace(b, hits=[])
 
 

@@ -18,6 +18,7 @@ from gaussmatch.index import Index, update
 from gaussmatch.metrics import calibration_error
 from gaussmatch.run import load
 from gaussmatch.trust import Calibration, calibrate
+from gaussmatch.trust.familiarity import CLEARLY
 
 QUICK = ["--data.size", "tiny", "--training.epochs", "1"]
 
@@ -51,8 +52,12 @@ def test_an_index_answers_with_how_sure_it_is(made, runs):
         assert len(hits) == 5
         assert 0 <= hits.percentile <= 100
         for hit in hits.hits:
-            assert 0 <= hit.probability <= 1
+            if hits.familiar < CLEARLY:  # the model does not know such queries
+                assert hit.probability is None
+            else:
+                assert 0 <= hit.probability <= 1
             assert 0 <= hit.percentile <= 100
+    assert plain.familiar >= CLEARLY
     assert plain.unknown == ["zebra"]
     assert "of captions" in vague.phrase
     model = load(runs / "vsepp-kl")
@@ -242,6 +247,8 @@ def test_without_its_data_a_model_can_still_be_indexed(runs, photos, tmp_path, c
     run = tmp_path / "moved"
     shutil.copytree(runs / "vsepp-kl", run)
     (run / "run.json").unlink()  # or the edited recipe is refused
+    for kept in ("calibration.json", "probe.json"):
+        (run / kept).unlink(missing_ok=True)
     text = (run / "recipe.yaml").read_text()
     (run / "recipe.yaml").write_text(
         text.replace("name: scenes", "name: precomputed").replace("root: null", "root: nowhere")

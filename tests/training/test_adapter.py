@@ -97,9 +97,16 @@ def test_an_adapted_run_is_evaluated_indexed_and_searched(arrays: Path) -> None:
     run, index = arrays / "run", arrays / "index"
     assert main(["evaluate", str(run)]) == 0
     assert main(["index", str(run), "--split", "test", "--out", str(index)]) == 0
+    assert main(["calibrate", str(run)]) == 0
+    assert main(["probe", str(run)]) == 0
     opened = gm.Index.open(index)
     found = opened.search(opened.model.encode_texts(np.load(arrays / "txt.npy")[100:101]), 1)
     assert found[0].hits[0].id.endswith("/0")
+    assert 0 <= found[0].percentile <= 100
+    assert 0 <= found[0].hits[0].probability <= 1
+    probed = json.loads((run / "probe.json").read_text())
+    assert "surest_half" in probed
+    assert "edits" not in probed  # there are no texts to edit
     with pytest.raises(ValueError, match="its text encoder is not known"):
         opened.model.encode_texts(["a dog"])
 
@@ -176,9 +183,13 @@ def test_texts_are_embedded_once_and_a_kill_loses_one_shard(
     assert [p.suffix for p in (tmp_path / "texts").iterdir()] == [".npy"]
 
 
+@pytest.mark.filterwarnings("default:no percentiles and match probabilities")
 @pytest.mark.parametrize("kind", ["open_clip", "clip", "siglip"])
 def test_a_published_model_is_adapted_indexed_searched_and_served(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("fastapi", reason="needs the extra 'service'")
     from starlette.testclient import TestClient
@@ -199,6 +210,7 @@ def test_a_published_model_is_adapted_indexed_searched_and_served(
     quick = ["--data.root", str(root), "--out", str(run), *QUICK, "--training.epochs=1"]
     assert main(["adapt", *words, *quick]) == 0
     assert main(["index", str(run), str(root), "--out", str(index)]) == 0
+    assert "photos/dev has 1 images and 1 captions; a calibration needs" in capsys.readouterr().err
     opened = gm.Index.open(index)
     (found,) = opened.search_text(["a dog"], 3)
     assert len(found.hits) == 3

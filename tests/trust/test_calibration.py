@@ -124,6 +124,17 @@ def test_a_calibration_is_the_same_after_saving(calibration, tmp_path: Path):
         Calibration.load(path)
 
 
+def test_too_few_items_are_refused_and_everything_matching_is_not():
+    images, captions, _ = world(10, 7)
+    few = Relevance.from_pairs(torch.arange(9), torch.arange(9), queries=9, gallery=9)
+    with pytest.raises(ValueError, match="validation has 9 images and 9 captions; a calibration"):
+        calibrate_gaussians(similarity("kl"), images[:9], captions[:9], few)
+    rows, columns = torch.ones(10, 10).nonzero().unbind(1)
+    every = Relevance.from_pairs(rows, columns, queries=10, gallery=10)
+    found = calibrate_gaussians(similarity("kl"), images, captions, every)
+    assert "absent_auroc" not in found.about["images"]
+
+
 def test_a_failed_gauge_shows_no_percentile():
     c = Calibration({"captions": tuple(np.linspace(0, 10, 1001))}, gauges={"captions": False})
     assert c.percentile("captions", np.zeros(1)) is None

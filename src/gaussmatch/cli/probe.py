@@ -83,12 +83,13 @@ def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
         for figure in ("steps", "whole"):
             others = [chains[name][figure] for name in OTHERS]
             rows.append(_row(f"chains, {figure} in order", [chains.get(figure), *others]))
-    for name, shares in found["edits"]["by_others"].items():
+    edits = found.get("edits", {})
+    for name, shares in edits.get("by_others", {}).items():
         others = [shares[gauge] for gauge in OTHERS]
-        rows.append(_row(f"{name}, less sure", [found["edits"].get(name), *others]))
+        rows.append(_row(f"{name}, less sure", [edits.get(name), *others]))
     for name in ("fillers", "fillers_as_typed"):
-        if name in found["edits"]:
-            rows.append(_row(f"{name.replace('_', ' ')}, unmoved", [found["edits"][name]]))
+        if name in edits:
+            rows.append(_row(f"{name.replace('_', ' ')}, unmoved", [edits[name]]))
     for name, share in found.get("photo_edits", {}).items():
         if name != "cases":
             rows.append(_row(f"photo: {name}, less sure", [share]))
@@ -96,13 +97,10 @@ def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
         for figure, title in (("ratio", "R@1 of surest half / all"), ("aurc", "AURC")):
             names_of = ("sigma", *OTHERS, "probability")
             rows.append(_row(f"{kind}: {title}", [by.get(n, {}).get(figure) for n in names_of]))
-    strange = found["unfamiliar"]
-    rows.append(
-        _row(
-            "other domains, AUROC",
-            [*(strange.get(f"auroc_{n}") for n in ("sigma", *OTHERS)), strange.get("auroc")],
-        )
-    )
+    if "unfamiliar" in found:
+        strange = found["unfamiliar"]
+        values = [*(strange.get(f"auroc_{n}") for n in ("sigma", *OTHERS)), strange.get("auroc")]
+        rows.append(_row("other domains, AUROC", values))
     return rows
 
 

@@ -168,7 +168,7 @@ def _train(
         at_once = settings.micro_batch or settings.batch_size // gather.ranks()
         tell_memory(matcher, data.train, at_once, precision, log)
     if main and origin is not None:
-        dev = recalls(matcher.similarity, *model.encode_pairs(data.dev), data.dev)
+        dev = _validated(model, data)
         tell_start(origin_folder(recipe, out), dev["rsum"])
         log.write("start", 0, 0, **dev)
         _keep_best(out, matcher, progress, 0, dev)
@@ -187,8 +187,7 @@ def _train(
 
         progress.epoch, progress.batch, progress.summed = epoch, 0, 0.0
         if main:
-            matcher.eval()
-            dev = recalls(matcher.similarity, *model.encode_pairs(data.dev), data.dev)
+            dev = _validated(model, data)
             log.write(
                 "epoch", epoch, progress.step, loss=loss, learning_rate=rate, seconds=seconds, **dev
             )
@@ -203,6 +202,12 @@ def _train(
     if main:
         seal(out, LOG)
         write_metrics(out, finished=True)
+
+
+def _validated(model: Model, data: DataSet) -> dict[str, float]:
+    """Recalls on validation, computed as a finished model does."""
+    model.matcher.eval()
+    return recalls(model.matcher.similarity, *model.encode_pairs(data.dev), data.dev)
 
 
 def _bar(batches: Batches, epoch: int, done: int, title: str, shown: bool) -> tqdm[Batch]:

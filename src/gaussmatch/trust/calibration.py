@@ -50,6 +50,8 @@ TOP = 10
 SHARES = (1.0, 0.5, 0.25, 0.125)
 """Parts of the validation gallery that the match probability is fitted on, to know its size."""
 FOLDS = 5
+FEWEST = 10
+"""Validation images, and captions, without which nothing is learned."""
 CELLS = 25_000_000
 """Scores of validation queries with their gallery that are held at a time, at most."""
 
@@ -255,9 +257,9 @@ class Calibration:
 
 def calibrate(model: Model, data: DataSet) -> Calibration:
     """Percentiles and reference from the training split, everything else from validation."""
+    _check_enough(len(data.dev.images), len(data.dev.captions), data.dev.name)
     images, _ = model.encode_pairs(data.dev)
-    texts = [canonical(text) for text in data.dev.captions]
-    captions = model.encode_texts(texts, allow_unknown=True)
+    captions = _captions(data.dev, range(len(data.dev.captions)), model)
     truth = data.dev.relevance
     about = {
         "percentiles_from": data.train.name,
@@ -297,6 +299,7 @@ def calibrate_gaussians(
             and reference are taken from those held out, and familiarity is not known.
         about: what it was learned from, for people.
     """
+    _check_enough(len(images), len(captions), "validation")
     own = own or truth
     for name, relation in (("truth", truth), ("own", own)):
         if (relation.queries, relation.gallery) != (len(captions), len(images)):
@@ -369,7 +372,8 @@ def _learned(
     )
     quality = _cross_validated(parts)
     nothing, growth = _best_without_match(e, right)
-    quality["absent_auroc"] = auroc(parts[0].features[:, 0, 0], nothing)
+    if len(nothing) and len(parts[0].query):  # else there is nothing to tell apart
+        quality["absent_auroc"] = auroc(parts[0].features[:, 0, 0], nothing)
 
     rest = asked & ~learn
     own_e = evidence(match[:, None], level, temperature, weight)[:, 0]
@@ -499,13 +503,26 @@ def _sample(pairs: Pairs, model: Model) -> dict[str, Gaussian]:
         model.encode_images(read_images(pairs, images[k : k + 256].tolist()))
         for k in range(0, len(images), 256)
     ]
-    texts: Any = read_texts(pairs, captions.tolist())
-    if pairs.texts is None:
-        texts = [canonical(text) for text in texts]
     return {
         "images": Gaussian.cat(parts),
-        "captions": model.encode_texts(texts, allow_unknown=True),
+        "captions": _captions(pairs, captions.tolist(), model),
     }
+
+
+def _captions(pairs: Pairs, numbers: Sequence[int], model: Model) -> Gaussian:
+    """Some captions as a search reads them: in canonical form, or their ready embeddings."""
+    texts = read_texts(pairs, numbers)
+    if not isinstance(texts, np.ndarray):
+        texts = [canonical(text) for text in texts]
+    return model.encode_texts(texts, allow_unknown=True)
+
+
+def _check_enough(images: int, captions: int, name: str) -> None:
+    if min(images, captions) < FEWEST:
+        raise ValueError(
+            f"{name} has {images} images and {captions} captions; a calibration needs at least "
+            f"{FEWEST} of each"
+        )
 
 
 def _spread(total: int, most: int) -> Tensor:

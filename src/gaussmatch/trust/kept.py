@@ -36,7 +36,7 @@ def calibrate_run(run: Path, data: DataSet | None = None) -> Calibration:
 
 def kept_calibration(run: Path, data: DataSet | None = None) -> Calibration:
     """The calibration of a run with the verdict of its probe; made now if there is none, or with a
-    warning empty if the run's own data cannot be read any more."""
+    warning empty if the run's own data cannot be read any more or is too little."""
     if (run / CALIBRATION).is_file():
         calibration = Calibration.load(run / CALIBRATION)
         found = read_json(run / PROBE) if (run / PROBE).is_file() else {"verdict": {}}
@@ -45,8 +45,7 @@ def kept_calibration(run: Path, data: DataSet | None = None) -> Calibration:
         return calibrate_run(run, data)
     except (OSError, ValueError) as error:
         warnings.warn(
-            "no percentiles and match probabilities, as the model's own data cannot be read: "
-            f"{error}",
+            f"no percentiles and match probabilities from the model's own data: {error}",
             stacklevel=2,
         )
         return Calibration()

@@ -152,7 +152,8 @@ def probe(
     crowd: Path | None = None,
     unfamiliar: Path | None = None,
 ) -> dict[str, Any]:
-    """Everything that can be judged about the uncertainty of a model, as JSON.
+    """Everything that can be judged about the uncertainty of a model, as JSON. Captions that are
+    given as ready embeddings have no text to edit: what needs one is left out.
 
     Args:
         split: whose images are the gallery and whose captions are edited.
@@ -162,25 +163,30 @@ def probe(
         unfamiliar: a text file, one query of another domain a line; a list of our own if not given.
     """
     pairs = data.split(split)
+    worded = pairs.texts is None
     images, captions = model.encode_pairs(pairs)
     gallery = images[: min(GALLERY, len(images))]
     prober = Prober(model, gallery, calibration)
     found: dict[str, Any] = {"data": pairs.name, "gallery": len(gallery)}
     if fitting is not None:
         found["fitting_photos"] = fitting_photos(prober, *read_fitting(fitting))
-    if pairs.relevance is not None:
+    if worded and pairs.relevance is not None:
         counts = pairs.relevance.counts.double()
         found["true_counts"] = fitting_photos(prober, pairs.captions, counts)
     if chains is not None:
         found["chains"] = ordered_chains(prober, read_chains(chains))
     if crowd is not None:
         found["crowd"] = fitting_photos(prober, *read_crowd(crowd, pairs))
-    found["edits"] = edits(prober, _some(pairs.captions))
+    if worded:
+        found["edits"] = edits(prober, _some(pairs.captions))
     photos = photo_edits(model, pairs)
     if photos:
         found["photo_edits"] = photos
     found["surest_half"] = surest_half(prober, images, captions, pairs)
-    found["unfamiliar"] = unfamiliar_queries(prober, _some(pairs.captions), unfamiliar)
+    if worded:
+        found["unfamiliar"] = unfamiliar_queries(prober, _some(pairs.captions), unfamiliar)
+    elif unfamiliar is not None:
+        raise ValueError(f"{unfamiliar}: {pairs.name} is ready embeddings, without texts")
     found["verdict"] = verdict(found)
     return found
 
@@ -385,7 +391,7 @@ def surest_half(
     for kind, gallery, queries, items, truth in sides:
         right = _first_right(prober.model, queries, items, gallery, truth)
         words = None
-        if kind == "captions":
+        if kind == "captions" and pairs.texts is None:
             chosen = [pairs.captions[int(i)] for i in some]
             words = torch.tensor([-float(len(words_of(text))) for text in chosen]).double()
         gauges = prober.gauges(queries, items, gallery, words).named()
