@@ -70,7 +70,7 @@ def push_to_hub(folder: str | os.PathLike[str], repository: str, *, private: boo
         raise FileNotFoundError(f"{folder}: no {CONFIG}; make the folder with save_pretrained")
     api = HfApi()
     address = api.create_repo(repository, private=private, exist_ok=True)
-    api.upload_folder(repo_id=repository, folder_path=folder)
+    api.upload_folder(repo_id=repository, folder_path=Path(folder))
     return str(address)
 
 

@@ -43,7 +43,8 @@ class Batch(NamedTuple):
     """ln of how many photos the texts fit, the short ones behind the whole ones."""
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(*(part if part is None else part.to(device) for part in self))
+        moved = (part if part is None else part.to(device) for part in self)
+        return Batch(*moved)  # type: ignore[arg-type]  # the first three are always there
 
     def split(self, size: int) -> list[Batch]:
         """Parts of at most ``size`` pairs, in order."""
@@ -102,7 +103,10 @@ class Batches:
             raise ValueError(f"{pairs.name}: training needs at least two pairs")
         forms = self._draw_forms(generalise) if shorten else []
         self._forms = prepared(forms, encoder) if forms else []
-        self._fits, self._form_fits = self._count(forms) if fits else (None, None)
+        self._fits: np.ndarray | None = None
+        self._form_fits: np.ndarray | None = None
+        if fits:
+            self._fits, self._form_fits = self._count(forms)
 
     def __len__(self) -> int:
         full, rest = divmod(len(self.pairs.captions), self.batch_size)

@@ -90,7 +90,8 @@ class Guarantee:
                 "what an exact search finds; ask for less, or use a flat index"
             )
         each = [conformal_threshold(torch.tensor(part), wanted) for part in self.held_out]
-        return np.asarray(each)[_group(uncertainty, self.bounds)]
+        thresholds: np.ndarray = np.asarray(each)[_group(uncertainty, self.bounds)]
+        return thresholds
 
 
 def fit_evidence(
