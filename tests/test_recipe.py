@@ -70,7 +70,7 @@ def test_any_field_from_the_command_line() -> None:
         ("model: {vsrn: {over: images}}", "model.vsrn.over"),
         ("model: {vsrn: {generator: {dropout: 1}}}", "generator.dropout must be in"),
         ("model: {vsrn: {generator: {longest: 1}}}", "generator.longest must be 2 or more"),
-        ("model: {system: vsrn, backbone: scenenet}", "vsrn takes region features"),
+        ("model: {system: vsrn, backbone: scenenet}", "vsrn takes features"),
         ("loss: {generation: -1}", "loss.generation must not be negative"),
         ("loss: {generation: 1}", "only a model with a generator"),
     ],

@@ -16,7 +16,10 @@ def run(argv: Sequence[str]) -> None:
         "calibrate",
         "Learn what the numbers of a run mean, from its training and validation data: percentiles, "
         "familiarity, match probabilities and guarantees. Kept in the run, and copied with it.",
-        examples=["gaussmatch calibrate runs/demo/probabilistic"],
+        examples=[
+            "gaussmatch calibrate runs/demo/probabilistic",
+            "gaussmatch calibrate runs/mine --threads 1",
+        ],
         computes=True,
     )
     parser.add_argument("run", type=Path, help="a run folder")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -58,7 +57,6 @@ def _make(argv: Sequence[str]) -> None:
             "gaussmatch index my-photos --out photos.index",
             "gaussmatch index runs/mine my-photos --out photos.index",
             "gaussmatch index runs/demo/probabilistic --split test --out demo.index --kind hnsw",
-            "gaussmatch index update photos.index my-photos",
         ],
         computes=True,
     )
@@ -82,10 +80,10 @@ def _make(argv: Sequence[str]) -> None:
     options.run = locate(options.run)
     model = load(options.run)
     if options.folder is not None and model.recipe.data.name == "scenes":
-        warnings.warn(
-            f"{options.run} was trained on drawn scenes and knows nothing of photos; leave it out "
-            "to take the photo model",
-            stacklevel=1,
+        print(
+            f"note: {options.run} was trained on drawn scenes and knows nothing of photos; leave "
+            "it out to take the photo model",
+            file=sys.stderr,
         )
     if options.folder is not None:  # before anything is made
         if not options.folder.is_dir():
