@@ -10,13 +10,16 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+
+from safetensors.torch import load_file, save_file
 
 from gaussmatch.encoders.pretrained import hub
 from gaussmatch.files import read_json, write_json, write_text
 from gaussmatch.model import Model
-from gaussmatch.run import MODEL, is_run, load, read_metrics, read_recipe
+from gaussmatch.run import MODEL, RECIPE, WEIGHTS, is_run, load, read_metrics, read_recipe
+from gaussmatch.trust.kept import CALIBRATION, PROBE
 
 CONFIG, CARD, LIBRARY = "config.json", "README.md", "gaussmatch"
 
@@ -26,22 +29,32 @@ def save_pretrained(
     out: str | os.PathLike[str],
     *,
     results: Mapping[str, float] | None = None,
+    half: bool = False,
 ) -> Path:
-    """A run as a folder to publish.
+    """A run as a folder to publish, with its calibration and the verdict of its probe.
 
     Args:
         run: a finished run.
         out: an empty or new folder.
         results: measures for the card, such as those of ``evaluate``; those on validation if none.
+        half: weights in float16, half the size; they are computed with in float32 all the same.
     """
     source, target = Path(run), Path(out)
     load(source)  # a run that does not load is not published
     if target.exists() and any(target.iterdir()):
         raise FileExistsError(f"{target} is not empty; choose another folder")
     target.mkdir(parents=True, exist_ok=True)
-    for name in MODEL:
-        shutil.copyfile(source / name, target / name)
+    for name in (*MODEL, CALIBRATION, PROBE):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+    if half:
+        whole = load_file(os.fspath(source / WEIGHTS))
+        halved = {name: t.half() if t.is_floating_point() else t for name, t in whole.items()}
+        save_file(halved, os.fspath(target / WEIGHTS))
     recipe = read_recipe(source)
+    if recipe.model.system == "adapter":  # needs no data again: nobody need know where it was
+        recipe = replace(recipe, data=replace(recipe.data, root=None, also={}))
+        recipe.save(target / RECIPE)
     write_json(target / CONFIG, {"library_name": LIBRARY, "recipe": asdict(recipe)})
     measured = dict(results or read_metrics(source).get("dev", {}))
     split = "test" if results else "validation"
