@@ -94,3 +94,12 @@ def test_an_unknown_recipe_suggests_the_nearest_or_lists_the_known() -> None:
         load_recipe("scenes/vsep")
     with pytest.raises(ValueError, match=r"known are .*scenes/vsepp-kl"):
         load_recipe("nothing")
+
+
+def test_a_field_that_is_a_mapping_is_saved_and_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "also.yaml"
+    path.write_text("data: {name: coco, root: COCO, also: {flickr8k: F8K}}")
+    recipe = load_recipe(path)
+    assert recipe.data.also == {"flickr8k": "F8K"}
+    recipe.save(tmp_path / "again.yaml")
+    assert load_recipe(tmp_path / "again.yaml") == recipe

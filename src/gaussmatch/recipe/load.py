@@ -98,9 +98,13 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
+MAPPINGS = ("data.also.",)
+"""Fields that are mappings: their keys are the user's."""
+
+
 def _check_key(key: str, where: str) -> None:
     known = sorted(_keys(asdict(Recipe())))
-    if key not in known:
+    if key not in known and not key.startswith(MAPPINGS):
         hint = did_you_mean(key, known) or f"known are {', '.join(known)}"
         raise ValueError(f"{where}: unknown key {key!r}; {hint}")
 
