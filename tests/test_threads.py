@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -26,6 +27,10 @@ def test_one_thread_where_more_do_not_help(
 ) -> None:
     monkeypatch.setattr(threads, "_trial", lambda n: 1.0 if n == 1 else two_take)
     assert use_threads() == torch.get_num_threads() == chosen
+    assert capsys.readouterr().err == ""  # a log, not a terminal
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    torch.set_num_threads(2)
+    assert use_threads() == chosen
     assert ("cores are busy" in capsys.readouterr().err) == (chosen == 1)
 
 

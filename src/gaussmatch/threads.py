@@ -37,7 +37,8 @@ def helpful_threads() -> int:
     torch.set_num_threads(most)
     if seconds[most] <= seconds[1]:
         return most
-    print("note: the cores are busy; using one thread (--threads N for more)", file=sys.stderr)
+    if sys.stderr.isatty():  # elsewhere it would stand in a log, such as the service's JSON lines
+        print("note: the cores are busy; using one thread (--threads N for more)", file=sys.stderr)
     return 1
 
 
