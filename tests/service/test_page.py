@@ -123,6 +123,15 @@ def overflow(tab: Any) -> int:
     return width
 
 
+def test_a_query_the_model_does_not_know_is_not_called_vague(tab: Any, address: str) -> None:
+    open_page(tab, address)
+    ask(tab, "a dog on the beach")
+    assert "Unfamiliar" in tab.text_content("#verdict")
+    assert "%" not in tab.text_content("#verdict")
+    assert tab.locator("#scale").is_hidden()
+    assert "%" not in tab.text_content("#results .card")
+
+
 def test_search_shows_cards_and_can_be_linked(tab: Any, address: str) -> None:
     open_page(tab, address)
     tab.locator("#wall .tile").first.wait_for(state="visible")

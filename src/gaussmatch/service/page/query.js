@@ -3,6 +3,10 @@
 import { get } from "./api.js";
 import { $, el, rank } from "./dom.js";
 
+/** Queries less familiar than this share of validation queries are unknown to the model, not vague. */
+const UNFAMILIAR = 0.01;
+const NOT_KNOWN = "Unfamiliar: unlike anything the model was trained on. These pictures are only the nearest.";
+
 export function showQuery(asked, query, about) {
   $("query").hidden = false;
   $("query").dataset.level = query.level ?? "";
@@ -13,9 +17,11 @@ export function showQuery(asked, query, about) {
     $("asked").append(el("span", {}, `More like ${asked.name ?? asked.id}`));
   }
   $("asked").hidden = !$("asked").childElementCount;
-  const known = query.percentile !== null && asked.kind !== "like";
-  $("gauge").hidden = !known;
-  $("verdict").textContent = known ? sentence(query.phrase) : "";
+  const strange = asked.kind === "text" && query.familiar !== null && query.familiar < UNFAMILIAR;
+  const known = query.percentile !== null && asked.kind !== "like" && !strange;
+  $("gauge").hidden = !known && !strange;
+  $("scale").hidden = !known;
+  $("verdict").textContent = strange ? NOT_KNOWN : known ? sentence(query.phrase) : "";
   if (known) $("needle").style.setProperty("--at", String(query.percentile / 100));
   $("unknown").hidden = !query.unknown.length;
   $("unknown").textContent = query.unknown.length
@@ -23,7 +29,7 @@ export function showQuery(asked, query, about) {
   $("pointnote").hidden = about.probabilistic;
   $("pointnote").textContent = about.probabilistic ? ""
     : "This index was made with a point model: it ranks, but it cannot say how vague anything is.";
-  if (!known && query.unknown.length === 0 && about.probabilistic && $("asked").hidden) $("query").hidden = true;
+  if (!known && !strange && query.unknown.length === 0 && about.probabilistic && $("asked").hidden) $("query").hidden = true;
   $("sharpen").hidden = true;
 }
 
