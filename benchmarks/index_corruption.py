@@ -48,9 +48,9 @@ def main() -> None:
 
 
 def make(path: Path) -> None:
-    """Two kinds of segments, deleted rows, a calibration."""
+    """Two structures of segments, deleted rows, a calibration."""
     dice = torch.Generator().manual_seed(0)
-    settings = IndexSettings(kind="hnsw", flat_below=100)
+    settings = IndexSettings(structure="hnsw", flat_below=100)
     index = Index.create(path, similarity="kl", settings=settings)
     for gallery, count in (("images", 200), ("images", 50), ("captions", 60)):
         start = index.size(gallery)  # type: ignore[arg-type]

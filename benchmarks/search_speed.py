@@ -2,10 +2,10 @@
 
     python benchmarks/search_speed.py [--items 200000] [--dim 128] [--similarity kl] [--clock cpu]
 
-Exact: ``Index.search`` of kind flat, whole answers with ids and metadata, against faiss's flat
+Exact: ``Index.search``, flat, whole answers with ids and metadata, against faiss's flat
 index on random vectors of the same lifted width.
 
-Approximate: ``Index.search`` of kind hnsw against HNSW on the means alone, twice: in an index of
+Approximate: ``Index.search``, hnsw against HNSW on the means alone, twice: in an index of
 this library (similarity cosine), which answers in the same way with ids and metadata and scores
 a shortlist again, and as a bare faiss index, which gives row numbers only. Each is given the
 smallest width of the walk (efSearch) that finds 95 % of its own true ten best; the truth is the
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--queries", type=int, default=300)
     parser.add_argument("--similarity", default="kl")
-    parser.add_argument("--kinds", nargs="+", default=["flat", "hnsw"])
+    parser.add_argument("--structures", nargs="+", default=["flat", "hnsw"])
     parser.add_argument("--threads", type=int, default=1, help="of the searches")
     parser.add_argument("--build-threads", type=int, default=2)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
@@ -69,16 +69,16 @@ def main() -> None:
         flat = filled(Path(folder) / "flat", options.similarity, "flat", gallery)
         threads(options.threads)
         truth = ids(flat, queries)
-        if "flat" in options.kinds:
+        if "flat" in options.structures:
             exact(flat, queries, options.repeats)
         plain: dict[str, dict[int, float]] = {}
-        for kind in options.kinds:
-            if kind != "flat":
+        for structure in options.structures:
+            if structure != "flat":
                 plain = plain or {
                     "bare faiss on the means": bare_means(gallery, queries, options),
                     "an index of the means": index_of_means(folder, gallery, queries, options),
                 }
-                approximate(folder, kind, gallery, queries, truth, plain, options)
+                approximate(folder, structure, gallery, queries, truth, plain, options)
 
 
 def exact(index: Index, queries: Gaussian, repeats: int) -> None:
@@ -144,14 +144,14 @@ def index_of_means(
 
 def approximate(
     folder: str,
-    kind: str,
+    structure: str,
     gallery: Gaussian,
     queries: Gaussian,
     truth: Sequence[Sequence[str]],
     plain: dict[str, dict[int, float]],
     options: argparse.Namespace,
 ) -> None:
-    found = walked(folder, kind, options.similarity, gallery, queries, truth, options)
+    found = walked(folder, structure, options.similarity, gallery, queries, truth, options)
     for name, theirs in plain.items():
         ratios = ", ".join(f"{ms / theirs[n]:.2f} ({n} at once)" for n, ms in found.items())
         print(f"  ratio to {name}: {ratios}", flush=True)
@@ -159,7 +159,7 @@ def approximate(
 
 def walked(
     folder: str,
-    kind: str,
+    structure: str,
     name: str,
     gallery: Gaussian,
     queries: Gaussian,
@@ -169,7 +169,7 @@ def walked(
     """ms a query of an index at a recall of 95 %, by how many come at once."""
     threads(options.build_threads)
     started = time.perf_counter()
-    index = filled(Path(folder) / f"{kind}-{name}", name, kind, gallery)
+    index = filled(Path(folder) / f"{structure}-{name}", name, structure, gallery)
     built = time.perf_counter() - started
     threads(options.threads)
     graph = index.backend.segments("images")[0].structure
@@ -182,9 +182,7 @@ def walked(
     width, recall = smallest(at, truth)
     graph.settings = replace(graph.settings, search=width)
     size = sum(f.stat().st_size for f in graph_files(index)) / len(index)
-    print(
-        f"\nindex of kind {kind}, {name}: built in {built:.0f} s, graph of {size:.0f} bytes an item"
-    )
+    print(f"\n{structure} index, {name}: built in {built:.0f} s, graph of {size:.0f} bytes an item")
     found = {}
     for batch in (1, len(queries)):
         found[batch] = timed(lambda b=batch: ask(index, queries, b), len(queries), options.repeats)
@@ -211,9 +209,9 @@ def clustered(items: int, queries: int, dim: int) -> tuple[Gaussian, Gaussian]:
     return draw(items), draw(queries)
 
 
-def filled(path: Path, name: str, kind: str, gallery: Gaussian) -> Index:
+def filled(path: Path, name: str, structure: str, gallery: Gaussian) -> Index:
     assert similarity(name)
-    settings = IndexSettings(kind=kind)  # type: ignore[arg-type]
+    settings = IndexSettings(structure=structure)  # type: ignore[arg-type]
     index = Index.create(path, similarity=name, settings=settings)
     index.add(gallery, [Record(str(i)) for i in range(len(gallery))])
     return index

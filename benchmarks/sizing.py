@@ -2,8 +2,8 @@
 
     python benchmarks/sizing.py [--items 200000 1000000] [--dim 128] [--similarity kl]
 
-For each kind of index: bytes an item on disk, split into what a search touches (the structure) and
-what only a rescore or an answer reads (Gaussians, records); recall@10 against the exact index and
+For each structure: bytes an item on disk, split into what a search touches (the structure) and what
+only a rescore or an answer reads (Gaussians, records); recall@10 against the exact index and
 ms a query, one query at a time, for each ``--search`` (efSearch); seconds to build. Bytes an item
 are the slope between the two sizes. Clustered Gaussians as in search_speed.py.
 """
@@ -21,7 +21,7 @@ from search_speed import clustered, threads
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import Index, IndexSettings, Record
 
-KINDS = ("flat", "hnsw", "compressed")
+STRUCTURES = ("flat", "hnsw", "compressed")
 TARGETS = (10**6, 10**8, 10**9)
 
 
@@ -39,16 +39,16 @@ def main() -> None:
         "searched by one"
     )
     print(
-        f"{'kind':12}{'items':>10}{'touched':>9}{'rest':>7}{'build s':>9}"
+        f"{'structure':12}{'items':>10}{'touched':>9}{'rest':>7}{'build s':>9}"
         f"   recall@10 and ms a query at efSearch {', '.join(map(str, options.search))}"
     )
-    held: dict[str, list[tuple[int, int, int]]] = {kind: [] for kind in KINDS}
+    held: dict[str, list[tuple[int, int, int]]] = {structure: [] for structure in STRUCTURES}
     for items in options.items:
         gallery, queries = clustered(items, options.queries, options.dim)
         truth: list[list[str]] = []
-        for kind in KINDS:
+        for structure in STRUCTURES:
             with tempfile.TemporaryDirectory() as folder:
-                settings = IndexSettings(kind=kind, flat_below=1)
+                settings = IndexSettings(structure=structure, flat_below=1)
                 threads(options.build_threads)
                 start = time.perf_counter()
                 index = Index.create(
@@ -58,17 +58,17 @@ def main() -> None:
                 built = time.perf_counter() - start
                 threads(1)
                 touched, rest = sizes(index)
-                held[kind].append((items, touched, rest))
+                held[structure].append((items, touched, rest))
                 found = []
-                for width in options.search[:1] if kind == "flat" else options.search:
+                for width in options.search[:1] if structure == "flat" else options.search:
                     index.set_settings(replace(settings, search=width))
                     index = Index.open(index.place)
                     told, took = asked(index, queries)
                     truth = truth or told
                     found.append(f"{recall(told, truth):.3f} {1000 * took:.2f}")
                 print(
-                    f"{kind:12}{items:10,}{touched / items:9.0f}{rest / items:7.0f}{built:9.1f}   "
-                    + ", ".join(found),
+                    f"{structure:12}{items:10,}{touched / items:9.0f}{rest / items:7.0f}"
+                    f"{built:9.1f}   " + ", ".join(found),
                     flush=True,
                 )
     extrapolate(held)
@@ -90,11 +90,11 @@ def recall(found: list[list[str]], truth: list[list[str]]) -> float:
 
 def extrapolate(held: dict[str, list[tuple[int, int, int]]]) -> None:
     print("\nGB that a search touches + GB of the rest = items × bytes an item")
-    print(f"{'kind':12}{'bytes an item':>16}" + "".join(f"{f'{t:,}':>20}" for t in TARGETS))
-    for kind, ((n, a, b), (m, c, d)) in held.items():
+    print(f"{'structure':12}{'bytes an item':>16}" + "".join(f"{f'{t:,}':>20}" for t in TARGETS))
+    for structure, ((n, a, b), (m, c, d)) in held.items():
         touched, rest = (c - a) / (m - n), (d - b) / (m - n)
         row = "".join(f"{f'{touched * t / 1e9:,.1f} + {rest * t / 1e9:,.1f}':>20}" for t in TARGETS)
-        print(f"{kind:12}{f'{touched:.0f} + {rest:.0f}':>16}{row}")
+        print(f"{structure:12}{f'{touched:.0f} + {rest:.0f}':>16}{row}")
 
 
 def sizes(index: Index) -> tuple[int, int]:

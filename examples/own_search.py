@@ -41,7 +41,7 @@ def main(folder: Path, steps: int = 1500) -> list[Hits]:
     index = Index.create(
         folder,
         similarity="kl",
-        settings=IndexSettings(kind="flat"),  # "hnsw" for many
+        settings=IndexSettings(structure="flat"),  # "hnsw" for many
         calibration=calibration(encode_images, encode_captions),
     )
     x, c, named = draw(5000)

@@ -160,7 +160,7 @@ class Gaussian:
 
     @staticmethod
     def cat(parts: Sequence[Gaussian]) -> Gaussian:
-        """Join along the first dimension; all of one kind (point, sphere or ellipsoid).
+        """Join along the first dimension; all of one shape (point, sphere or ellipsoid).
 
         >>> g = Gaussian(torch.zeros(2, 4), torch.zeros(2, 4))
         >>> len(Gaussian.cat([g, g]))
@@ -168,8 +168,8 @@ class Gaussian:
         """
         if not parts:
             raise ValueError("nothing to concatenate")
-        kinds = {(p.is_point, p.is_spherical and p.dim > 1, p.mean.shape[1:]) for p in parts}
-        if len(kinds) > 1:
+        shapes = {(p.is_point, p.is_spherical and p.dim > 1, p.mean.shape[1:]) for p in parts}
+        if len(shapes) > 1:
             raise ValueError("cannot concatenate Gaussians of different shapes or dimensions")
         log_vars = [p.log_var for p in parts if p.log_var is not None]
         sides = {p.side for p in parts}
@@ -183,8 +183,8 @@ class Gaussian:
         return Gaussian(f(self.mean), None if self.log_var is None else f(self.log_var), self.side)
 
     def __repr__(self) -> str:
-        kind = "point" if self.is_point else "spherical" if self.is_spherical else "ellipsoidal"
-        what = f"{kind} {self.side}" if self.side else kind
+        shape = "point" if self.is_point else "spherical" if self.is_spherical else "ellipsoidal"
+        what = f"{shape} {self.side}" if self.side else shape
         return f"Gaussian({what}, shape={tuple(self.shape)}, dim={self.dim}, dtype={self.dtype})"
 
     # ---- on disk ----

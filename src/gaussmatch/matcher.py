@@ -115,9 +115,9 @@ def ranking(recipe: ModelRecipe, matcher: Matcher) -> Matcher:
 
 
 def _learned_loss(recipe: LossRecipe | None) -> dict[str, nn.Module]:
-    if recipe is not None and recipe.kind == "infonce":
+    if recipe is not None and recipe.name == "infonce":
         return {"loss": InfoNCE(recipe.scale, recipe.learn_scale, recipe.reduction)}
-    if recipe is not None and recipe.kind == "sigmoid":
+    if recipe is not None and recipe.name == "sigmoid":
         loss = PairwiseSigmoid(
             recipe.scale,
             recipe.bias,
@@ -151,8 +151,8 @@ def learn_tokenizer(recipe: Recipe, pairs: Pairs) -> Tokenizer:
 
 def load_tokenizer(recipe: Recipe, folder: Path) -> Tokenizer:
     """The tokenizer of a recipe's text encoder, as a run folder holds it."""
-    kind = Encoders if recipe.model.system == "adapter" else Vocabulary
-    return kind.load(folder / kind.file)
+    encoder = Encoders if recipe.model.system == "adapter" else Vocabulary
+    return encoder.load(folder / encoder.file)
 
 
 def _encoders(recipe: Recipe, pairs: Pairs) -> Encoders:

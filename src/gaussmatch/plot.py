@@ -31,7 +31,7 @@ import torch
 from gaussmatch.files import atomic, write_text
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import risk_coverage as risk_coverage_curve
-from gaussmatch.projection import Projection
+from gaussmatch.projection import PlaneProjection
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,7 +65,7 @@ def ellipses(
 
     groups = {"": items} if isinstance(items, Gaussian) else dict(items)
     means = torch.cat([g.mean.detach().cpu() for g in groups.values()])
-    plane = Projection.fit(means)
+    plane = PlaneProjection.fit(means)
     axes = _axes(axes, title, "", "", height=4.4)
     texts = iter(labels or [])
     for colour, (name, group) in zip(_colours(), groups.items(), strict=False):

@@ -29,7 +29,7 @@ class Place:
 
 
 @dataclass(frozen=True, eq=False)
-class Projection:
+class PlaneProjection:
     """A linear map from the joint space to the plane: x ↦ Aᵀ(x − centre), A orthonormal (D, 2).
 
     A Gaussian N(μ, Σ) becomes N(Aᵀ(μ − centre), AᵀΣA): its mean a point, its covariance an ellipse.
@@ -40,11 +40,11 @@ class Projection:
     explained: float  #: share of the variance of the means that the plane shows
 
     @staticmethod
-    def fit(means: Float[Tensor, "n d"]) -> Projection:
+    def fit(means: Float[Tensor, "n d"]) -> PlaneProjection:
         """The principal plane of some means.
 
         >>> means = torch.tensor([[0.0, 0, 1], [4, 0, 1], [0, 1, 1], [4, 1, 1]])
-        >>> plane = Projection.fit(means)
+        >>> plane = PlaneProjection.fit(means)
         >>> plane.explained, plane.axes.abs().round().tolist()
         (1.0, [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
         """
@@ -61,12 +61,12 @@ class Projection:
         axes = axes * torch.where(axes[largest, [0, 1]] < 0, -1.0, 1.0)  # the same on any machine
         total = float(values.clamp_min(0).sum())
         shown = float(values.clamp_min(0).flip(0)[:2].sum())
-        return Projection(centre, axes, shown / total if total else 1.0)
+        return PlaneProjection(centre, axes, shown / total if total else 1.0)
 
     def __call__(self, g: Gaussian) -> list[Place]:
         """Where Gaussians (n, D) fall.
 
-        >>> plane = Projection(torch.zeros(3), torch.eye(3)[:, :2], 1.0)
+        >>> plane = PlaneProjection(torch.zeros(3), torch.eye(3)[:, :2], 1.0)
         >>> g = Gaussian(torch.tensor([[1.0, 2, 3]]), torch.tensor([[1.0, 4, 9]]).log())
         >>> plane(g)
         [Place(x=1.0, y=2.0, a=2.0, b=1.0, angle=1.5708)]

@@ -15,8 +15,8 @@ import gaussmatch as gm
 from gaussmatch.cli import main
 from gaussmatch.data import featuriser, load_data
 from gaussmatch.data.boxes import Boxes
-from gaussmatch.data.extract import Plan, extract
-from gaussmatch.data.features import Kind, describe, encode
+from gaussmatch.data.extract import ExtractionPlan, extract
+from gaussmatch.data.features import Layout, describe, encode
 from gaussmatch.data.flickr import read_flickr8k
 from gaussmatch.data.listing import Photo
 from gaussmatch.data.pairs import RandomViews
@@ -122,7 +122,7 @@ def test_other_photos_are_not_taken_for_the_same(
     """After a kill, and after the end: rows never belong to other photos than they say."""
     net, listing = Backbone.pretrained(BACKBONE, weights), read_flickr8k(root)
     manifest, out = describe(net, weights, "pooled"), root.parent / "features"
-    extract(listing, out, net, manifest, plan=Plan(2, 2, (0, 2), 1), progress=False)
+    extract(listing, out, net, manifest, plan=ExtractionPlan(2, 2, (0, 2), 1), progress=False)
     lines = (root / "Flickr_8k.trainImages.txt").read_text().splitlines(keepends=True)
     (root / "Flickr_8k.trainImages.txt").write_text("".join(lines[1:]))
     assert main(words(root, weights)) == 0
@@ -142,7 +142,7 @@ def test_two_parts_make_what_one_makes(root: Path, weights: Path) -> None:
     net, listing = Backbone.pretrained(BACKBONE, weights), read_flickr8k(root)
     manifest, out = describe(net, weights, "pooled"), root.parent / "parts"
     done = [
-        extract(listing, out, net, manifest, plan=Plan(2, 2, (k, 2), 1), progress=False)
+        extract(listing, out, net, manifest, plan=ExtractionPlan(2, 2, (k, 2), 1), progress=False)
         for k in (1, 0)
     ]
     assert done == [False, True]
@@ -237,13 +237,13 @@ def test_an_unknown_backbone() -> None:
 
 
 @pytest.mark.parametrize("name", ["test_vit", "test_efficientnet", "test_convnext"])
-@pytest.mark.parametrize("kind", ["pooled", "regions"])
-def test_any_kind_of_network(name: str, kind: Kind, tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", ["pooled", "regions"])
+def test_any_network(name: str, layout: Layout, tmp_path: Path) -> None:
     save_file(timm.create_model(name).state_dict(), tmp_path / "net.safetensors")
     net = Backbone.pretrained(name, tmp_path / "net.safetensors")
     picture = net.transform(open_picture(photo(tmp_path / "a.jpg")))[None]
-    shape = (1, net.width) if kind == "pooled" else (1, 36, net.width)
-    assert encode(net, kind, picture).shape == shape
+    shape = (1, net.width) if layout == "pooled" else (1, 36, net.width)
+    assert encode(net, layout, picture).shape == shape
 
 
 def test_your_own_photos_train_in_one_command(

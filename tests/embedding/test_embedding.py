@@ -17,9 +17,9 @@ import torch
 from PIL import Image
 
 from gaussmatch.cli import main
-from gaussmatch.embedding import Embedding, Part, embed, index_embeddings
+from gaussmatch.embedding import EmbeddingManifest, Share, embed, index_embeddings
 from gaussmatch.embedding.ray_engine import embed_with_ray
-from gaussmatch.embedding.shards import Content
+from gaussmatch.embedding.shards import ShardContent
 from gaussmatch.embedding.work import Work
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import GALLERIES, Hits, Index, Record, index_pairs, update
@@ -37,7 +37,7 @@ def whole(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def embedded(run: Path, source: str, out: Path, part: Part | None = None) -> bool:
+def embedded(run: Path, source: str, out: Path, part: Share | None = None) -> bool:
     work = Work(run, source)
     model, items = work()
     return embed(model, items, work.embedding(items, SHARD), out, part, progress=False)
@@ -91,19 +91,19 @@ def test_each_part_does_its_own_and_nothing_twice(
     tiny_run: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
-    save = Content.save
+    save = ShardContent.save
 
-    def noted(self: Content, path: Path) -> None:
+    def noted(self: ShardContent, path: Path) -> None:
         made.append(path.name)
         save(self, path)
 
-    monkeypatch.setattr(Content, "save", noted)
+    monkeypatch.setattr(ShardContent, "save", noted)
     out = tmp_path / "out"
-    assert not embedded(tiny_run, "test", out, Part(1, 2))
+    assert not embedded(tiny_run, "test", out, Share(1, 2))
     assert made == ["captions-000000.safetensors"]
     with pytest.raises(ValueError, match="2 of 3 shards are missing"):
         index_embeddings(Index.create(tmp_path / "index", tiny_run), out, progress=False)
-    assert embedded(tiny_run, "test", out, Part(0, 2))
+    assert embedded(tiny_run, "test", out, Share(0, 2))
     assert len(made) == 3
     assert embedded(tiny_run, "test", out)
     assert len(made) == 3
@@ -148,7 +148,7 @@ def test_bad_folders_shards_and_parts(tiny_run: Path, whole: Path, tmp_path: Pat
     with pytest.raises(FileExistsError, match="is not empty"):
         work.embedding(source, SHARD).claim(tmp_path)
     with pytest.raises(ValueError, match="0 to 1"):
-        Part(2, 2)
+        Share(2, 2)
     with pytest.raises(FileNotFoundError, match="neither a folder of photos nor a split"):
         Work(tiny_run, "nowhere")()
     bare = Index.create(tmp_path / "bare", similarity="kl")
@@ -157,9 +157,9 @@ def test_bad_folders_shards_and_parts(tiny_run: Path, whole: Path, tmp_path: Pat
     torn = tmp_path / "torn.safetensors"
     torn.write_bytes((whole / "images-000000.safetensors").read_bytes()[:-10])
     with pytest.raises(ValueError, match="not a whole shard"):
-        Content.load(torn)
+        ShardContent.load(torn)
     with pytest.raises(FileNotFoundError, match="is missing; run"):
-        Content.load(tmp_path / "none.safetensors")
+        ShardContent.load(tmp_path / "none.safetensors")
 
 
 @pytest.mark.parametrize("points", [True, False])
@@ -170,14 +170,14 @@ def test_a_shard_comes_back_as_it_was(tmp_path: Path, points: bool) -> None:
         Record("b", {}, None),
         Record("c", {}, b""),
     ]
-    Content(g, records, ["lost"]).save(tmp_path / "x")
-    back = Content.load(tmp_path / "x")
+    ShardContent(g, records, ["lost"]).save(tmp_path / "x")
+    back = ShardContent.load(tmp_path / "x")
     assert back.records == records
     assert back.skipped == ["lost"]
     assert back.gaussians is not None
     assert torch.equal(back.gaussians.mean, g.mean)
-    Content(None, [], ["all"]).save(tmp_path / "y")
-    assert Content.load(tmp_path / "y") == Content(None, [], ["all"])
+    ShardContent(None, [], ["all"]).save(tmp_path / "y")
+    assert ShardContent.load(tmp_path / "y") == ShardContent(None, [], ["all"])
 
 
 @pytest.mark.filterwarnings("ignore:left out")
@@ -241,7 +241,7 @@ def test_ray_makes_the_same_files(
     fake = FakeRay()
     monkeypatch.setattr("gaussmatch.embedding.ray_engine._ray", lambda: fake)
     work = Work(tiny_run, "test")
-    embedding = Embedding.load(whole)
+    embedding = EmbeddingManifest.load(whole)
     assert embed_with_ray(work, embedding, tmp_path / "out", workers=2)
     assert files(tmp_path / "out") == files(whole)
     assert embed_with_ray(work, embedding, tmp_path / "out")  # nothing to do: not even started
@@ -288,7 +288,7 @@ def test_the_verbs(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["index", "info", there]) == 0
     assert '"similarity": "kl"' in capsys.readouterr().out
     back = str(tmp_path / "back")  # with its model
-    assert main(["index", "merge", back, there, "--kind", "hnsw"]) == 0
+    assert main(["index", "merge", back, there, "--structure", "hnsw"]) == 0
     assert "100 images, 500 captions, hnsw, kl" in capsys.readouterr().out
     assert main(["search", back, "a small red star", "-k", "4"]) == 0
     assert capsys.readouterr().out == told[0]

@@ -17,8 +17,8 @@ budget: 2
 fields: {data.size: mini, training.epochs: 1, training.steps: 1, model.dim: 16}
 grid:
   loss:
-    - {loss.kind: triplet, loss.margin: 0.1}
-    - {loss.kind: infonce, loss.scale: 20}
+    - {loss.name: triplet, loss.margin: 0.1}
+    - {loss.name: infonce, loss.scale: 20}
 rows:
   point: {recipe: scenes/vsepp}
   KL: {recipe: scenes/vsepp-kl, grid: {model.shape: [ellipsoidal, spherical-avgpool]}}
@@ -38,7 +38,7 @@ def test_every_row_gets_as_many_trials_and_the_best_on_dev_is_chosen(
         assert len({str(t["fields"]) for t in mine}) == 2
         assert best["dev_rsum"] == max(t["dev_rsum"] for t in mine)
         recipe = load_recipe(tmp_path / "out" / "best" / f"{row.lower()}.yaml")
-        assert recipe.loss.kind == best["fields"]["loss.kind"]
+        assert recipe.loss.name == best["fields"]["loss.name"]
     monkeypatch.setattr("gaussmatch.experiments.tune.train", None)  # nothing is trained again
     assert main(words) == 0
     assert main([*words, "--model.dim", "8"]) == 2  # another search, the same folder

@@ -1,4 +1,4 @@
-"""What every kind of index must keep. Subclass, name the kind, inherit the tests."""
+"""What an index of every structure must keep. Subclass, name it, inherit the tests."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def truth(name: str, items: Gaussian, queries: Gaussian, gallery: str) -> torch.
 
 
 class IndexContract:
-    kind: ClassVar[str]
+    structure: ClassVar[str]
     least_recall: ClassVar[float] = 1.0
 
     @property
     def settings(self) -> IndexSettings:
-        return IndexSettings(kind=self.kind, flat_below=50)  # type: ignore[arg-type]
+        return IndexSettings(structure=self.structure, flat_below=50)  # type: ignore[arg-type]
 
     def check(self, index: Index, scores: torch.Tensor, queries: Gaussian, **told) -> None:
         """Against the scores of all items, −inf for those that must not be found."""
@@ -122,7 +122,7 @@ class IndexContract:
         scores = scores.where(live, -torch.inf)
         self.check(index, scores, queries)
         index.compact()
-        assert [p.structure for p in index.manifest.galleries["images"]] == [self.kind]
+        assert [p.structure for p in index.manifest.galleries["images"]] == [self.structure]
         self.check(Index.open(tmp_path / "i"), scores, queries)
         few = torch.arange(400) < 9  # fewer than K, after deletion six
         self.check(index, scores.where(few, -torch.inf), queries, where={"n": {"lt": 9}})

@@ -24,7 +24,7 @@ from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import Index, Record, IndexSettings
 path, log = sys.argv[1:]
 try:
-    index = Index.create(path, similarity="kl", settings=IndexSettings(kind="hnsw", flat_below=60))
+    index = Index.create(path, similarity="kl", settings=IndexSettings("hnsw", flat_below=60))
 except FileExistsError:
     index = Index.open(path)
 start = index.size()

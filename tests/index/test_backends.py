@@ -97,7 +97,7 @@ class BackendContract(ABC):
         index.delete(["i0"])
         index.note_source({"folder": "x"})
         index.set_calibration(Calibration(about={"items": 7}))
-        index.set_settings(IndexSettings(kind="hnsw", search=99, flat_below=5))
+        index.set_settings(IndexSettings(structure="hnsw", search=99, flat_below=5))
         assert other.reload()
         assert not other.reload()
         assert (other.size(), other.settings.search) == (29, 99)

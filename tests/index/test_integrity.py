@@ -17,7 +17,7 @@ from gaussmatch.trust import Calibration
 
 
 def made(path: Path) -> Index:
-    settings = IndexSettings(kind="hnsw", flat_below=20)
+    settings = IndexSettings(structure="hnsw", flat_below=20)
     index = Index.create(path, similarity="kl", settings=settings)
     index.add(clustered(30), records(0, 30))
     index.add(clustered(5), records(30, 35))
@@ -119,7 +119,7 @@ def test_an_index_of_the_format_before_is_read_and_converted(tmp_path: Path):
     assert index.search(queries, 40) == before
     assert index.calibration.about == {"a": 1}
     index.compact()
-    assert json.loads(manifest.read_text())["format"] == 3
+    assert json.loads(manifest.read_text())["format"] == 4
     part = index.manifest.galleries["images"][0]
     assert all(mark.sha256 for mark in part.files.values())
 

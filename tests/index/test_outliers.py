@@ -33,7 +33,7 @@ def spoiled(how: str, n: int = 1500) -> Gaussian:
 @pytest.mark.parametrize("name", ["kl", "wasserstein"])
 def test_a_graph_reaches_its_recall_or_is_not_used(tmp_path, name, how):
     items = spoiled(how)
-    settings = IndexSettings(kind="hnsw", flat_below=100)
+    settings = IndexSettings(structure="hnsw", flat_below=100)
     index = Index.create(tmp_path / "i", similarity=name, settings=settings)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

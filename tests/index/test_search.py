@@ -202,12 +202,12 @@ def test_the_verbs_as_a_user_types_them(runs, photos, tmp_path, capsys):
     assert main(["index", "delete", path, "b.png"]) == 0
     assert main(["index", "update", path]) == 0
     assert "1 added" in capsys.readouterr().out  # b.png is still in the folder
-    assert main(["index", "compact", path, "--kind", "hnsw", "--search", "200"]) == 0
-    assert (Index.open(path).settings.kind, Index.open(path).settings.search) == ("hnsw", 200)
+    assert main(["index", "compact", path, "--structure", "hnsw", "--search", "200"]) == 0
+    assert (Index.open(path).settings.structure, Index.open(path).settings.search) == ("hnsw", 200)
     assert main(["index", "merge", str(tmp_path / "j"), path]) == 0
     assert "4 images" in capsys.readouterr().out
     assert main(["index", "info", str(tmp_path / "j")]) == 0
-    assert '"kind": "hnsw"' in capsys.readouterr().out
+    assert '"structure": "hnsw"' in capsys.readouterr().out
     assert main(["search", path, "a zebra and a star", "--where", "folder=trip"]) == 0
     shown = capsys.readouterr().out
     assert "'zebra'" in shown

@@ -134,7 +134,7 @@ def test_pcme(tmp_path: Path, net: nn.Module) -> None:
     weights = model.matcher.state_dict()
     assert (weights["similarity.scale"], weights["similarity.shift"]) == (4.5, 5.25)
     assert model.recipe.model.pcme.samples == 7
-    assert (model.recipe.loss.kind, model.recipe.loss.vib_as_published) == (
+    assert (model.recipe.loss.name, model.recipe.loss.vib_as_published) == (
         "soft-contrastive",
         1e-5,
     )

@@ -68,7 +68,7 @@ class TestSearch:
         body = client.post("/api/search/image?k=5", content=picture.content).json()
         form = client.post("/api/search/image?k=5", files={"image": picture.content}).json()
         assert body == form
-        assert body["results"]["kind"] == "images"
+        assert body["results"]["side"] == "images"
         assert len(body["results"]["hits"]) == 5
 
     def test_more_like_this_leaves_this_out(self, client: CheckedClient) -> None:
@@ -311,7 +311,7 @@ def test_the_description_is_whole(client: CheckedClient) -> None:
             if path.startswith("/api"):
                 assert "422" in operation["responses"]
     names = set(told["components"]["schemas"])
-    assert {"SearchResponse", "Hits", "Hit", "Map", "Embeddings", "ErrorResponse"} <= names
+    assert {"SearchResponse", "Hits", "Hit", "Map", "EmbeddingsResponse", "ErrorResponse"} <= names
     hit = told["components"]["schemas"]["Hit"]
     assert set(hit["required"]) == set(hit["properties"]) == {f.name for f in fields(Hit)}
     assert hit["properties"]["score"]["description"]
@@ -339,7 +339,7 @@ def test_probes_and_metrics(index: Index) -> None:
         text = client.get("/metrics").text
         assert 'gaussmatch_requests_total{route="/api/search",status="200"} 1.0' in text
         assert 'gaussmatch_index_items{gallery="images"} 100.0' in text
-        assert 'gaussmatch_query_uncertainty_percentile_count{kind="text"} 1.0' in text
+        assert 'gaussmatch_query_uncertainty_percentile_count{type="text"} 1.0' in text
         app.state.service.ready = False
         refused(client.get("/readyz"), 503, "not_ready")
         app.state.service.ready = True

@@ -194,7 +194,7 @@ def test_a_picture_is_a_question_too(tab: Any, address: str, tmp_path: Path) -> 
     picture = {"name": "red.jpg", "mimeType": "image/jpeg", "buffer": jpeg()}
     tab.set_input_files("#file", picture)
     found(tab)
-    assert tab.locator("#asked img").get_attribute("src").startswith("blob:")
+    assert tab.locator("#request img").get_attribute("src").startswith("blob:")
     assert "of images" in tab.text_content("#verdict")
     tab.evaluate(
         """async () => {
@@ -204,7 +204,7 @@ def test_a_picture_is_a_question_too(tab: Any, address: str, tmp_path: Path) -> 
           document.body.dispatchEvent(new DragEvent('drop', {dataTransfer: data, bubbles: true}));
         }"""
     )
-    until(tab, "document.querySelectorAll('#asked img').length === 1")
+    until(tab, "document.querySelectorAll('#request img').length === 1")
     found(tab)
     tab.expected = ["415"]
     tab.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": b"no"})

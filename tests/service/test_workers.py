@@ -114,7 +114,7 @@ def test_one_dies_and_is_replaced_and_nothing_is_forgotten(index: Path, tmp_path
         assert metrics['gaussmatch_requests_total{route="/api/search",status="200"}'] == 30
         assert metrics['gaussmatch_request_seconds_count{route="/api/search"}'] == 30
         assert metrics["gaussmatch_batch_size_sum"] == 30
-        assert metrics['gaussmatch_query_uncertainty_percentile_count{kind="text"}'] == 30
+        assert metrics['gaussmatch_query_uncertainty_percentile_count{type="text"}'] == 30
         assert metrics["gaussmatch_requests_in_flight"] == 1  # this one
         assert metrics['gaussmatch_index_items{gallery="images"}'] > 0
         service.process.send_signal(signal.SIGTERM)

@@ -61,7 +61,7 @@ def test_a_finished_run_goes_on_for_more_epochs(tmp_path: Path) -> None:
     run(longer, resume=True)
     a, b = weights(whole), weights(longer)
     assert all(torch.equal(a[k], b[k]) for k in a)
-    assert [r["epoch"] for r in read_log(longer) if r["kind"] == "epoch"] == [1, 2, 3, 4]
+    assert [r["epoch"] for r in read_log(longer) if r["event"] == "epoch"] == [1, 2, 3, 4]
     assert gm.load(longer).recipe.training.epochs == 4
     with pytest.raises(ValueError, match=r"another recipe.*training\.epochs"):
         run(longer, with_training(epochs=3), resume=True)

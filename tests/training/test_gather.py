@@ -40,7 +40,7 @@ PVSE = replace(
 PCME = replace(
     RECIPE,
     model=ModelRecipe(system="pcme", dim=16, word_dim=12, similarity="match_prob"),
-    loss=LossRecipe(kind="soft-contrastive", vib=0.01, mmd=0.1),
+    loss=LossRecipe(name="soft-contrastive", vib=0.01, mmd=0.1),
 )
 RECIPES = {"hinge": RECIPE, "learned": LEARNED, "pvse": PVSE, "pcme": PCME}
 
@@ -163,7 +163,7 @@ def test_training_in_processes_goes_on_in_another_number_of_them(tmp_path: Path)
     assert in_processes(2, lambda: train(short, False)) == ["toy", "toy"]
     assert in_processes(3, lambda: train(longer, True)) == ["toy"] * 3
     one, many = (
-        [r["loss"] for r in read_log(tmp_path / name) if r["kind"] == "epoch"]
+        [r["loss"] for r in read_log(tmp_path / name) if r["event"] == "epoch"]
         for name in ("one", "many")
     )
     assert many == pytest.approx(one, rel=1e-3)

@@ -36,7 +36,7 @@ RECIPE = Recipe(
 LEARNED = replace(
     RECIPE,
     model=replace(RECIPE.model, similarity="query_kl", variance_relative=True),
-    loss=LossRecipe(kind="infonce", scale=2.0, reduction="mean", inclusion=0.1),
+    loss=LossRecipe(name="infonce", scale=2.0, reduction="mean", inclusion=0.1),
     training=replace(RECIPE.training, shorten=0.3, shorten_as="add"),
 )
 
@@ -65,10 +65,10 @@ def test_it_learns_and_leaves_a_whole_run(tmp_path: Path) -> None:
         "checkpoint.previous.pt",
         "tensorboard",
     }
-    epochs = [r for r in read_log(out) if r["kind"] == "epoch"]
+    epochs = [r for r in read_log(out) if r["event"] == "epoch"]
     assert [r["epoch"] for r in epochs] == [1, 2, 3, 4]
     assert epochs[-1]["rsum"] > 250  # chance is about 100
-    assert all(0 <= r["waiting"] <= 1 for r in read_log(out) if r["kind"] == "step")
+    assert all(0 <= r["waiting"] <= 1 for r in read_log(out) if r["event"] == "step")
     metrics = read_json(out / "metrics.json")
     best = max(epochs, key=lambda r: r["rsum"])
     assert metrics["finished"]
@@ -108,23 +108,23 @@ def test_resumed_equals_uninterrupted(
     assert read_json(whole / "metrics.json") == read_json(broken / "metrics.json")
 
 
-@pytest.mark.parametrize("kind", ["infonce", "sigmoid"])
+@pytest.mark.parametrize("name", ["infonce", "sigmoid"])
 @pytest.mark.parametrize("similarity", ["cosine", "query_kl", "wasserstein"])
 def test_losses_that_learn_a_scale_train_every_similarity(
-    tmp_path: Path, kind: str, similarity: str
+    tmp_path: Path, name: str, similarity: str
 ) -> None:
     """Points too: the baseline has the same choice of losses."""
     recipe = replace(
         RECIPE,
         model=replace(RECIPE.model, similarity=similarity, probabilistic=similarity != "cosine"),
-        loss=LossRecipe(kind=kind, scale=4.0, reduction="mean"),
+        loss=LossRecipe(name=name, scale=4.0, reduction="mean"),
         training=replace(RECIPE.training, epochs=2),
     )
     run(tmp_path / "run", recipe)
     scale = weights(tmp_path / "run")["heads.loss.log_scale"].exp()
     assert scale > 0
     assert scale != pytest.approx(4.0)  # it was trained, and saved with the model
-    epochs = [r for r in read_log(tmp_path / "run") if r["kind"] == "epoch"]
+    epochs = [r for r in read_log(tmp_path / "run") if r["event"] == "epoch"]
     assert epochs[-1]["loss"] < epochs[0]["loss"]
     assert epochs[-1]["rsum"] > 150  # chance is about 100
 

@@ -59,7 +59,7 @@ PCME = replace(
         feature_dim=4,
         pcme=PCMERecipe(samples=3, log_sigma=-3.0),
     ),
-    loss=LossRecipe(kind="soft-contrastive", vib=1e-5),
+    loss=LossRecipe(name="soft-contrastive", vib=1e-5),
 )
 RECIPES = pytest.mark.parametrize("recipe", [PVSE, PCME], ids=lambda r: r.title)
 
@@ -79,7 +79,7 @@ def first_batch(recipe: Recipe) -> tuple[Matcher, Batch]:
 def test_it_learns_and_loads_again(tmp_path: Path, recipe: Recipe) -> None:
     longer = replace(recipe, training=replace(recipe.training, epochs=6, decay_epoch=5))
     model = run(longer, tmp_path)
-    epochs = [r for r in read_log(tmp_path) if r["kind"] == "epoch"]
+    epochs = [r for r in read_log(tmp_path) if r["event"] == "epoch"]
     assert max(r["rsum"] for r in epochs) > 200  # chance is about 100
     pairs = region_data().dev
     images, captions = model.encode_pairs(pairs)
@@ -143,7 +143,7 @@ def test_the_terms_of_pvse() -> None:
 @pytest.mark.parametrize("name", ["vib", "vib_as_published"])
 def test_the_terms_of_pcme(name: str) -> None:
     matcher, batch = first_batch(PCME)
-    loss = LossRecipe(kind="soft-contrastive", **{name: 1e-5})
+    loss = LossRecipe(name="soft-contrastive", **{name: 1e-5})
     terms = Objective.of_epoch(loss, 1)(matcher, batch)
     assert list(terms) == ["soft_contrastive", name]
     kl = sum(bottleneck(g, as_published=name != "vib") for g in matcher(batch.images, batch.texts))

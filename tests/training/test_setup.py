@@ -54,7 +54,7 @@ def test_a_schedule_over_all_steps_is_not_extended_and_the_log_is_one_line_an_ep
     train(recipe, tmp_path, data=toy_data())
     written = capsys.readouterr().err.strip().splitlines()
     assert [line.split(":")[0] for line in written] == ["toy 1/2", "toy 2/2"]
-    found = [r["learning_rate"] for r in read_log(tmp_path) if r["kind"] == "epoch"]
+    found = [r["learning_rate"] for r in read_log(tmp_path) if r["event"] == "epoch"]
     assert found[0] == 0.01  # warmed up within the first step
     assert 0 < found[1] < 0.01
     longer = replace(recipe, training=replace(training, epochs=3))

@@ -116,11 +116,11 @@ def test_it_starts_at_the_frozen_runs_accuracy(
     before = read_json(frozen / "metrics.json")["dev"]["rsum"]
     log = read_log(tmp_path / "run")
     assert before > 150  # chance is about 100
-    assert [r["rsum"] for r in log if r["kind"] == "start"] == [pytest.approx(before)]
-    assert [r["epoch"] for r in log if r["kind"] == "epoch"] == [1, 2]
+    assert [r["rsum"] for r in log if r["event"] == "start"] == [pytest.approx(before)]
+    assert [r["epoch"] for r in log if r["event"] == "epoch"] == [1, 2]
     assert log[-1]["step"] == 8
     assert read_json(tmp_path / "run" / "metrics.json")["dev"]["rsum"] >= before - 1e-9
-    (memory,) = [r for r in log if r["kind"] == "memory"]
+    (memory,) = [r for r in log if r["event"] == "memory"]
     assert memory["activation_bytes_an_image"] > 4 * 3 * 32 * 32
 
 
@@ -208,7 +208,7 @@ def test_resumed_equals_uninterrupted(
     assert all(torch.equal(a["matcher"][k], b["matcher"][k]) for k in a["matcher"])
     assert a["scaler"] == b["scaler"]
     assert all(v.isfinite().all() for v in a["matcher"].values())
-    assert [r["kind"] for r in read_log(whole)] == [r["kind"] for r in read_log(broken)]
+    assert [r["event"] for r in read_log(whole)] == [r["event"] for r in read_log(broken)]
 
 
 def test_bfloat16_steps_stay_finite_and_near(
@@ -221,7 +221,7 @@ def test_bfloat16_steps_stay_finite_and_near(
         model = train(tuned(frozen, weights, **changes), out, data=pixels, progress_bar=False)
         assert all(v.isfinite().all() for v in model.matcher.state_dict().values())
         assert all(p.dtype == torch.float32 for p in model.matcher.parameters())
-        losses += [r["loss"] for r in read_log(out) if r["kind"] == "step"]
+        losses += [r["loss"] for r in read_log(out) if r["event"] == "step"]
     assert losses[0] != losses[1]  # it was at work
     assert losses[1] == pytest.approx(losses[0], rel=0.05)
 
@@ -238,8 +238,8 @@ def test_killed_in_the_first_epoch_it_starts_again_from_the_run(
         with pytest.raises(KeyboardInterrupt):
             train(recipe, tmp_path / "run", data=pixels, progress_bar=False)
     train(recipe, tmp_path / "run", resume=True, data=pixels, progress_bar=False)
-    kinds = [r["kind"] for r in read_log(tmp_path / "run")]
-    assert kinds == ["memory", "start", "step", "epoch"]
+    events = [r["event"] for r in read_log(tmp_path / "run")]
+    assert events == ["memory", "start", "step", "epoch"]
 
 
 @pytest.mark.parametrize(

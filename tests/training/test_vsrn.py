@@ -77,9 +77,9 @@ def test_it_learns_and_tells_its_terms(tmp_path: Path, similarity: str) -> None:
     longer = replace(RECIPE.training, epochs=8, decay_epoch=7)
     run(tmp_path / "run", replace(RECIPE, model=model, training=longer))
     log = read_log(tmp_path / "run")
-    epochs = [r for r in log if r["kind"] == "epoch"]
+    epochs = [r for r in log if r["event"] == "epoch"]
     assert max(r["rsum"] for r in epochs) > 200  # chance is about 100
-    steps = [r for r in log if r["kind"] == "step"]
+    steps = [r for r in log if r["event"] == "step"]
     assert all(r["loss"] == pytest.approx(r["triplet"] + r["generation"]) for r in steps)
     assert steps[-1]["generation"] < 0.8 * steps[0]["generation"]
 

@@ -46,11 +46,11 @@ def test_every_kind_of_fault_is_named():
     images[7] = images[8] + 1e-4  # a twin
     images[9] = 40 * torch.randn(D)  # far away
     found = audit(images, captions, given, most=20)
-    kinds = {f.kind for f in found}
-    assert {"misfit", "missing positive", "vague", "near-duplicate"} <= kinds
-    twins = [(f.image, f.other) for f in found if f.kind == "near-duplicate"]
+    issues = {f.issue for f in found}
+    assert {"misfit", "missing positive", "vague", "near-duplicate"} <= issues
+    twins = [(f.image, f.other) for f in found if f.issue == "near-duplicate"]
     assert (7, 8) in twins
-    named = [f.caption for f in found if f.kind == "misfit"]
+    named = [f.caption for f in found if f.issue == "misfit"]
     assert wrong[torch.tensor(named)].double().mean() > 0.8
     with pytest.raises(ValueError, match="at least 10 images"):
         audit(images[:5], captions[:5], torch.arange(5))

@@ -12,7 +12,7 @@ from gaussmatch.cli.tables import plain_table
 from gaussmatch.data import SOURCES, load_data, recognise
 from gaussmatch.recipe import DataRecipe
 from gaussmatch.run import load
-from gaussmatch.trust.audit import KINDS
+from gaussmatch.trust.audit import ISSUES
 from gaussmatch.trust.audit_report import audit_pairs, write_page, write_table
 
 
@@ -34,7 +34,7 @@ def run(argv: Sequence[str]) -> None:
     )
     parser.add_argument("--split", default="train", choices=("train", "dev", "test"))
     parser.add_argument("--extracted", help="features of the photos, see data.extracted")
-    parser.add_argument("--most", type=int, default=100, help="findings of each kind")
+    parser.add_argument("--most", type=int, default=100, help="findings of each issue")
     parser.add_argument("--out", type=Path, default=Path("audit"), help="where both files go")
     options = parser.parse(argv)
     model = None if options.run is None else load(options.run)
@@ -49,8 +49,8 @@ def run(argv: Sequence[str]) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     write_table(options.out / "audit.csv", findings, pairs)
     write_page(options.out / "audit.html", findings, pairs)
-    counts = Counter(f.kind for f in findings)
+    counts = Counter(f.issue for f in findings)
     print(f"{pairs.name}: {len(pairs.images)} images, {len(pairs.captions)} captions\n")
-    rows = [(kind, str(counts[kind]), meaning) for kind, meaning in KINDS.items()]
+    rows = [(issue, str(counts[issue]), meaning) for issue, meaning in ISSUES.items()]
     print(plain_table([("", "found", ""), *rows]))
     print(f"\nwritten: {options.out / 'audit.csv'}, {options.out / 'audit.html'}")

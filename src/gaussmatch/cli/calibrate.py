@@ -32,6 +32,6 @@ def run(argv: Sequence[str]) -> None:
         for g in GALLERIES
     ]
     print(plain_table([("match probability, cross-validated", *titles), *rows]))
-    for kind, passed in calibration.gauges.items():
-        print(f"the gauge of {kind} {'passed' if passed else 'failed: its percentile is hidden'}")
+    for side, passed in calibration.gauges.items():
+        print(f"the gauge of {side} {'passed' if passed else 'failed: its percentile is hidden'}")
     print(f"written in {options.run}: {CALIBRATION}, {PROBE}")

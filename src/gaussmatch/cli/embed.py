@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gaussmatch.cli.extract import part_of
 from gaussmatch.cli.parser import Parser
-from gaussmatch.embedding import Embedding, Part, embed
+from gaussmatch.embedding import EmbeddingManifest, Share, embed
 from gaussmatch.embedding.ray_engine import embed_with_ray
 from gaussmatch.embedding.work import Work
 from gaussmatch.training.setup import choose_device
@@ -48,7 +48,7 @@ def run(argv: Sequence[str]) -> None:
     work = Work(options.run, options.source, options.skip_unreadable, _device(options))
     model, source = work()
     embedding = work.embedding(source, options.shard)
-    part = Part(*options.part) if options.part else Part.of_torchrun()
+    part = Share(*options.part) if options.part else Share.of_torchrun()
     if options.engine == "ray":
         del model
         done = embed_with_ray(_everywhere(work), embedding, options.out, options.workers)
@@ -72,7 +72,7 @@ def _everywhere(work: Work) -> Work:
     return Work(work.run.resolve(), source, work.skip_unreadable, work.device)
 
 
-def _report(embedding: Embedding, options: Namespace, done: bool, part: Part) -> None:
+def _report(embedding: EmbeddingManifest, options: Namespace, done: bool, part: Share) -> None:
     held = ", ".join(f"{held['items']:,} {name}" for name, held in embedding.galleries.items())
     if not done:
         print(f"part {part.k} of {part.of} is done; the other parts are not yet")

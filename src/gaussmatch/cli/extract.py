@@ -10,8 +10,8 @@ from typing import cast
 from gaussmatch.cli.parser import Parser
 from gaussmatch.data import SOURCES, recognise
 from gaussmatch.data.boxes import Boxes
-from gaussmatch.data.extract import Plan, extract
-from gaussmatch.data.features import Kind, describe
+from gaussmatch.data.extract import ExtractionPlan, extract
+from gaussmatch.data.features import Layout, describe
 from gaussmatch.data.shards import UNREADABLE
 from gaussmatch.encoders.pretrained import Spec, image_tower
 from gaussmatch.recipe import DataRecipe
@@ -72,20 +72,22 @@ def run(argv: Sequence[str]) -> None:
         parser.error(f"{options.path} is {source.name}, which has no photos to extract from")
     listing = source.listing(DataRecipe(name=source.name), options.path)
     boxes = None if options.boxes is None else Boxes(options.boxes)
-    kind = cast(Kind, options.features if boxes is None else "boxes")
+    layout = cast(Layout, options.features if boxes is None else "boxes")
     device = choose_device(options.device)
     batch = options.batch or (2 if device.type == "cpu" else 64)
-    plan = Plan(options.shard, batch, options.part, options.workers, options.skip_unreadable)
+    plan = ExtractionPlan(
+        options.shard, batch, options.part, options.workers, options.skip_unreadable
+    )
     net = image_tower(options.backbone, options.weights).to(device)
     place = options.weights or Spec.of(options.backbone).place
-    manifest = describe(net, place, kind, options.view, options.crops)
+    manifest = describe(net, place, layout, options.view, options.crops)
     done = extract(listing, options.out, net, manifest, plan=plan, boxes=boxes)
     if (options.out / UNREADABLE).is_file():
         print(f"left out, see {options.out / UNREADABLE}")
     if not done:
         print("this part is done; the others join the shards when they are done as well")
         return
-    shape = "36 × " * (kind != "pooled") + str(net.width)
+    shape = "36 × " * (layout != "pooled") + str(net.width)
     print(f"{options.out}: {len(listing.photos):,} photos → {shape}, float16, of {net.name}")
     print(f"next: gaussmatch train … --data.root {options.path} --data.extracted {options.out}")
 

@@ -30,7 +30,7 @@ from gaussmatch.index import merge as merge_indexes
 from gaussmatch.index.backends import place
 from gaussmatch.index.fill import Changes
 from gaussmatch.index.index import existing_index
-from gaussmatch.index.manifest import KINDS
+from gaussmatch.index.manifest import STRUCTURES
 from gaussmatch.index.model_copy import check_same_run
 from gaussmatch.index.sources import FolderSource
 from gaussmatch.run import PHOTOS, is_run, load, locate
@@ -56,7 +56,7 @@ def _make(argv: Sequence[str]) -> None:
         examples=[
             "gaussmatch index my-photos --out photos.index",
             "gaussmatch index runs/mine my-photos --out photos.index",
-            "gaussmatch index runs/demo/probabilistic --split test --out demo.index --kind hnsw",
+            "gaussmatch index runs/demo/probabilistic --split test --out demo.index",
         ],
         computes=True,
     )
@@ -68,7 +68,9 @@ def _make(argv: Sequence[str]) -> None:
     )
     parser.add_argument("--out", type=place, required=True, help="a new folder, or milvus:…")
     parser.add_argument("--split", choices=("train", "dev", "test"), help="of the run's own data")
-    parser.add_argument("--kind", choices=KINDS, help="flat is exact (default); hnsw is fast")
+    parser.add_argument(
+        "--structure", "--kind", choices=STRUCTURES, help="flat is exact (default); hnsw is fast"
+    )
     parser.add_argument("--search", type=int, help=WIDTH)
     parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
     _add_wait(parser)
@@ -93,10 +95,10 @@ def _make(argv: Sequence[str]) -> None:
     index = existing_index(options.out, wait=options.wait)
     if index is not None:
         check_same_run(index.place, index.manifest.run, options.run)
-        if options.kind not in (None, index.settings.kind):
+        if options.structure not in (None, index.settings.structure):
             parser.error(
-                f"{options.out} is of kind {index.settings.kind}; change that with "
-                f"'gaussmatch index compact {options.out} --kind {options.kind}'"
+                f"{options.out} has structure {index.settings.structure}; change that with "
+                f"'gaussmatch index compact {options.out} --structure {options.structure}'"
             )
         _search_so(index, options)
     else:
@@ -192,28 +194,32 @@ def _merge(argv: Sequence[str]) -> None:
     )
     parser.add_argument("out", type=place, help="the merged index: a new folder, or milvus:…")
     parser.add_argument("indexes", type=place, nargs="+")
-    parser.add_argument("--kind", choices=KINDS, help="that of the first if not given")
+    parser.add_argument(
+        "--structure", "--kind", choices=STRUCTURES, help="that of the first if not given"
+    )
     parser.add_argument("--replace", action="store_true", help="of equal ids the last counts")
     options = parser.parse(argv)
     settings = None
-    if options.kind is not None:
+    if options.structure is not None:
         first = Index.open(options.indexes[0])
-        settings = replace(first.settings, kind=options.kind)
+        settings = replace(first.settings, structure=options.structure)
         first.close()
-    told = {"settings": settings, "replace": options.replace}
-    print(_summary(merge_indexes(options.out, options.indexes, **told)))
+    merged = merge_indexes(options.out, options.indexes, settings=settings, replace=options.replace)
+    print(_summary(merged))
 
 
 def _compact(argv: Sequence[str]) -> None:
-    """INDEX [--kind KIND]     join segments, forget what was deleted, change the kind"""
+    """INDEX [--structure NAME]     join segments, forget what was deleted, change the structure"""
     parser = _parser(
         "compact",
         "Join the segments of an index and forget what was deleted.",
         "gaussmatch index compact photos.index",
-        "gaussmatch index compact photos.index --kind hnsw --search 128",
+        "gaussmatch index compact photos.index --structure hnsw --search 128",
         writes=True,
     )
-    parser.add_argument("--kind", choices=KINDS, help="search it another way from now on")
+    parser.add_argument(
+        "--structure", "--kind", choices=STRUCTURES, help="search it another way from now on"
+    )
     parser.add_argument("--search", type=int, help=WIDTH)
     options = parser.parse(argv)
     index = Index.open(options.index, wait=options.wait)
@@ -223,15 +229,17 @@ def _compact(argv: Sequence[str]) -> None:
 
 
 def _search_so(index: Index, options: Namespace) -> None:
-    """Change how an index is searched, where that was asked for."""
+    """Change how an index is searched, where an option says so."""
     settings = _chosen(index.settings, options)
     if settings != index.settings:
         index.set_settings(settings)
 
 
 def _chosen(settings: IndexSettings, options: Namespace) -> IndexSettings:
-    told = {"kind": options.kind, "search": options.search}
-    return replace(settings, **{name: value for name, value in told.items() if value is not None})
+    changes = {"structure": options.structure, "search": options.search}
+    return replace(
+        settings, **{name: value for name, value in changes.items() if value is not None}
+    )
 
 
 def _drop(argv: Sequence[str]) -> None:
@@ -341,6 +349,6 @@ def _summary(index: Index) -> str:
     images, captions = index.size("images"), index.size("captions")
     settings = index.settings
     return (
-        f"{index.place}: {images:,} images, {captions:,} captions, {settings.kind}, "
+        f"{index.place}: {images:,} images, {captions:,} captions, {settings.structure}, "
         f"{index.manifest.similarity}"
     )

@@ -55,9 +55,9 @@ def run(argv: Sequence[str]) -> None:
     )
     keep_probe(options.run, found)
     print(plain_table([("", "Σ", *OTHERS.values(), "combined"), *_rows(found)]))
-    for kind, judged in found["verdict"].items():
+    for side, judged in found["verdict"].items():
         why = "" if judged["passed"] else f": {'; '.join(judged['failed'])}"
-        print(f"\nthe gauge of {kind} {'passed' if judged['passed'] else 'failed'}{why}")
+        print(f"\nthe gauge of {side} {'passed' if judged['passed'] else 'failed'}{why}")
     if options.json is not None:
         write_json(options.json, found)
     print(f"\nwritten: {', '.join(map(str, filter(None, [options.run / PROBE, options.json])))}")
@@ -93,10 +93,10 @@ def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
     for name, share in found.get("photo_edits", {}).items():
         if name != "cases":
             rows.append(_row(f"photo: {name}, less sure", [share]))
-    for kind, by in found["surest_half"].items():
+    for side, by in found["surest_half"].items():
         for figure, title in (("ratio", "R@1 of surest half / all"), ("aurc", "AURC")):
             names_of = ("sigma", *OTHERS, "probability")
-            rows.append(_row(f"{kind}: {title}", [by.get(n, {}).get(figure) for n in names_of]))
+            rows.append(_row(f"{side}: {title}", [by.get(n, {}).get(figure) for n in names_of]))
     if "unfamiliar" in found:
         strange = found["unfamiliar"]
         values = [*(strange.get(f"auroc_{n}") for n in ("sigma", *OTHERS)), strange.get("auroc")]

@@ -118,10 +118,10 @@ def conditions(words: Sequence[str]) -> dict[str, Any]:
 
 def _as_json(value: str) -> list[Any]:
     try:
-        told = json.loads(value)
+        plain = json.loads(value)
     except ValueError:
         return []
-    return [told] if isinstance(told, int | float | bool) else []
+    return [plain] if isinstance(plain, int | float | bool) else []
 
 
 def _show(hits: Hits) -> None:
@@ -167,8 +167,8 @@ def _own(hit: Hit) -> str:
 
 
 def _about(hit: Hit) -> str:
-    told = hit.meta.get("caption") or next(iter(hit.meta.get("captions") or []), "")
-    text = _plain(str(told))
+    plain = hit.meta.get("caption") or next(iter(hit.meta.get("captions") or []), "")
+    text = _plain(str(plain))
     return text if len(text) <= MOST else f"{text[: MOST - 1]}…"
 
 

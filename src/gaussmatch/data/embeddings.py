@@ -76,7 +76,7 @@ def open_embeddings(path: Path) -> Embeddings:
 
 def _safetensors(path: Path) -> np.ndarray:
     """The one matrix of a file, memory-mapped: 8 bytes of length, a JSON header, then the data."""
-    kinds = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
+    dtypes = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
@@ -89,7 +89,7 @@ def _safetensors(path: Path) -> np.ndarray:
             raise ValueError(f"holds {len(found)} matrices ({', '.join(found)}), not one")
         (about,) = found.values()
         start, shape = 8 + size + about["data_offsets"][0], tuple(about["shape"])
-        return np.memmap(path, kinds[about["dtype"]], "r", start, shape)
+        return np.memmap(path, dtypes[about["dtype"]], "r", start, shape)
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise ValueError(f"{path}: not a safetensors file of float vectors ({error})") from error
 
@@ -123,8 +123,8 @@ def _table(path: Path) -> Embeddings:
     return Embeddings(path, vectors, ids, _column(table, TEXTS))
 
 
-def _fixed(pa: Any, kind: Any) -> bool:
-    return bool(pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind))
+def _fixed(pa: Any, type_: Any) -> bool:
+    return bool(pa.types.is_fixed_size_list(type_) or pa.types.is_large_list(type_))
 
 
 def _column(table: Any, names: Sequence[str]) -> list[str] | None:

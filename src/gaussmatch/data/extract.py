@@ -35,7 +35,7 @@ CROPS = "train_crops"
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExtractionPlan:
     """How the work is cut.
 
     Args:
@@ -66,12 +66,12 @@ def extract(
     net: ImageTower,
     manifest: Manifest,
     *,
-    plan: Plan | None = None,
+    plan: ExtractionPlan | None = None,
     boxes: Boxes | None = None,
     progress: bool = True,
 ) -> bool:
     """Fill ``out``; returns whether everything is there (other parts may still be at work)."""
-    plan = plan or Plan()
+    plan = plan or ExtractionPlan()
     _claim(out, manifest)
     missing = [p.path for p in listing.photos if not p.path.is_file()]
     if missing and not plan.skip_unreadable:
@@ -100,7 +100,7 @@ def _claim(out: Path, manifest: Manifest) -> None:
         before = Manifest.load(out)
         if replace(before, weights=manifest.weights) != manifest:
             raise ValueError(
-                f"{out} holds {before.kind} features of {before.backbone}; "
+                f"{out} holds {before.layout} features of {before.backbone}; "
                 "go on with the same settings, or choose another folder with --out"
             )
         return
@@ -115,7 +115,7 @@ def _shards(
     out: Path,
     net: ImageTower,
     manifest: Manifest,
-    plan: Plan,
+    plan: ExtractionPlan,
     boxes: Boxes | None,
     bar: tqdm[NoReturn],
 ) -> None:
@@ -160,7 +160,7 @@ def _crops(net: ImageTower, crops: int, picture: Image.Image) -> torch.Tensor:
 
 
 def _picture(
-    photo: Photo, see: Callable[[Image.Image], torch.Tensor], plan: Plan
+    photo: Photo, see: Callable[[Image.Image], torch.Tensor], plan: ExtractionPlan
 ) -> torch.Tensor | None:
     """The photo as the network takes it; ``None`` if it is broken and may be left out."""
     try:
@@ -184,10 +184,10 @@ def _features(
     """float16 features; refused where half precision does not hold them."""
     at = None if boxes is None else torch.stack([boxes.of(photo) for photo in photos])
     if pictures.ndim == 5:  # crops of each photo
-        flat = encode(net, manifest.kind, pictures.flatten(0, 1), at)
+        flat = encode(net, manifest.layout, pictures.flatten(0, 1), at)
         features = flat.reshape(len(pictures), -1, *flat.shape[1:])
     else:
-        features = encode(net, manifest.kind, pictures, at)
+        features = encode(net, manifest.layout, pictures, at)
     with np.errstate(over="ignore"):
         half = features.astype(np.float16)
     for photo, row in zip(photos, half, strict=True):

@@ -21,7 +21,7 @@ from gaussmatch.encoders.pretrained import ImageTower, image_tower
 from gaussmatch.files import read_json, write_json
 
 MANIFEST = "manifest.json"
-Kind = Literal["pooled", "regions", "boxes"]
+Layout = Literal["pooled", "regions", "boxes"]
 View = Literal["center", "whole"]
 Featurise = Callable[[Sequence[Image.Image]], np.ndarray]
 
@@ -34,7 +34,7 @@ class Manifest:
         backbone: its name, see ``encoders.pretrained``; a bare one is timm's.
         weights: the local file, or ``None`` for those that timm downloads.
         sha256: of the weights.
-        kind: pooled (F), regions (36, F) of a 6 × 6 raster, or boxes (R, F) of a detector.
+        layout: pooled (F), regions (36, F) of a 6 × 6 raster, or boxes (R, F) of a detector.
         width: F.
         view: the center of a photo, or the whole of it.
         crops: random crops of each training photo, beside its view.
@@ -43,7 +43,7 @@ class Manifest:
     backbone: str
     weights: str | None
     sha256: str
-    kind: Kind
+    layout: Layout
     width: int
     view: View = "center"
     crops: int = 0
@@ -56,7 +56,8 @@ class Manifest:
         path = folder / MANIFEST
         content = read_json(path)
         try:
-            content = {"view": "center", "crops": 0, **content}  # as older folders have it
+            older = {"view": "center", "crops": 0, "layout": content.get("kind")}
+            content = {**older, **content}
             fields = {name: content[name] for name in Manifest.__dataclass_fields__}
         except (KeyError, TypeError) as error:
             raise ValueError(f"{path}: not a manifest of 'gaussmatch extract' ({error})") from error
@@ -64,10 +65,14 @@ class Manifest:
 
 
 def describe(
-    net: ImageTower, weights: str | Path | None, kind: Kind, view: View = "center", crops: int = 0
+    net: ImageTower,
+    weights: str | Path | None,
+    layout: Layout,
+    view: View = "center",
+    crops: int = 0,
 ) -> Manifest:
     file = None if weights is None else str(Path(weights).resolve())
-    return Manifest(net.name, file, net.sha256(), kind, net.width, view, crops)
+    return Manifest(net.name, file, net.sha256(), layout, net.width, view, crops)
 
 
 def featuriser_of(folder: Path) -> Featurise:
@@ -85,11 +90,11 @@ def featuriser_of(folder: Path) -> Featurise:
             f"{folder / MANIFEST}: the features were made with other weights of "
             f"{manifest.backbone} than {manifest.weights or 'those that timm has now'}"
         )
-    return featuriser_with(net, manifest.kind, manifest.view)
+    return featuriser_with(net, manifest.layout, manifest.view)
 
 
-def featuriser_with(net: ImageTower, kind: Kind, view: View = "center") -> Featurise:
-    if kind == "boxes":
+def featuriser_with(net: ImageTower, layout: Layout, view: View = "center") -> Featurise:
+    if layout == "boxes":
         raise ValueError(
             "the features were made from a detector's boxes, which a new photo does not have; "
             "give ready features (an array)"
@@ -98,18 +103,18 @@ def featuriser_with(net: ImageTower, kind: Kind, view: View = "center") -> Featu
     def featurise(images: Sequence[Image.Image], batch: int = 2) -> np.ndarray:
         pictures = (net.transform(image, crop=view == "center") for image in images)
         chunks = iter(lambda: list(islice(pictures, batch)), [])
-        return np.concatenate([encode(net, kind, torch.stack(chunk)) for chunk in chunks])
+        return np.concatenate([encode(net, layout, torch.stack(chunk)) for chunk in chunks])
 
     return featurise
 
 
 @torch.inference_mode()
 def encode(
-    net: ImageTower, kind: Kind, pictures: torch.Tensor, boxes: torch.Tensor | None = None
+    net: ImageTower, layout: Layout, pictures: torch.Tensor, boxes: torch.Tensor | None = None
 ) -> np.ndarray:
     """Pictures as the network takes them → float32 features."""
     given = pictures.to(net.device)
-    if kind == "pooled":
+    if layout == "pooled":
         out = net(given)
     elif not isinstance(net, Backbone):
         raise ValueError(f"{net.name} gives one vector for each picture; use pooled features")

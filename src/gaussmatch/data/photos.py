@@ -16,7 +16,7 @@ from gaussmatch.data.cache import cache_root
 from gaussmatch.data.extract import CROPS, extract
 from gaussmatch.data.features import (
     Featurise,
-    Kind,
+    Layout,
     describe,
     featuriser_of,
     featuriser_with,
@@ -79,7 +79,7 @@ def photo_featuriser(
     if given is not None and (given.is_dir() or recipe.weights is None):
         return featuriser_of(given)
     net = image_tower(recipe.backbone, recipe.weights)
-    featurise = featuriser_with(net, kind_of(recipe), recipe.view)
+    featurise = featuriser_with(net, layout_of(recipe), recipe.view)
     if given is not None and listing is not None:
         _check_origin(recipe, given, listing().photos, featurise)
     return featurise
@@ -126,7 +126,7 @@ def find_extracted(recipe: DataRecipe, root: Path) -> Path | None:
     )
 
 
-def kind_of(recipe: DataRecipe) -> Kind:
+def layout_of(recipe: DataRecipe) -> Layout:
     if recipe.features == "pixels":
         raise ValueError(
             f"data.features is pixels, which {recipe.name} has none of; choose pooled or regions"
@@ -150,7 +150,7 @@ def _as_pixels(recipe: DataRecipe, listing: Listing) -> DataSet:
 
 def _check_shape(recipe: DataRecipe, array: Path, shape: tuple[int, ...]) -> None:
     held = "pooled" if len(shape) == 1 else "regions"
-    if kind_of(recipe) != held:
+    if layout_of(recipe) != held:
         raise ValueError(
             f"data.features is {recipe.features}, but {array} holds {shape} for each image; "
             f"set data.features to {held}"
@@ -169,8 +169,8 @@ def _without_unreadable(listing: Listing, given: Path) -> Listing:
 def _extracted_once(recipe: DataRecipe, listing: Listing) -> Path:
     net = image_tower(recipe.backbone, recipe.weights)
     place = recipe.weights or Spec.of(recipe.backbone).place
-    manifest = describe(net, place, kind_of(recipe), recipe.view, recipe.crops)
-    words = [manifest.sha256, manifest.kind, *(["whole"] if recipe.view == "whole" else [])]
+    manifest = describe(net, place, layout_of(recipe), recipe.view, recipe.crops)
+    words = [manifest.sha256, manifest.layout, *(["whole"] if recipe.view == "whole" else [])]
     words += [f"{recipe.crops} crops"] if recipe.crops else []
     for split, photos in listing.splits.items():
         for p in photos:

@@ -55,8 +55,8 @@ def open_picture(path: str | os.PathLike[str], max_memory: int = MAX_MEMORY) -> 
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{path}: no such image") from error
     except (OSError, ValueError) as error:
-        kind = TooLargeError if isinstance(error, TooLargeError) else ValueError
-        raise kind(f"{path}: {error}") from error
+        error_type = TooLargeError if isinstance(error, TooLargeError) else ValueError
+        raise error_type(f"{path}: {error}") from error
 
 
 def picture_size(path: str | os.PathLike[str]) -> tuple[int, int]:

@@ -9,9 +9,9 @@ itself.
 
 from __future__ import annotations
 
-from gaussmatch.embedding.embed import Part, embed
+from gaussmatch.embedding.embed import Share, embed
 from gaussmatch.embedding.into_index import index_embeddings
-from gaussmatch.embedding.manifest import Embedding, is_embedding
+from gaussmatch.embedding.manifest import EmbeddingManifest, is_embedding
 from gaussmatch.embedding.shards import Shard
 
-__all__ = ["Embedding", "Part", "Shard", "embed", "index_embeddings", "is_embedding"]
+__all__ = ["EmbeddingManifest", "Shard", "Share", "embed", "index_embeddings", "is_embedding"]

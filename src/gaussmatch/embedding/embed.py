@@ -10,16 +10,16 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
-from gaussmatch.embedding.manifest import BATCH, Embedding
-from gaussmatch.embedding.shards import Content, Shard
+from gaussmatch.embedding.manifest import BATCH, EmbeddingManifest
+from gaussmatch.embedding.shards import Shard, ShardContent
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.record import Record
-from gaussmatch.index.sources import Source
+from gaussmatch.index.sources import ItemSource
 from gaussmatch.model import Model
 
 
 @dataclass(frozen=True)
-class Part:
+class Share:
     """Which shards a process does: the k-th, the (k + of)-th, … of all.
 
     The shares do not depend on what is finished already, so processes that start at different
@@ -34,30 +34,30 @@ class Part:
             raise ValueError(f"part {self.k} of {self.of}: must be 0 to {self.of - 1}")
 
     @staticmethod
-    def of_torchrun(environment: Mapping[str, str] = os.environ) -> Part:
+    def of_torchrun(environment: Mapping[str, str] = os.environ) -> Share:
         """The part of this rank; the whole where there is only one process.
 
-        >>> Part.of_torchrun({"RANK": "1", "WORLD_SIZE": "4"})
-        Part(k=1, of=4)
+        >>> Share.of_torchrun({"RANK": "1", "WORLD_SIZE": "4"})
+        Share(k=1, of=4)
         """
-        return Part(int(environment.get("RANK", 0)), int(environment.get("WORLD_SIZE", 1)))
+        return Share(int(environment.get("RANK", 0)), int(environment.get("WORLD_SIZE", 1)))
 
-    def share(self, shards: Sequence[Shard]) -> list[Shard]:
+    def select(self, shards: Sequence[Shard]) -> list[Shard]:
         return list(shards[self.k :: self.of])
 
 
 def embed(
     model: Model,
-    source: Source,
-    embedding: Embedding,
+    source: ItemSource,
+    embedding: EmbeddingManifest,
     out: Path,
-    part: Part | None = None,
+    part: Share | None = None,
     *,
     progress: bool = True,
 ) -> bool:
     """Make the shards of a part that are not there yet; whether now all parts are done."""
     embedding.claim(out)
-    share = (part or Part()).share(embedding.shards())
+    share = (part or Share()).select(embedding.shards())
     with tqdm(total=sum(map(len, share)), desc="embed", unit="item", disable=not progress) as bar:
         for shard in share:
             if shard.path(out).is_file():
@@ -68,8 +68,8 @@ def embed(
 
 
 def encode(
-    model: Model, source: Source, shard: Shard, bar: tqdm[NoReturn] | None = None
-) -> Content:
+    model: Model, source: ItemSource, shard: Shard, bar: tqdm[NoReturn] | None = None
+) -> ShardContent:
     """The items of one shard."""
     size = source.batch if shard.gallery == "images" else BATCH
     before = len(source.skipped)
@@ -84,4 +84,4 @@ def encode(
         if bar is not None:
             bar.update(len(numbers))
     skipped = source.skipped[before:]
-    return Content(Gaussian.cat(gaussians) if gaussians else None, records, skipped)
+    return ShardContent(Gaussian.cat(gaussians) if gaussians else None, records, skipped)

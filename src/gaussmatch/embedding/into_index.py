@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from gaussmatch.embedding.manifest import Embedding
-from gaussmatch.embedding.shards import Content
+from gaussmatch.embedding.manifest import EmbeddingManifest
+from gaussmatch.embedding.shards import ShardContent
 from gaussmatch.index.index import Index
 
 
@@ -34,7 +34,7 @@ def index_embeddings(
         for gallery in dict.fromkeys(shard.gallery for shard in shards):
             held = {record.id: record for record in index.records(gallery)}
             for shard in (s for s in shards if s.gallery == gallery):
-                content = Content.load(shard.path(folder))
+                content = ShardContent.load(shard.path(folder))
                 skipped |= set(content.skipped)
                 kept = [
                     n
@@ -55,9 +55,9 @@ def index_embeddings(
     index.compact()
 
 
-def whole_embedding(folder: Path) -> Embedding:
+def whole_embedding(folder: Path) -> EmbeddingManifest:
     """A clear error if shards are missing."""
-    embedding = Embedding.load(folder)
+    embedding = EmbeddingManifest.load(folder)
     lost = embedding.missing(folder)
     if lost:
         raise ValueError(

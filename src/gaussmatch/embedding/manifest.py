@@ -11,7 +11,7 @@ from typing import Any
 from gaussmatch.embedding.shards import Shard
 from gaussmatch.files import read_json, write_json
 from gaussmatch.index.manifest import GALLERIES
-from gaussmatch.index.sources import Source
+from gaussmatch.index.sources import ItemSource
 
 FILE = "embedding.json"
 FORMAT = 1
@@ -21,7 +21,7 @@ process has, and come out with the same bits."""
 
 
 @dataclass(frozen=True)
-class Embedding:
+class EmbeddingManifest:
     """A folder of shards.
 
     Args:
@@ -38,8 +38,8 @@ class Embedding:
 
     @staticmethod
     def of(
-        run: Mapping[str, str], source: Source, about: Mapping[str, Any], shard: int
-    ) -> Embedding:
+        run: Mapping[str, str], source: ItemSource, about: Mapping[str, Any], shard: int
+    ) -> EmbeddingManifest:
         if shard < 1 or shard % BATCH:
             raise ValueError(f"a shard must be a multiple of {BATCH} items, got {shard}")
         galleries: dict[str, dict[str, Any]] = {}
@@ -47,7 +47,7 @@ class Embedding:
             ids = source.ids(gallery)
             digest = hashlib.sha256("\n".join(ids).encode("utf-8", "surrogatepass"))
             galleries[gallery] = {"items": len(ids), "ids": digest.hexdigest()}
-        return Embedding(run, dict(about), shard, galleries)
+        return EmbeddingManifest(run, dict(about), shard, galleries)
 
     def shards(self) -> list[Shard]:
         """All shards, images first."""
@@ -69,7 +69,7 @@ class Embedding:
                     f"{folder} is not empty and holds no {FILE}; choose another --out"
                 )
             write_json(folder / FILE, {"format": FORMAT, **asdict(self)})
-        known = Embedding.load(folder)
+        known = EmbeddingManifest.load(folder)
         for what, ours, theirs in (
             ("another model", self.run, known.run),
             ("items that are others now", self.galleries, known.galleries),
@@ -79,13 +79,13 @@ class Embedding:
                 raise ValueError(f"{folder} holds {what}; choose another folder with --out")
 
     @staticmethod
-    def load(folder: Path) -> Embedding:
+    def load(folder: Path) -> EmbeddingManifest:
         content = read_json(folder / FILE)
         found = content.pop("format", None) if isinstance(content, dict) else None
         if found != FORMAT:
             raise ValueError(f"{folder / FILE}: format {found!r}, but this version reads {FORMAT}")
         try:
-            return Embedding(**content)
+            return EmbeddingManifest(**content)
         except TypeError as error:
             raise ValueError(f"{folder / FILE}: not a list of embeddings ({error})") from error
 

@@ -14,18 +14,23 @@ from typing import Any
 from tqdm import tqdm
 
 from gaussmatch.embedding.embed import encode
-from gaussmatch.embedding.manifest import Embedding
-from gaussmatch.index.sources import Source
+from gaussmatch.embedding.manifest import EmbeddingManifest
+from gaussmatch.index.sources import ItemSource
 from gaussmatch.model import Model
 
-Worker = Callable[[], tuple[Model, Source]]
+Worker = Callable[[], tuple[Model, ItemSource]]
 """Loads model and source where it is called."""
 BLOCKS = 64
 """Parts into which the work of an actor is cut at most: the fewer, the less evenly it is spread."""
 
 
 def embed_with_ray(
-    worker: Worker, embedding: Embedding, out: Path, workers: int = 1, *, progress: bool = True
+    worker: Worker,
+    embedding: EmbeddingManifest,
+    out: Path,
+    workers: int = 1,
+    *,
+    progress: bool = True,
 ) -> bool:
     """Make all shards that are not there yet; whether now all are.
 
@@ -75,7 +80,7 @@ def embed_with_ray(
 class Actor:
     """Holds model and source, and makes the shards that it is handed."""
 
-    def __init__(self, worker: Worker, embedding: Embedding, out: Path) -> None:
+    def __init__(self, worker: Worker, embedding: EmbeddingManifest, out: Path) -> None:
         self.model, self.source = worker()
         self.shards, self.out = embedding.shards(), out
 

@@ -45,7 +45,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Content:
+class ShardContent:
     """What is in a shard; ``gaussians`` is ``None`` where nothing could be read."""
 
     gaussians: Gaussian | None
@@ -58,12 +58,12 @@ class Content:
         if g is not None and g.log_var is not None:
             tensors["log_var"] = g.log_var.contiguous()
         small = [record.thumbnail for record in self.records]
-        told = [
+        rows = [
             {"id": r.id, "meta": json.loads(r.meta_json()), "source": r.source}
             for r in self.records
         ]
         tensors |= {
-            "records": _bytes(json.dumps(told, ensure_ascii=False).encode()),
+            "records": _bytes(json.dumps(rows, ensure_ascii=False).encode()),
             "thumbnails": _bytes(b"".join(jpeg or b"" for jpeg in small)),
             "thumbnail_sizes": torch.tensor([-1 if jpeg is None else len(jpeg) for jpeg in small]),
             "skipped": _bytes(json.dumps(list(self.skipped)).encode()),
@@ -72,7 +72,7 @@ class Content:
             save_file(tensors, os.fspath(temporary))
 
     @staticmethod
-    def load(path: Path) -> Content:
+    def load(path: Path) -> ShardContent:
         try:
             held = load_file(os.fspath(path))
             records = _records(held)
@@ -90,16 +90,16 @@ class Content:
         g = None if mean is None else Gaussian(mean, held.get("log_var"))
         if (0 if g is None else len(g)) != len(records):
             raise ValueError(f"{path}: as many Gaussians as records are needed; delete it")
-        return Content(g, records, skipped)
+        return ShardContent(g, records, skipped)
 
 
 def _records(held: dict[str, Tensor]) -> list[Record]:
-    told: list[dict[str, Any]] = json.loads(held["records"].numpy().tobytes())
+    rows: list[dict[str, Any]] = json.loads(held["records"].numpy().tobytes())
     jpegs, sizes = held["thumbnails"].numpy().tobytes(), held["thumbnail_sizes"].tolist()
     ends = accumulate(max(size, 0) for size in sizes)
     return [
         Record(r["id"], r["meta"], None if size < 0 else jpegs[end - size : end], r["source"])
-        for r, size, end in zip(told, sizes, ends, strict=True)
+        for r, size, end in zip(rows, sizes, ends, strict=True)
     ]
 
 

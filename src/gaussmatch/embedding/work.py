@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from gaussmatch.embedding.manifest import Embedding
+from gaussmatch.embedding.manifest import EmbeddingManifest
 from gaussmatch.index.model_copy import hashes
-from gaussmatch.index.sources import Source, describe_source, find_source
+from gaussmatch.index.sources import ItemSource, describe_source, find_source
 from gaussmatch.model import Model
 from gaussmatch.run import load
 
@@ -29,9 +29,9 @@ class Work:
     skip_unreadable: bool = False
     device: str = "cpu"
 
-    def __call__(self) -> tuple[Model, Source]:
+    def __call__(self) -> tuple[Model, ItemSource]:
         model = load(self.run, torch.device(self.device))
         return model, find_source(model, self.source, skip_unreadable=self.skip_unreadable)
 
-    def embedding(self, source: Source, shard: int) -> Embedding:
-        return Embedding.of(hashes(self.run), source, describe_source(source), shard)
+    def embedding(self, source: ItemSource, shard: int) -> EmbeddingManifest:
+        return EmbeddingManifest.of(hashes(self.run), source, describe_source(source), shard)

@@ -220,7 +220,7 @@ def pretrained(name: str, weights: str | Path | None) -> Any:
         try:
             _check_hub(timm.get_pretrained_cfg(name))
             return timm.create_model(name, pretrained=True)
-        except Exception as error:  # the hub raises many kinds when offline
+        except Exception as error:  # the hub raises many types when offline
             raise OSError(
                 f"the weights of {name} cannot be downloaded ({type(error).__name__}); give a "
                 "local file with --weights (in a recipe data.weights, or model.backbone_weights "
@@ -235,7 +235,7 @@ def pretrained(name: str, weights: str | Path | None) -> Any:
             state = dict(zip(net.state_dict(), state.values(), strict=True))
         net.load_state_dict(state)
         return net
-    except Exception as error:  # safetensors, pickle and torch raise many kinds
+    except Exception as error:  # safetensors, pickle and torch raise many types
         first = str(error).splitlines()[0] if str(error) else ""
         raise ValueError(
             f"{weights}: not the weights of {name} ({type(error).__name__}: {first})"

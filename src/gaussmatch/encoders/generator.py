@@ -1,4 +1,4 @@
-"""A network that tells a caption from regions, word by word: the head of VSRN's generation loss."""
+"""A network that generates a caption from regions: the head of VSRN's generation loss."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch.nn.utils.rnn import PackedSequence
 
 
 class CaptionGenerator(nn.Module):
-    """Regions → GRU; then a GRU that attends to its states tells the words.
+    """Regions → GRU; then a GRU that attends to its states generates the words.
 
     Args:
         vocabulary: number of words V.
         input_dim: width of the regions.
         hidden: H, width of both GRUs.
         word_dim: width of the word vectors; they are the generator's own.
-        dropout: on the projected regions, and on what the telling GRU is given. (The official
+        dropout: on the projected regions, and on the input of the decoder GRU. (The official
             code's second rate, 0.5 between layers of a GRU, acts on nothing: there is one layer.)
         longest: captions are cut at so many words, start and end included.
 
@@ -60,7 +60,7 @@ class CaptionGenerator(nn.Module):
         states, last = self.read(self.dropout(self.project(regions)))
         of_region, of_state = self.attention.weight.split(self.hidden, 1)
         keys, state = linear(states, of_region, self.attention.bias), last[-1]
-        told = []
+        outputs = []
         for word in self.words(given.data).split(given.batch_sizes.tolist()):
             if len(word) < len(state):
                 keys, states, state = (x[: len(word)] for x in (keys, states, state))
@@ -68,5 +68,5 @@ class CaptionGenerator(nn.Module):
             weights = self.score(torch.tanh(keys + query)).mT.softmax(-1)  # (n, 1, r)
             context = (weights @ states)[:, 0]
             state = self.tell(self.dropout(torch.cat([word, context], -1)), state)
-            told.append(state)
-        return self.output(torch.cat(told))
+            outputs.append(state)
+        return self.output(torch.cat(outputs))

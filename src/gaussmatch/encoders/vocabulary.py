@@ -44,7 +44,7 @@ _QUOTES = [
     normalizers.Replace(Regex(r'^"|(?<=[\s(\[{<])"'), "``"),
     normalizers.Replace('"', "''"),
 ]
-"""nltk tells opening quotes from closing ones."""
+"""nltk distinguishes opening quotes from closing ones."""
 
 
 class Vocabulary:

@@ -210,7 +210,7 @@ def measured(run: Run, size: Size) -> Cost:
     folder = Path(tempfile.mkdtemp(prefix="gaussmatch-estimate-"))
     try:
         model = train(recipe, folder, data=data, progress_bar=False)
-        epoch = [record for record in read_log(folder) if record["kind"] == "epoch"][-1]
+        epoch = [record for record in read_log(folder) if record["event"] == "epoch"][-1]
         peak = _bytes(folder)
         drop_checkpoints(folder)
         started = time.perf_counter()

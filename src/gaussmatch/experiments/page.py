@@ -32,7 +32,7 @@ def write_page(outcome: Outcome, sections: Sequence[Section]) -> Path:
         record["seconds"]
         for run in trained
         for record in read_log(made.store.folder(run))
-        if record["kind"] == "epoch"
+        if record["event"] == "epoch"
     )
     page = template("reproduce.html.j2").render(
         setting=made.setting,

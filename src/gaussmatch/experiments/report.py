@@ -72,7 +72,7 @@ def _training_figures(entrants: Sequence[Entrant]) -> list[str]:
 def training_curves(folders: Mapping[str, Path]) -> dict[str, Axes]:
     """Loss and validation recall over the epochs, one line for each run: name → folder."""
     logs = {
-        name: [r for r in read_log(folder) if r["kind"] == "epoch"]
+        name: [r for r in read_log(folder) if r["event"] == "epoch"]
         for name, folder in folders.items()
     }
     recall = {

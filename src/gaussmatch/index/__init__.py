@@ -14,7 +14,7 @@ model on extracted photo features still needs the network that extracts them to 
 ``update`` fill one from a data set or a folder of photos.
 
 **Searching.** ``search_text(texts, k)``, ``search_image(pictures, k)``, ``search_id(id, k)`` and
-``search(gaussian, k, gallery=, kind=, where=, exclude=)`` give ``Hits``: for each hit id, score,
+``search(gaussian, k, gallery=, side=, where=, exclude=)`` give ``Hits``: for each hit id, score,
 match probability, uncertainty and its percentile, metadata; for the query its uncertainty, its
 percentile and a ``phrase``, unknown words and ``notes``. What is not known is ``None``: a point
 model has no uncertainty, image-to-image search no match probability. A query plays the part that

@@ -126,12 +126,12 @@ class Backend(ABC):
         """What is damaged, file by file: everything is read and held against its checksum."""
 
     def describe(self) -> dict[str, Any]:
-        """What only this kind of place has to report."""
+        """What only this backend has to report."""
         return {}
 
     def copy(self, place: str) -> bool:
-        """Copy its files to a new place of the same kind, as they are at one moment, while others
-        write; whether such a copy can be made."""
+        """Copy its files to a new place of the same backend, as they are at one moment, while
+        others write; whether such a copy can be made."""
         return False
 
     # ---- change ----

@@ -1,4 +1,4 @@
-"""What may become an index, what may be put into it and what it may be asked; a clear error
+"""What may become an index, what may be put into it and how it may be searched; a clear error
 otherwise."""
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def check_kind(similarity: Similarity, settings: IndexSettings, scans: bool, pla
             f"{similarity.name} cannot be kept at {place}: {similarity.no_lift}; an index in a "
             "folder looks at every item"
         )
-    if settings.kind != "flat":
+    if settings.structure != "flat":
         raise ValueError(
-            f"{similarity.name} is no product or distance of vectors, so an index of kind "
-            f"{settings.kind!r} cannot hold it; use kind 'flat', which looks at every item"
+            f"{similarity.name} is no product or distance of vectors, so an index of structure "
+            f"{settings.structure!r} cannot hold it; use structure 'flat', which scans every item"
         )
 
 

@@ -43,7 +43,7 @@ class Hit:
     uncertainty: float | None
     """log det Σ of the item; null for a point model."""
     percentile: float | None
-    """The share (0–100) of the model's training items of this kind that are surer."""
+    """The share (0–100) of the model's training items of its side that are surer."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """What was stored with the item."""
 
@@ -68,12 +68,12 @@ class Hits:
     hits: Sequence[Hit]
     gallery: Gallery
     """What was searched."""
-    kind: Gallery
+    side: Gallery
     """What the query is: an image or a caption."""
     uncertainty: float | None = None
     """log det Σ of the query; null for a point model."""
     percentile: float | None = None
-    """The share (0–100) of the model's training items of this kind that are surer than the
+    """The share (0–100) of the model's training items of its side that are surer than the
     query; null where the model's uncertainty failed its probe."""
     familiar: float | None = None
     """p-value: the share of validation queries that are at least as unlike the training data. Below
@@ -84,7 +84,7 @@ class Hits:
     expected: float | None = None
     """The expected number of matches among the results: the sum of their probabilities."""
     guarantee: float | None = None
-    """If asked for, the probability with which the results hold the match: of queries like those of
+    """If requested, the probability with which the results hold the match: of queries like those of
     validation, and if the match is in the gallery."""
     unknown: Sequence[str] = ()
     """Words of a caption that the model has never seen."""
@@ -97,7 +97,7 @@ class Hits:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "level", level(self.percentile))
-        object.__setattr__(self, "phrase", phrase(self.percentile, self.kind))
+        object.__setattr__(self, "phrase", phrase(self.percentile, self.side))
 
     def __repr__(self) -> str:
         best = f", best {self.hits[0]!r}" if len(self) else ""
@@ -161,7 +161,7 @@ def level(percentile: float | None) -> Level | None:
     return "vague" if percentile >= 75 else "specific" if percentile <= 25 else "ordinary"
 
 
-def phrase(percentile: float | None, kind: Gallery) -> str:
+def phrase(percentile: float | None, side: Gallery) -> str:
     """A percentile in words.
 
     >>> phrase(93.4, "captions"), phrase(7, "captions")
@@ -171,12 +171,12 @@ def phrase(percentile: float | None, kind: Gallery) -> str:
     """
     if percentile is None:
         return "unknown: no uncertainty to compare"
-    word = {"captions": "general", "images": "ambiguous"}[kind]
-    high, low = {"captions": ("vague", "specific"), "images": ("ambiguous", "clear")}[kind]
+    word = {"captions": "general", "images": "ambiguous"}[side]
+    high, low = {"captions": ("vague", "specific"), "images": ("ambiguous", "clear")}[side]
     if level(percentile) == "specific":
-        return f"{low}: less {word} than {_under_100(100 - percentile)} % of {kind}"
+        return f"{low}: less {word} than {_under_100(100 - percentile)} % of {side}"
     rank = high if level(percentile) == "vague" else "ordinary"
-    return f"{rank}: more {word} than {_under_100(percentile)} % of {kind}"
+    return f"{rank}: more {word} than {_under_100(percentile)} % of {side}"
 
 
 def _under_100(percentile: float) -> int:

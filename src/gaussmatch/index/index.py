@@ -179,7 +179,9 @@ class Index:
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{self.size(g):,} {g}" for g in GALLERIES)
-        return f"Index({self.place!r}: {sizes}, {self.settings.kind}, {self.manifest.similarity})"
+        return (
+            f"Index({self.place!r}: {sizes}, {self.settings.structure}, {self.manifest.similarity})"
+        )
 
     def records(self, gallery: Gallery = "images") -> Iterator[Record]:
         """All items of a gallery, without thumbnails."""
@@ -211,7 +213,7 @@ class Index:
         return {
             "path": self.place,
             **{gallery: self.size(gallery) for gallery in GALLERIES},
-            "kind": self.settings.kind,
+            "structure": self.settings.structure,
             "similarity": self.manifest.similarity,
             "form": dict(self.manifest.form or {}),
             **self.backend.describe(),
@@ -229,7 +231,7 @@ class Index:
         k: int = 10,
         *,
         gallery: Gallery = "images",
-        kind: Gallery | None = None,
+        side: Gallery | None = None,
         where: Filter = None,
         exclude: Collection[str] = (),
         guarantee: float | None = None,
@@ -240,9 +242,9 @@ class Index:
         also where it is an image itself.
 
         Args:
-            kind: what the queries are, for their percentiles and for the match probability, which
-                is only known across kinds; the other kind than the gallery if not given.
-            where: conditions on metadata, see ``Where``; exact, whatever the kind of index.
+            side: what the queries are, for their percentiles and for the match probability, which
+                is only known across sides; the other side than the gallery if not given.
+            where: conditions on metadata, see ``Where``; exact, whatever the structure.
             exclude: ids that must not be found.
             guarantee: instead of k results, as many as it takes to hold the match with at least
                 this probability (``metrics.Guarantee`` has what that assumes); perhaps none.
@@ -250,7 +252,7 @@ class Index:
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
         queries = check_query(queries.detach().to("cpu"), self.manifest.form, self.similarity)
-        kind = kind or other_side(known(gallery))
+        side = side or other_side(known(gallery))
         condition = Where.of(where)
 
         def search() -> list[Hits]:
@@ -258,7 +260,7 @@ class Index:
             size, wide = sum(part.reach for part in parts), max(k, TOP)
             needed = np.full(len(queries), -np.inf)
             if guarantee is not None:
-                needed = self._needed(queries, kind, gallery, guarantee)
+                needed = self._needed(queries, side, gallery, guarantee)
             found = top_k(parts, queries, wide, self.settings.rescore).complete()
             while guarantee is not None and wide < size and (found.score[:, -1] >= needed).any():
                 wide *= 4
@@ -266,7 +268,7 @@ class Index:
             kept = (found.score >= needed[:, None]).sum(1)
             if guarantee is None:
                 kept = kept.clip(max=k)
-            every = self._hits(parts, found, queries, kind, gallery, size)
+            every = self._hits(parts, found, queries, side, gallery, size)
             return [
                 hits.first(count, guarantee)
                 for hits, count in zip(every, kept.tolist(), strict=True)
@@ -279,14 +281,14 @@ class Index:
         known word is refused."""
         texts = [texts] if isinstance(texts, str) else texts
         read = self.model.read([canonical(text) for text in texts])
-        found = self.search(self.model.encode_texts(read), k, kind="captions", **options)
+        found = self.search(self.model.encode_texts(read), k, side="captions", **options)
         return [
             hits.for_text(text, r.unknown) for hits, text, r in zip(found, texts, read, strict=True)
         ]
 
     def search_image(self, pictures: Pictures, k: int = 10, **options: Any) -> list[Hits]:
         """Pictures (paths, PIL images, or ready features) as queries, see ``search``."""
-        return self.search(self.model.encode_images(pictures), k, kind="images", **options)
+        return self.search(self.model.encode_images(pictures), k, side="images", **options)
 
     def search_id(self, id: str, k: int = 10, *, of: Gallery = "images", **options: Any) -> Hits:
         """An item of the index as the query: more like this (it is not found itself), or with
@@ -298,7 +300,7 @@ class Index:
         gallery = options.setdefault("gallery", of)
         if gallery == of:
             options["exclude"] = [*options.get("exclude", ()), id]
-        return self.search(self.gaussian(id, of), k, kind=of, **options)[0]
+        return self.search(self.gaussian(id, of), k, side=of, **options)[0]
 
     # ---- change ----
 
@@ -390,11 +392,11 @@ class Index:
         return found
 
     def _needed(
-        self, queries: Gaussian, kind: Gallery, gallery: Gallery, guarantee: float
+        self, queries: Gaussian, side: Gallery, gallery: Gallery, guarantee: float
     ) -> np.ndarray:
         """The least score of a result in the set of each query."""
-        if kind == gallery:
-            raise ValueError(f"no guarantee for {kind} among {gallery}: only across kinds")
+        if side == gallery:
+            raise ValueError(f"no guarantee for {side} among {gallery}: only across sides")
         missed = self._missed(gallery)
         return self.calibration.needed_score(self.similarity, queries, gallery, guarantee, missed)
 
@@ -402,10 +404,10 @@ class Index:
         """The share of the exact best results that a search fails to find, measured with training
         items as queries; 0 where every search is exact."""
         parts = self.backend.searchable(gallery, Where.of(None), ())
-        asked = self.calibration.reference.get(other_side(gallery))
-        if asked is None or all(part.exact for part in parts):
+        reference = self.calibration.reference.get(other_side(gallery))
+        if reference is None or all(part.exact for part in parts):
             return 0.0
-        sample = asked[:MISSED_QUERIES]
+        sample = reference[:MISSED_QUERIES]
         near, exact = (
             top_k(some, sample, TOP, self.settings.rescore)
             for some in (parts, [Scanned(part) for part in parts])
@@ -418,7 +420,7 @@ class Index:
         parts: Sequence[Searchable],
         found: TopK,
         queries: Gaussian,
-        kind: Gallery,
+        side: Gallery,
         gallery: Gallery,
         size: int,
     ) -> list[Hits]:
@@ -428,14 +430,14 @@ class Index:
         of_items = None if items is None else items.reshape(found.score.shape)
         shares = None if of_items is None else self.calibration.percentile(gallery, of_items)
         judged = self.calibration.judge(
-            self.similarity, queries, kind, gallery, found.score, of_items, size
+            self.similarity, queries, side, gallery, found.score, of_items, size
         )
         columns = (
             _listed(x, len(described)) for x in (found.score, judged.probability, of_items, shares)
         )
         ids, metas = [one[0] for one in described], [one[1] for one in described]
         hits = list(map(Hit, ids, *columns, metas))
-        (n, k), notes = found.score.shape, self._notes(kind, gallery, queries)
+        (n, k), notes = found.score.shape, self._notes(side, gallery, queries)
         own, share, familiar, absent = (
             _listed(x, n) for x in (unsure, judged.percentile, judged.familiar, judged.absent)
         )
@@ -443,7 +445,7 @@ class Index:
             Hits(
                 hits[q * k : (q + 1) * k],
                 gallery,
-                kind,
+                side,
                 uncertainty=own[q],
                 percentile=share[q],
                 familiar=familiar[q],
@@ -453,20 +455,20 @@ class Index:
             for q in range(n)
         ]
 
-    def _notes(self, kind: Gallery, gallery: Gallery, queries: Gaussian) -> list[str]:
+    def _notes(self, side: Gallery, gallery: Gallery, queries: Gaussian) -> list[str]:
         notes = []
         if queries.is_point:
             notes.append("this is a point model: it has no uncertainty")
-        elif not self.calibration.gauges.get(kind, True):
+        elif not self.calibration.gauges.get(side, True):
             notes.append(
-                f"no percentile of {kind}: the uncertainty of this model failed its probe "
+                f"no percentile of {side}: the uncertainty of this model failed its probe "
                 "('gaussmatch probe RUN' shows why)"
             )
         elif self.similarity.uncertainty_note:
             notes.append(f"uncertainty: {self.similarity.uncertainty_note}")
-        if kind == gallery:
+        if side == gallery:
             notes.append(
-                f"the {kind[:-1]} is scored in the part of the other kind; no match probability"
+                f"the {side[:-1]} is scored as one of the other side; no match probability"
             )
         return notes
 

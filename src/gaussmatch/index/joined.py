@@ -1,4 +1,4 @@
-"""Several indexes of one model, asked as if they were one: a gallery cut into shards."""
+"""Several indexes of one model, searched as one: a gallery cut into shards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gaussmatch.model import Model, Pictures
 
 
 class JoinedIndex:
-    """The k best of all are among the k best of each, so nothing is lost by asking each for k.
+    """The k best of all are among the k best of each, so nothing is lost by searching each for k.
 
     An id that is in several shards counts once, where it scores best.
     """
@@ -45,15 +45,15 @@ class JoinedIndex:
 
     def search(self, queries: Gaussian, k: int = 10, **options: Any) -> list[Hits]:
         """See ``Index.search``."""
-        return self._ask(lambda shard: shard.search(queries, k, **options), k)
+        return self._search_all(lambda shard: shard.search(queries, k, **options), k)
 
     def search_text(self, texts: Sequence[str], k: int = 10, **options: Any) -> list[Hits]:
         """See ``Index.search_text``."""
-        return self._ask(lambda shard: shard.search_text(texts, k, **options), k)
+        return self._search_all(lambda shard: shard.search_text(texts, k, **options), k)
 
     def search_image(self, pictures: Pictures, k: int = 10, **options: Any) -> list[Hits]:
         """See ``Index.search_image``."""
-        return self._ask(lambda shard: shard.search_image(pictures, k, **options), k)
+        return self._search_all(lambda shard: shard.search_image(pictures, k, **options), k)
 
     def search_id(self, id: str, k: int = 10, *, of: Gallery = "images", **options: Any) -> Hits:
         """See ``Index.search_id``; the item is that of the first shard that holds it."""
@@ -65,12 +65,12 @@ class JoinedIndex:
             gallery = options.setdefault("gallery", of)
             if gallery == of:
                 options["exclude"] = [*options.get("exclude", ()), id]
-            return self.search(item, k, kind=of, **options)[0]
+            return self.search(item, k, side=of, **options)[0]
         raise ValueError(f"no item {id!r} among the {of} of {len(self.shards)} indexes")
 
-    def _ask(self, ask: Callable[[Index], list[Hits]], k: int) -> list[Hits]:
-        told = [ask(shard) for shard in self.shards]
-        return [join(answers, k) for answers in zip(*told, strict=True)]
+    def _search_all(self, search: Callable[[Index], list[Hits]], k: int) -> list[Hits]:
+        found = [search(shard) for shard in self.shards]
+        return [join(answers, k) for answers in zip(*found, strict=True)]
 
 
 def join(answers: Sequence[Hits], k: int) -> Hits:

@@ -11,9 +11,9 @@ from typing import Any, Literal, get_args
 from gaussmatch.trust.calibration import GALLERIES as GALLERIES
 from gaussmatch.trust.calibration import Gallery as Gallery
 
-Kind = Literal["flat", "hnsw", "compressed"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-FORMAT = 3
+StructureName = Literal["flat", "hnsw", "compressed"]
+STRUCTURES: tuple[StructureName, ...] = get_args(StructureName)
+FORMAT = 4
 MANIFEST = "manifest.json"
 
 
@@ -22,18 +22,18 @@ class IndexSettings:
     """How an index is searched.
 
     Args:
-        kind: ``flat`` looks at every item (exact); ``hnsw`` walks a graph; ``compressed`` walks a
-            graph whose vectors have one byte a coordinate, not two.
+        structure: ``flat`` looks at every item (exact); ``hnsw`` walks a graph; ``compressed``
+            walks a graph whose vectors have one byte a coordinate, not two.
         links: neighbours of an item in the graph (HNSW's M).
         construction: candidates while the graph is built (efConstruction).
         search: candidates while it is walked (efSearch), at least: more find more and take longer.
         recall: recall@10 that a graph must reach on a sample of its items when it is built; the
             walk is widened until it does, and a graph that cannot is not used.
         rescore: at least so many candidates are scored again exactly.
-        flat_below: segments with fewer items are searched exactly, whatever the kind.
+        flat_below: segments with fewer items are searched exactly, whatever the structure.
     """
 
-    kind: Kind = "flat"
+    structure: StructureName = "flat"
     links: int = 32
     construction: int = 100
     search: int = 64
@@ -42,8 +42,8 @@ class IndexSettings:
     flat_below: int = 5000
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"no index of kind {self.kind!r}; choose {', '.join(KINDS)}")
+        if self.structure not in STRUCTURES:
+            raise ValueError(f"no structure {self.structure!r}; choose {', '.join(STRUCTURES)}")
         for name in ("links", "construction", "search", "rescore"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -60,7 +60,7 @@ class FileMark:
 
 
 @dataclass(frozen=True)
-class Part:
+class SegmentInfo:
     """Some items of a gallery: a segment in a folder, a collection in Milvus.
 
     Args:
@@ -99,7 +99,7 @@ class IndexManifest:
     similarity: str
     settings: Mapping[str, Any]
     run: Mapping[str, str]
-    galleries: Mapping[str, tuple[Part, ...]] = field(
+    galleries: Mapping[str, tuple[SegmentInfo, ...]] = field(
         default_factory=lambda: dict.fromkeys(GALLERIES, ())
     )
     form: Mapping[str, int] | None = None
@@ -107,7 +107,7 @@ class IndexManifest:
     files: Mapping[str, FileMark] = field(default_factory=dict)
     generation: int = 0
 
-    def with_parts(self, gallery: Gallery, parts: tuple[Part, ...]) -> IndexManifest:
+    def with_parts(self, gallery: Gallery, parts: tuple[SegmentInfo, ...]) -> IndexManifest:
         return replace(self, galleries={**self.galleries, gallery: parts})
 
     def next(self) -> IndexManifest:
@@ -121,19 +121,19 @@ class IndexManifest:
 
     @staticmethod
     def loads(text: bytes, where: object) -> IndexManifest:
-        """Read it again; format 2, which had no checksums, too."""
+        """Read it again. Format 2 has no checksums; up to format 3 the structure is called kind."""
         try:
             content = json.loads(text)
         except ValueError as error:
             raise ValueError(f"{where}: not valid JSON ({error}); restore the index") from error
         found = content.pop("format", None) if isinstance(content, dict) else None
-        if found not in (2, FORMAT):
+        if found not in range(2, FORMAT + 1):
             raise ValueError(
                 f"{where}: format {found!r}, but this version reads 2 to {FORMAT}; "
                 "use the version that made it"
             )
         digest = content.pop("sha256", None)
-        if found == FORMAT and digest != _digest({"format": FORMAT, **content}):
+        if found != 2 and digest != _digest({"format": found, **content}):
             raise ValueError(f"{where}: damaged, its checksum is another; restore the index")
         try:
             galleries = {
@@ -141,19 +141,22 @@ class IndexManifest:
                 for name, parts in content.pop("galleries").items()
             }
             files = {name: FileMark(**mark) for name, mark in content.pop("files", {}).items()}
+            settings = content["settings"]
+            if "kind" in settings:
+                settings["structure"] = settings.pop("kind")
             return IndexManifest(galleries=galleries, files=files, **content)
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"{where}: not a manifest of an index ({error})") from error
 
 
-def _part(content: Mapping[str, Any]) -> Part:
+def _part(content: Mapping[str, Any]) -> SegmentInfo:
     files = {
         name: FileMark(mark) if isinstance(mark, int) else FileMark(**mark)  # format 2: its size
         for name, mark in content["files"].items()
     }
     deleted = content.get("deleted_mark")
     mark = None if deleted is None else FileMark(**deleted)
-    return Part(**{**content, "files": files, "deleted_mark": mark})
+    return SegmentInfo(**{**content, "files": files, "deleted_mark": mark})
 
 
 def _digest(content: Mapping[str, Any]) -> str:

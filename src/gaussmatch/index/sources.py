@@ -1,6 +1,6 @@
 """Where the items of an index come from: the split of a data set, or a folder of photos.
 
-A source names its items in a fixed order and encodes any of them when asked, so that one process
+A source names its items in a fixed order and encodes any of them on demand, so that one process
 can fill an index from it, or many can share the work.
 """
 
@@ -29,10 +29,10 @@ SPLITS = ("train", "dev", "test")
 THUMBNAIL = 256  # pixels of the longer side
 
 Encoded = tuple[Gaussian, list[Record]] | None
-"""Items, or ``None`` where none of those asked for could be read."""
+"""Items, or ``None`` where none of those requested could be read."""
 
 
-class Source(Protocol):
+class ItemSource(Protocol):
     """Items in a fixed order.
 
     ``batch`` images go through the model at once; ``skipped`` are the ids of those that could not
@@ -95,7 +95,7 @@ class SplitSource:
 class FolderSource:
     """All photos below a folder, and the captions of its table (captions.csv, …) if there is one.
 
-    An id is the path of the file from the folder on; ``marks`` tell whether a file, or what is
+    An id is the path of the file from the folder on; ``marks`` show whether a file, or what is
     said of it, has changed.
     """
 
@@ -151,9 +151,9 @@ class FolderSource:
         return model.encode_images(pictures), records
 
     def texts(self, model: Model, ids: Sequence[str]) -> Encoded:
-        told = [(id_, *self.captions[id_]) for id_ in ids]
-        records = [Record(i, {"caption": t, "image": name}, None, t) for i, name, t in told]
-        return model.encode_texts([t for _, _, t in told], allow_unknown=True), records
+        rows = [(id_, *self.captions[id_]) for id_ in ids]
+        records = [Record(i, {"caption": t, "image": name}, None, t) for i, name, t in rows]
+        return model.encode_texts([t for _, _, t in rows], allow_unknown=True), records
 
     def _meta(self, name: str) -> dict[str, object]:
         where: dict[str, object] = {"file": name, "folder": str(Path(name).parent.as_posix())}
@@ -161,7 +161,7 @@ class FolderSource:
         return {**where, "captions": list(said)} if said else where
 
 
-def find_source(model: Model, text: str, *, skip_unreadable: bool = False) -> Source:
+def find_source(model: Model, text: str, *, skip_unreadable: bool = False) -> ItemSource:
     """What a user names: ``train``, ``dev`` or ``test`` of the model's own data, or a folder."""
     if text in SPLITS:
         return SplitSource(load_data(model.recipe.data).split(text), text)
@@ -176,7 +176,7 @@ def find_source(model: Model, text: str, *, skip_unreadable: bool = False) -> So
     return source
 
 
-def describe_source(source: Source) -> dict[str, object]:
+def describe_source(source: ItemSource) -> dict[str, object]:
     """For ``Index.note_source``."""
     if isinstance(source, FolderSource):
         return {"folder": str(source.root.resolve())}

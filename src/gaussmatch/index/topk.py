@@ -128,7 +128,7 @@ def top_k(parts: Sequence[Searchable], queries: Gaussian, k: int, shortlist: int
     """The k best items for each query; fewer only where there are fewer.
 
     Exact structures bound what nothing that they left out exceeds. Where the k-th best score is not
-    above that by more than the rounding seen on the shortlist, a longer one is asked for.
+    above that by more than the rounding seen on the shortlist, a longer one is requested.
 
     Args:
         shortlist: candidates to score again, at least.

@@ -1,4 +1,4 @@
-"""Conditions on metadata: said once, asked of a dict, of SQLite, or of another store."""
+"""Conditions on metadata: written once, applied to a dict, to SQLite, or to another store."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ OPERATORS = ("in", "not", *_ORDER)
 class Condition:
     """One field compared with one value, or with several (``in``, ``not``).
 
-    ``kinds`` of the values follow from them, and keep apart what Python holds equal: 1 and True.
+    ``types`` of the values follow from them, and keep apart what Python holds equal: 1 and True.
     """
 
     field: str
     operator: str
     values: tuple[Scalar, ...]
-    kinds: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "kinds", tuple(map(_kind, self.values)))
+        object.__setattr__(self, "types", tuple(map(_type, self.values)))
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,11 @@ def _check(field: str, name: str, value: Any) -> None:
         raise ValueError(f"filter on {field!r}: {value!r} holds a control character")
     if isinstance(value, int) and abs(value) >= 2**63:
         raise ValueError(f"filter on {field!r}: {value} does not fit 64 bits")
-    if name in _ORDER and _kind(value) not in ("text", "number"):
+    if name in _ORDER and _type(value) not in ("text", "number"):
         raise ValueError(f"filter on {field!r}: {name} needs text or a number, not {value!r}")
 
 
-def _kind(value: Any) -> str:
+def _type(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -119,8 +119,8 @@ def _kind(value: Any) -> str:
 def _holds(c: Condition, value: Any) -> bool:
     if c.operator in _ORDER:
         wanted = c.values[0]
-        return _kind(value) == _kind(wanted) and _ORDER[c.operator][1](value, wanted)
-    found = any(_kind(value) == _kind(v) and value == v for v in c.values)
+        return _type(value) == _type(wanted) and _ORDER[c.operator][1](value, wanted)
+    found = any(_type(value) == _type(v) and value == v for v in c.values)
     return found != (c.operator == "not")
 
 
@@ -130,7 +130,7 @@ _TYPES = {"text": "('text')", "number": "('integer', 'real')"}
 def _sql(c: Condition, column: str) -> tuple[str, list[Scalar]]:
     path: Scalar = f'$."{c.field}"'
     if c.operator in _ORDER:
-        types, sign = _TYPES[_kind(c.values[0])], _ORDER[c.operator][0]
+        types, sign = _TYPES[_type(c.values[0])], _ORDER[c.operator][0]
         return (
             f"(coalesce(json_type({column}, ?), '') IN {types} "
             f"AND json_extract({column}, ?) {sign} ?)"
@@ -143,9 +143,9 @@ def _sql(c: Condition, column: str) -> tuple[str, list[Scalar]]:
     if truths := sorted({str(v).lower() for v in c.values if isinstance(v, bool)}):
         parts.append(f"coalesce(json_type({column}, ?), '') IN ({', '.join('?' * len(truths))})")
         values += [path, *truths]
-    for kind, types in _TYPES.items():
+    for type_, types in _TYPES.items():
         # any number of values is one parameter
-        if same := [v for v in c.values if _kind(v) == kind]:
+        if same := [v for v in c.values if _type(v) == type_]:
             parts.append(
                 f"(coalesce(json_type({column}, ?), '') IN {types} "
                 f"AND json_extract({column}, ?) IN (SELECT value FROM json_each(?)))"

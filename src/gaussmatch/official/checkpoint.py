@@ -43,13 +43,13 @@ class NumberType:
 _NUMBERS = {"f8": "d", "f4": "f", "f2": "e", "i8": "q", "i4": "i", "i2": "h", "i1": "b", "b1": "?"}
 
 
-def number(kind: NumberType, data: bytes | str) -> float | int | bool:
+def number(dtype: NumberType, data: bytes | str) -> float | int | bool:
     """Stands in for ``numpy.core.multiarray.scalar``: a score that numpy computed."""
     raw = data.encode("latin-1") if isinstance(data, str) else data
-    if not isinstance(kind, NumberType) or kind.code not in _NUMBERS or kind.order not in "<>=|":
+    if not isinstance(dtype, NumberType) or dtype.code not in _NUMBERS or dtype.order not in "<>=|":
         raise pickle.UnpicklingError("a numpy value that is not a plain number")
-    order = kind.order if kind.order in "<>" else "<"
-    value: float | int | bool = struct.unpack(order + _NUMBERS[kind.code], raw)[0]
+    order = dtype.order if dtype.order in "<>" else "<"
+    value: float | int | bool = struct.unpack(order + _NUMBERS[dtype.code], raw)[0]
     return value
 
 
@@ -74,7 +74,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         with torch.serialization.safe_globals(_STAND_INS), warnings.catch_warnings():  # type: ignore[arg-type]
             warnings.simplefilter("ignore")  # of torch, about old formats
             found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a broken or hostile file raises many kinds
+    except Exception as error:  # a broken or hostile file raises many types
         raise ValueError(f"{path}: {_why(error)}") from error
     if not isinstance(found, dict):
         raise ValueError(f"{path}: holds a {type(found).__name__}, not the dict of a checkpoint")

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 T = TypeVar("T", int, float, str, bool)
 
 
-class Options:
+class OfficialOptions:
     """The options of a checkpoint, read one by one.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from gaussmatch.official import vsepp
-from gaussmatch.official.options import Options
+from gaussmatch.official.options import OfficialOptions
 from gaussmatch.official.pvse import attention, encoders
 from gaussmatch.official.translation import Translation, plain
 from gaussmatch.official.weights import Rule, Weights
@@ -74,10 +74,10 @@ def translate(checkpoint: Mapping[str, Any], where: str) -> Translation:
     return Translation(recipe, weights, options, words, {"epoch": plain(told.get("cur_epoch"))})
 
 
-def _section(checkpoint: Mapping[str, Any], name: str, where: str) -> Options:
+def _section(checkpoint: Mapping[str, Any], name: str, where: str) -> OfficialOptions:
     config = checkpoint["config"]
     held = config.get(name) if isinstance(config, dict) else None
-    return Options(held, f"{where}, config.{name}", HARMLESS)
+    return OfficialOptions(held, f"{where}, config.{name}", HARMLESS)
 
 
 def _training(checkpoint: Mapping[str, Any], where: str) -> tuple[LossRecipe, TrainingRecipe]:
@@ -86,7 +86,7 @@ def _training(checkpoint: Mapping[str, Any], where: str) -> tuple[LossRecipe, Tr
         for name in ("dataloader", "optimizer", "train", "criterion")
     )
     loss = LossRecipe(
-        kind="soft-contrastive",
+        name="soft-contrastive",
         same_image_negatives=True,
         vib_as_published=criterion.get("vib_beta", 0.0),
     )

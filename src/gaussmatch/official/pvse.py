@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gaussmatch.official import backbone, vsepp
-from gaussmatch.official.options import Options
+from gaussmatch.official.options import OfficialOptions
 from gaussmatch.official.translation import Translation
 from gaussmatch.official.weights import Rule, Weights
 from gaussmatch.recipe import LossRecipe, ModelRecipe, PVSERecipe, Recipe, TrainingRecipe
@@ -55,7 +55,7 @@ def recognises(checkpoint: Mapping[str, Any]) -> bool:
 
 
 def translate(checkpoint: Mapping[str, Any], where: str) -> Translation:
-    options = Options(checkpoint["args"], where, HARMLESS)
+    options = OfficialOptions(checkpoint["args"], where, HARMLESS)
     options.require("max_video_length", 1, "it is a model of videos")
     options.require("order", False, "there is no order embedding")
     options.require("img_attention", True, "PVSE without attention is not implemented")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gaussmatch.official.options import Options
+from gaussmatch.official.options import OfficialOptions
 from gaussmatch.official.weights import Weights
 from gaussmatch.recipe import Recipe
 
@@ -25,7 +25,7 @@ class Translation:
 
     recipe: Recipe
     weights: Weights
-    options: Options
+    options: OfficialOptions
     words: list[str] | None
     told: dict[str, Any]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gaussmatch.official import backbone
-from gaussmatch.official.options import Options
+from gaussmatch.official.options import OfficialOptions
 from gaussmatch.official.translation import Translation, plain
 from gaussmatch.official.weights import Rule, Weights
 from gaussmatch.recipe import DataRecipe, LossRecipe, ModelRecipe, Recipe, TrainingRecipe
@@ -39,7 +39,7 @@ def recognises(checkpoint: Mapping[str, Any]) -> bool:
 
 
 def translate(checkpoint: Mapping[str, Any], where: str) -> Translation:
-    options = Options(checkpoint["opt"], where, HARMLESS)
+    options = OfficialOptions(checkpoint["opt"], where, HARMLESS)
     name = options.get("data_name", "precomp")
     refuse_what_is_not_cosine(options)
     image, text = checkpoint["model"]
@@ -66,7 +66,7 @@ def translate(checkpoint: Mapping[str, Any], where: str) -> Translation:
     return Translation(recipe, weights, options, None, told(checkpoint, "best_rsum"))
 
 
-def refuse_what_is_not_cosine(options: Options) -> None:
+def refuse_what_is_not_cosine(options: OfficialOptions) -> None:
     """Options of VSE++ and VSRN that make another model of it."""
     options.require("measure", "cosine", "there is no order embedding")
     options.require("use_abs", False, "embeddings are not made positive")
@@ -74,7 +74,7 @@ def refuse_what_is_not_cosine(options: Options) -> None:
     options.require("num_layers", 1, "the GRU has one layer")
 
 
-def training(options: Options) -> tuple[LossRecipe, TrainingRecipe]:
+def training(options: OfficialOptions) -> tuple[LossRecipe, TrainingRecipe]:
     """The loss and the training that VSE++ and VSRN have in common."""
     loss = LossRecipe(
         margin=options.get("margin", 0.2),

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from gaussmatch.official import vsepp
-from gaussmatch.official.options import Options
+from gaussmatch.official.options import OfficialOptions
 from gaussmatch.official.translation import Translation
 from gaussmatch.official.weights import Rule, Weights
 from gaussmatch.recipe import GeneratorRecipe, ModelRecipe, Recipe, VSRNRecipe
@@ -63,7 +63,7 @@ def recognises(checkpoint: Mapping[str, Any]) -> bool:
 
 
 def translate(checkpoint: Mapping[str, Any], where: str) -> Translation:
-    options = Options(checkpoint["opt"], where, HARMLESS)
+    options = OfficialOptions(checkpoint["opt"], where, HARMLESS)
     name = options.get("data_name", "precomp")
     if not name.endswith("precomp"):
         raise ValueError(f"{where}: trained on {name!r}, not on region features (…_precomp)")

@@ -52,7 +52,7 @@ def read_words(path: Path) -> list[str]:
     data = path.read_bytes()
     try:
         content = json.loads(data) if data.lstrip()[:1] == b"{" else _unpickle(data)
-    except Exception as error:  # a broken or hostile file raises many kinds
+    except Exception as error:  # a broken or hostile file raises many types
         told = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{path}: not an official vocabulary: {told}; nothing was run") from error
     return words_of(content, str(path))

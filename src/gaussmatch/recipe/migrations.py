@@ -8,7 +8,7 @@ from typing import Any
 
 from gaussmatch.recipe.whole import Recipe
 
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {"loss.kind": "loss.name"}
 """Old name → new name of a field, dotted. Recipes with the old name load, runs keep their
 identity. Whoever changes a default needs a new field instead: old runs had the old value."""
 

@@ -17,7 +17,7 @@ class LossRecipe:
     """Which loss.
 
     Args:
-        kind: triplet (the hinge), infonce, sigmoid (pairwise), or soft-contrastive (PCME; with
+        name: triplet (the hinge), infonce, sigmoid (pairwise), or soft-contrastive (PCME; with
             similarity match_prob).
         margin: α of the hinge.
         mining: which negatives count in the hinge.
@@ -41,7 +41,7 @@ class LossRecipe:
         vib_as_published: weight of the same in the form of PCME's code, with ln σ for ln σ².
     """
 
-    kind: Literal["triplet", "soft-contrastive", "infonce", "sigmoid"] = "triplet"
+    name: Literal["triplet", "soft-contrastive", "infonce", "sigmoid"] = "triplet"
     margin: float = 0.2
     mining: Mining = "hardest"
     reduction: Reduction = "sum"
@@ -61,8 +61,8 @@ class LossRecipe:
 
     def __post_init__(self) -> None:
         positive("loss", self, "scale")
-        if self.pseudo_positives and self.kind != "sigmoid":
-            raise ValueError(f"loss.pseudo_positives is for loss.kind sigmoid, not {self.kind}")
+        if self.pseudo_positives and self.name != "sigmoid":
+            raise ValueError(f"loss.pseudo_positives is for loss.name sigmoid, not {self.name}")
         weights = (
             "generation",
             "diversity",

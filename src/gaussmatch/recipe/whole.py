@@ -36,9 +36,9 @@ class Recipe:
                 f"model.backbone is {model.backbone or 'none'} but data.features is "
                 f"{self.data.features}: a backbone takes pixels, and pixels need a backbone"
             )
-        if loss.kind == "soft-contrastive" and model.similarity != "match_prob":
+        if loss.name == "soft-contrastive" and model.similarity != "match_prob":
             raise ValueError(
-                "loss.kind soft-contrastive takes scores for log-odds: it needs model.similarity "
+                "loss.name soft-contrastive takes scores for log-odds: it needs model.similarity "
                 f"match_prob, not {model.similarity}"
             )
         if loss.diversity and model.system != "pvse":

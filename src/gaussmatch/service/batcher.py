@@ -21,7 +21,7 @@ Answer = TypeVar("Answer")
 class Batcher(Generic[Job, Answer]):
     """Collects jobs until as many have come as lately, but not longer than ``wait``.
 
-    Who asks alone is answered at once. Under load the next batch gathers while one is worked on,
+    A lone request is answered at once. Under load the next batch gathers while one is worked on,
     and those who were just answered are given ``wait`` seconds to ask again, so that batches stay
     full. ``work`` returns for each job an answer or the exception that this job alone gets.
 
@@ -36,7 +36,7 @@ class Batcher(Generic[Job, Answer]):
         size: most jobs of one batch.
         wait: seconds that jobs wait for those that are expected.
         most: jobs that may wait; one more is refused with 503.
-        seen: told the size of every batch.
+        seen: called with the size of every batch.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Batcher(Generic[Job, Answer]):
 
     async def _run(self) -> None:
         try:
-            await asyncio.sleep(0)  # who asks in the same moment comes along
+            await asyncio.sleep(0)  # requests of the same moment join the batch
             while self._waiting:
                 await self._gather()
                 batch = self._take()

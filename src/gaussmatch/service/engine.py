@@ -17,13 +17,13 @@ from gaussmatch import __version__
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import GALLERIES, Gallery, Hits, Index, Record, Where
 from gaussmatch.model import UnknownWordsError
-from gaussmatch.projection import Projection
+from gaussmatch.projection import PlaneProjection
 from gaussmatch.service.logs import LOGGER
 from gaussmatch.service.responses import (
     About,
     ApiError,
-    Item,
-    Items,
+    ItemResponse,
+    ItemsResponse,
     Limits,
     Map,
     OnMap,
@@ -36,8 +36,8 @@ from gaussmatch.service.settings import Settings
 from gaussmatch.service.suggest import examples, suggest
 from gaussmatch.trust import canonical
 
-Kind = Literal["text", "image", "item"]
-SIDES: dict[Kind, Gallery] = {"text": "captions", "image": "images", "item": "images"}
+QueryType = Literal["text", "image", "item"]
+SIDES: dict[QueryType, Gallery] = {"text": "captions", "image": "images", "item": "images"}
 
 EVERYTHING = Where()
 MAP_MEANS = 5000
@@ -48,7 +48,7 @@ MAP_MEANS = 5000
 class Query:
     """One search: by a text, a picture or the id of an image."""
 
-    kind: Kind
+    type: QueryType
     value: str | Image.Image
     k: int
     where: Where = EVERYTHING
@@ -70,13 +70,13 @@ Job = Query | Callable[[], Any]
 
 def light(job: Job) -> bool:
     """Whether it is a search that encodes no picture: brief, if the model is small."""
-    return isinstance(job, Query) and job.kind != "image"
+    return isinstance(job, Query) and job.type != "image"
 
 
 class Engine:
     """An open index and its model.
 
-    ``observe`` is called with the kind and the percentile of every query.
+    ``observe`` is called with the type and the percentile of every query.
     ``sizes`` of the galleries are those of the last reload, so that reading them costs no
     call to an index that may be on another machine.
 
@@ -92,7 +92,7 @@ class Engine:
     ) -> None:
         self.index, self.model, self.settings = index, index.model, settings
         self._reload_every = reload_every
-        self.observe: Callable[[Kind, float], object] = lambda kind, percentile: None
+        self.observe: Callable[[QueryType, float], object] = lambda type, percentile: None
         self._checked = time.monotonic()
         self._cache: dict[str, Any] = {}
         self.sizes = self._count()
@@ -145,19 +145,19 @@ class Engine:
     def _search(self, queries: Sequence[Query]) -> list[bytes | Exception]:
         """Encode all queries, search in groups that share their options, and make the answers."""
         results: list[Any] = self._encode(queries)
-        groups: dict[tuple[Kind, Gallery, Where, str | None], list[int]] = {}
+        groups: dict[tuple[QueryType, Gallery, Where, str | None], list[int]] = {}
         for at, (q, encoded) in enumerate(zip(queries, results, strict=True)):
             if isinstance(encoded, Encoded):
-                own = str(q.value) if q.kind == "item" else None
-                groups.setdefault((q.kind, q.gallery, q.where, own), []).append(at)
-        for (kind, gallery, where, own), members in groups.items():
+                own = str(q.value) if q.type == "item" else None
+                groups.setdefault((q.type, q.gallery, q.where, own), []).append(at)
+        for (type, gallery, where, own), members in groups.items():
             rows: list[Encoded] = [results[at] for at in members]
             found = attempt(
                 self.index.search,
                 rows[0].batch[[encoded.row for encoded in rows]],
                 max(queries[at].k for at in members),
                 gallery=gallery,
-                kind=SIDES[kind],
+                side=SIDES[type],
                 where=where,
                 exclude=(own,) if own is not None and gallery == "images" else (),
             )
@@ -169,9 +169,9 @@ class Engine:
 
     def _answer(self, q: Query, found: Hits, encoded: Encoded) -> bytes:
         if found.percentile is not None:
-            self.observe(q.kind, found.percentile)
+            self.observe(q.type, found.percentile)
         hits = found.first(q.k)
-        if q.kind == "text":
+        if q.type == "text":
             hits = hits.for_text(str(q.value), encoded.unknown)
         return dumps(SearchResponse(hits, self._on_map(hits, encoded) if q.on_map else None))
 
@@ -188,9 +188,9 @@ class Engine:
     def _encode(self, queries: Sequence[Query]) -> list[Encoded | Exception]:
         """A row of a batch for each query, or what is wrong with it: texts of a batch are encoded
         together, and pictures together."""
-        of: dict[Kind, dict[int, Any]] = {"text": {}, "image": {}, "item": {}}
+        of: dict[QueryType, dict[int, Any]] = {"text": {}, "image": {}, "item": {}}
         for at, q in enumerate(queries):
-            of[q.kind][at] = q.value
+            of[q.type][at] = q.value
         found: dict[int, Encoded | Exception] = {}
         for at, id in of["item"].items():
             g = attempt(self._gaussian, id)
@@ -271,15 +271,15 @@ class Engine:
         self.record(id)
         return self.index.gaussian(id)
 
-    def item(self, id: str, gallery: Gallery) -> Item:
+    def item(self, id: str, gallery: Gallery) -> ItemResponse:
         record = self.record(id, gallery)
         (item,) = self._items([record], self.index.gaussian(id, gallery), gallery)
         return item
 
-    def sample(self, k: int) -> Items:
+    def sample(self, k: int) -> ItemsResponse:
         """Some pictures, evenly spread."""
         records, g = self.index.some(k)
-        return Items(self._items(records, g), self.sizes["images"])
+        return ItemsResponse(self._items(records, g), self.sizes["images"])
 
     def map(self) -> bytes:
         def make() -> bytes:
@@ -292,36 +292,39 @@ class Engine:
         found: bytes = self._cached("map", make)
         return found
 
-    def _plane(self) -> Projection:
-        def make() -> Projection:
+    def _plane(self) -> PlaneProjection:
+        def make() -> PlaneProjection:
             _, g = self.index.some(MAP_MEANS)
             if g is None:
                 raise ApiError(404, "empty", "the index holds no pictures yet; add some")
-            return Projection.fit(g.mean)
+            return PlaneProjection.fit(g.mean)
 
-        plane: Projection = self._cached("plane", make)
+        plane: PlaneProjection = self._cached("plane", make)
         return plane
 
     def _items(
         self, records: Sequence[Record], g: Gaussian | None, gallery: Gallery = "images"
-    ) -> list[Item]:
+    ) -> list[ItemResponse]:
         if g is None:
             return []
         known = zip(records, *self._uncertainty(g, gallery), strict=True)
-        return [Item(r.id, gallery, unsure, percentile, r.meta) for r, unsure, percentile in known]
+        return [
+            ItemResponse(r.id, gallery, unsure, percentile, r.meta)
+            for r, unsure, percentile in known
+        ]
 
-    def uncertainty(self, g: Gaussian, kind: Gallery) -> Uncertainty:
+    def uncertainty(self, g: Gaussian, side: Gallery) -> Uncertainty:
         """How vague one caption, or how ambiguous one picture is."""
-        (unsure,), (percentile,) = self._uncertainty(g, kind)
-        return Uncertainty.of(unsure, percentile, kind)
+        (unsure,), (percentile,) = self._uncertainty(g, side)
+        return Uncertainty.of(unsure, percentile, side)
 
-    def _uncertainty(self, g: Gaussian, kind: Gallery) -> tuple[list[Any], list[Any]]:
+    def _uncertainty(self, g: Gaussian, side: Gallery) -> tuple[list[Any], list[Any]]:
         """Uncertainties and percentiles of Gaussians, ``None`` where there are none."""
         nothing = [None] * len(g)
         if g.is_point:
             return nothing, nothing
         unsure = g.uncertainty().double().numpy()
-        percentile = self.index.calibration.percentile(kind, unsure)
+        percentile = self.index.calibration.percentile(side, unsure)
         return unsure.tolist(), nothing if percentile is None else percentile.tolist()
 
     def suggest(self, text: str, k: int) -> Suggestions:

@@ -33,18 +33,18 @@ class JsonLines(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        told = {k: v for k, v in vars(record).items() if k not in STANDARD}
-        told.pop("color_message", None)  # uvicorn's
+        fields = {k: v for k, v in vars(record).items() if k not in STANDARD}
+        fields.pop("color_message", None)  # uvicorn's
         if record.exc_info and record.exc_info[0] is not None:
-            told["traceback"] = "".join(traceback.format_exception(*record.exc_info))
-        return line(record.created, record.levelname.lower(), record.getMessage(), told)
+            fields["traceback"] = "".join(traceback.format_exception(*record.exc_info))
+        return line(record.created, record.levelname.lower(), record.getMessage(), fields)
 
 
-def line(moment: float, level: str, event: str, told: dict[str, Any]) -> str:
+def line(moment: float, level: str, event: str, fields: dict[str, Any]) -> str:
     """Without its end."""
     when = f"{_second(int(moment))}.{int(moment % 1 * 1000):03}Z"
-    fields = {"time": when, "level": level, "event": event, **told}
-    return orjson.dumps(fields, default=str).decode()
+    record = {"time": when, "level": level, "event": event, **fields}
+    return orjson.dumps(record, default=str).decode()
 
 
 @lru_cache(2)
@@ -106,15 +106,15 @@ class Writer(logging.StreamHandler[TextIO]):
                 fcntl.flock(self._turns, fcntl.LOCK_UN)
 
 
-def request(**told: object) -> None:
+def request(**fields: object) -> None:
     """The line of one request. Where ``configure`` has not set up logging, it is a record."""
     if not LOGGER.isEnabledFor(logging.INFO):
         return
     for handler in LOGGER.handlers:
         if isinstance(handler, Writer):
-            handler.keep(line(time.time(), "info", "request", told))
+            handler.keep(line(time.time(), "info", "request", fields))
             return
-    LOGGER.info("request", extra=told)
+    LOGGER.info("request", extra=fields)
 
 
 def configure(level: str = "INFO", lock: Path | None = None) -> None:
@@ -125,5 +125,5 @@ def configure(level: str = "INFO", lock: Path | None = None) -> None:
         logger.handlers = [handler] if name != "uvicorn.error" else []
         logger.setLevel(level.upper())
         logger.propagate = name == "uvicorn.error"
-    access = logging.getLogger("uvicorn.access")  # ours tells more
+    access = logging.getLogger("uvicorn.access")  # ours has more fields
     access.handlers, access.propagate = [], False

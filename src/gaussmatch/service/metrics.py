@@ -59,7 +59,7 @@ class Metrics:
             "gaussmatch_query_uncertainty_percentile",
             "How vague queries are, as a percentile of what the model has seen: a drift upwards "
             "means that people ask for what the model was not trained on.",
-            ("kind",),
+            ("type",),
             buckets=PERCENTILES,
             registry=self.registry,
         )
@@ -97,11 +97,11 @@ class Metrics:
         self._requests[key]()
         self._seconds[route](seconds)
 
-    def query(self, kind: str, percentile: float) -> None:
+    def query(self, type: str, percentile: float) -> None:
         """Note how vague a query is."""
-        if kind not in self._percentile:
-            self._percentile[kind] = self.percentile.labels(kind).observe
-        self._percentile[kind](percentile)
+        if type not in self._percentile:
+            self._percentile[type] = self.percentile.labels(type).observe
+        self._percentile[type](percentile)
 
     def watch(self, gauge: Gauge, read: Callable[[], float]) -> None:
         """Set a gauge from now on to what ``read`` returns."""

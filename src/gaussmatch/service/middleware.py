@@ -41,7 +41,7 @@ NOT_CACHED = ((b"cache-control", b"no-store"),)
 """Unless a response says otherwise: the page and thumbnails may be kept."""
 
 GUARDED = ("/api", "/metrics")
-"""Paths below these need the key, if there is one. The page itself holds no data and asks for it;
+"""Paths below these need the key, if there is one. The page holds no data and prompts for it;
 probes must work without."""
 
 SANE_ID = re.compile(rb"[A-Za-z0-9_.:-]{1,64}")

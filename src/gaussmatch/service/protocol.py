@@ -206,10 +206,10 @@ def protocol(settings: Settings) -> type[Protocol]:
     return type("BoundProtocol", (Protocol,), shared)
 
 
-def close_overdue(kind: type[Protocol], connections: Iterable[Any], now: float) -> None:
+def close_overdue(protocol: type[Protocol], connections: Iterable[Any], now: float) -> None:
     """Close the connections of slow clients; one log line for each reason and address."""
     for connection in list(connections):
         connection.close_if_overdue(now)
-    for (reason, client), count in kind.closed.items():
+    for (reason, client), count in protocol.closed.items():
         LOGGER.warning("closed", extra={"reason": reason, "client": client, "count": count})
-    kind.closed.clear()
+    protocol.closed.clear()

@@ -28,7 +28,7 @@ class Parameters(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Options(Parameters):
+class SearchOptions(Parameters):
     k: int = Field(20, ge=1, description="How many results.")
     where: str | None = Field(
         None,
@@ -38,7 +38,7 @@ class Options(Parameters):
     map: bool = Field(False, description="Return where query and results are on the map.")
 
 
-class ImageSearch(Options):
+class ImageSearch(SearchOptions):
     gallery: Gallery = Field("images", description="What is searched.")
 
 
@@ -46,7 +46,7 @@ class TextSearch(ImageSearch):
     text: str = Field(min_length=1, examples=["two dogs in the snow"])
 
 
-class ItemSearch(Options):
+class ItemSearch(SearchOptions):
     id: str = Field(min_length=1, description="Of a picture in the index.")
 
 
@@ -80,7 +80,7 @@ class Nothing(Parameters):
     """No parameters."""
 
 
-class Texts(BaseModel):
+class TextsBody(BaseModel):
     """Captions to embed."""
 
     model_config = ConfigDict(extra="forbid")
@@ -196,8 +196,8 @@ def _length(request: Request, settings: Settings) -> int:
 
 async def uploaded(request: Request) -> bytes:
     """The picture of a request: its body, or the field ``image`` of a form."""
-    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    if kind != "multipart/form-data":
+    content_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if content_type != "multipart/form-data":
         data = await request.body()
     else:
         try:

@@ -41,7 +41,7 @@ class SearchResponse(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class Item(Answer):
+class ItemResponse(Answer):
     """An item of the index."""
 
     id: str
@@ -49,14 +49,14 @@ class Item(Answer):
     uncertainty: float | None
     """log det Σ; null for a point model."""
     percentile: float | None
-    """The share (0–100) of the model's training items of this kind that are surer."""
+    """The share (0–100) of the model's training items of its side that are surer."""
     meta: Mapping[str, Any]
     """What was stored with the item."""
 
 
 @dataclass(frozen=True, slots=True)
-class Items(Answer):
-    items: Sequence[Item]
+class ItemsResponse(Answer):
+    items: Sequence[ItemResponse]
     total: int
     """Pictures in the index."""
 
@@ -65,7 +65,7 @@ class Items(Answer):
 class Map(Answer):
     """Pictures of the index on the two principal axes of the means."""
 
-    items: Sequence[Item]
+    items: Sequence[ItemResponse]
     places: Sequence[Place]
     """In the order of the items."""
     total: int
@@ -88,7 +88,7 @@ class Suggestions(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class Embedding(Answer):
+class EmbeddingResponse(Answer):
     """A Gaussian."""
 
     mean: Sequence[float]
@@ -97,14 +97,14 @@ class Embedding(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class Embeddings(Answer):
+class EmbeddingsResponse(Answer):
     dimension: int
-    embeddings: Sequence[Embedding]
+    embeddings: Sequence[EmbeddingResponse]
 
     @staticmethod
-    def of(g: Gaussian) -> Embeddings:
+    def of(g: Gaussian) -> EmbeddingsResponse:
         log_vars = [None] * len(g) if g.log_var is None else g.log_var.tolist()
-        return Embeddings(g.dim, list(map(Embedding, g.mean.tolist(), log_vars)))
+        return EmbeddingsResponse(g.dim, list(map(EmbeddingResponse, g.mean.tolist(), log_vars)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +114,15 @@ class Uncertainty(Answer):
     uncertainty: float | None
     """log det Σ; null for a point model."""
     percentile: float | None
-    """The share (0–100) of the model's training items of this kind that are surer."""
+    """The share (0–100) of the model's training items of its side that are surer."""
     level: Level | None
     """vague from the 75th percentile, specific up to the 25th."""
     phrase: str
     """The percentile in words."""
 
     @staticmethod
-    def of(uncertainty: float | None, percentile: float | None, kind: Gallery) -> Uncertainty:
-        return Uncertainty(uncertainty, percentile, level(percentile), phrase(percentile, kind))
+    def of(uncertainty: float | None, percentile: float | None, side: Gallery) -> Uncertainty:
+        return Uncertainty(uncertainty, percentile, level(percentile), phrase(percentile, side))
 
 
 @dataclass(frozen=True, slots=True)

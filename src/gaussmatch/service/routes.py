@@ -11,18 +11,17 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from gaussmatch.service import page
-from gaussmatch.service import requests as asks
+from gaussmatch.service import page, requests
 from gaussmatch.service.engine import Query
 from gaussmatch.service.metrics import CONTENT_TYPE_LATEST
 from gaussmatch.service.requests import checked_count, checked_text, checked_where, picture, read
 from gaussmatch.service.responses import (
     About,
     ApiError,
-    Embeddings,
+    EmbeddingsResponse,
     ErrorResponse,
-    Item,
-    Items,
+    ItemResponse,
+    ItemsResponse,
     Json,
     Map,
     SearchResponse,
@@ -75,7 +74,7 @@ IMAGE: dict[str, Any] = {
 JSON: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "content": {"application/json": {"schema": asks.Texts.model_json_schema()}},
+        "content": {"application/json": {"schema": requests.TextsBody.model_json_schema()}},
     }
 }
 
@@ -88,7 +87,7 @@ def route(
     path: str,
     tag: str,
     answer: type,
-    parameters: type[BaseModel] = asks.Nothing,
+    parameters: type[BaseModel] = requests.Nothing,
     errors: tuple[int, ...] = (),
     body: dict[str, Any] | None = None,
 ) -> Callable[[Endpoint], Endpoint]:
@@ -135,39 +134,39 @@ async def run(request: Request, job: Callable[[], Any]) -> Response:
 # ---- search ----
 
 
-@route("GET", "/search", "search", SearchResponse, asks.TextSearch)
+@route("GET", "/search", "search", SearchResponse, requests.TextSearch)
 async def search(request: Request) -> Response:
     """Search with words."""
-    service, given = service_of(request), read(asks.TextSearch, request)
+    service, given = service_of(request), read(requests.TextSearch, request)
     text = checked_text(given.text, service.settings)
     return await answer(service, Query("text", text, **options(service, given)))
 
 
-@route("POST", "/search/image", "search", SearchResponse, asks.ImageSearch, (415,), IMAGE)
+@route("POST", "/search/image", "search", SearchResponse, requests.ImageSearch, (415,), IMAGE)
 async def search_image(request: Request) -> Response:
     """Search with a picture."""
-    service, given = service_of(request), read(asks.ImageSearch, request)
+    service, given = service_of(request), read(requests.ImageSearch, request)
     common = options(service, given)
     async with picture(request, service) as image:
         return await answer(service, Query("image", image, **common))
 
 
-@route("GET", "/similar", "search", SearchResponse, asks.ItemSearch, (404,))
+@route("GET", "/similar", "search", SearchResponse, requests.ItemSearch, (404,))
 async def similar(request: Request) -> Response:
     """More like a picture of the index."""
-    service, given = service_of(request), read(asks.ItemSearch, request)
+    service, given = service_of(request), read(requests.ItemSearch, request)
     return await answer(service, Query("item", given.id, **options(service, given)))
 
 
-@route("GET", "/captions", "search", SearchResponse, asks.CaptionSearch, (404,))
+@route("GET", "/captions", "search", SearchResponse, requests.CaptionSearch, (404,))
 async def captions(request: Request) -> Response:
     """The captions nearest to a picture of the index."""
-    service, given = service_of(request), read(asks.CaptionSearch, request)
+    service, given = service_of(request), read(requests.CaptionSearch, request)
     k = checked_count(given.k, service.settings)
     return await answer(service, Query("item", given.id, k, gallery="captions"))
 
 
-def options(service: Service, given: asks.Options) -> dict[str, Any]:
+def options(service: Service, given: requests.SearchOptions) -> dict[str, Any]:
     """What all searches have in common."""
     return {
         "k": checked_count(given.k, service.settings),
@@ -181,10 +180,10 @@ async def answer(service: Service, query: Query) -> Response:
     return Json(await service.batcher(query))
 
 
-@route("GET", "/suggest", "search", Suggestions, asks.Suggest)
+@route("GET", "/suggest", "search", Suggestions, requests.Suggest)
 async def suggest(request: Request) -> Response:
     """Captions of the index that say the same more precisely."""
-    service, given = service_of(request), read(asks.Suggest, request)
+    service, given = service_of(request), read(requests.Suggest, request)
     text = checked_text(given.text, service.settings)
     k = checked_count(given.k, service.settings)
     return await run(request, partial(service.engine.suggest, text, k))
@@ -196,22 +195,22 @@ async def suggest(request: Request) -> Response:
 @route("GET", "/about", "items", About)
 async def about(request: Request) -> Response:
     """What is served here, and its limits."""
-    read(asks.Nothing, request)
+    read(requests.Nothing, request)
     return await run(request, service_of(request).engine.about)
 
 
-@route("GET", "/item", "items", Item, asks.GalleryItem, (404,))
+@route("GET", "/item", "items", ItemResponse, requests.GalleryItem, (404,))
 async def item(request: Request) -> Response:
     """An item of the index."""
-    given = read(asks.GalleryItem, request)
+    given = read(requests.GalleryItem, request)
     return await run(request, partial(service_of(request).engine.item, given.id, given.gallery))
 
 
-@route("GET", "/sample", "items", Items, asks.Sample)
+@route("GET", "/sample", "items", ItemsResponse, requests.Sample)
 async def sample(request: Request) -> Response:
     """Some pictures of the index, evenly spread."""
     service = service_of(request)
-    k = checked_count(read(asks.Sample, request).k, service.settings)
+    k = checked_count(read(requests.Sample, request).k, service.settings)
     return await run(request, partial(service.engine.sample, k))
 
 
@@ -223,11 +222,11 @@ async def sample(request: Request) -> Response:
         200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}},
         **_errors(404),
     },
-    openapi_extra={"parameters": _described(asks.ItemId)},
+    openapi_extra={"parameters": _described(requests.ItemId)},
 )
 async def thumbnail(request: Request) -> Response:
     """The small picture of an item, as it is kept inside the index."""
-    service, id = service_of(request), read(asks.ItemId, request).id
+    service, id = service_of(request), read(requests.ItemId, request).id
     record = await service.batcher(partial(service.engine.record, id))
     if record.thumbnail is None:
         raise ApiError(404, "no_thumbnail", f"{id!r} has no thumbnail in the index")
@@ -238,35 +237,35 @@ async def thumbnail(request: Request) -> Response:
 # ---- Gaussians ----
 
 
-@route("POST", "/embed/text", "gaussians", Embeddings, body=JSON)
+@route("POST", "/embed/text", "gaussians", EmbeddingsResponse, body=JSON)
 async def embed_text(request: Request) -> Response:
     """Captions → Gaussians."""
     service = service_of(request)
-    read(asks.Nothing, request)
-    given = await asks.read_body(asks.Texts, request)
+    read(requests.Nothing, request)
+    given = await requests.read_body(requests.TextsBody, request)
     most = service.settings.max_texts
     if len(given.texts) > most:
         raise ApiError(422, "too_many", f"at most {most} texts are taken at once; send fewer")
     texts = [checked_text(text, service.settings) for text in given.texts]
-    return await run(request, lambda: Embeddings.of(service.engine.encode_texts(texts)))
+    return await run(request, lambda: EmbeddingsResponse.of(service.engine.encode_texts(texts)))
 
 
-@route("POST", "/embed/image", "gaussians", Embeddings, errors=(415,), body=IMAGE)
+@route("POST", "/embed/image", "gaussians", EmbeddingsResponse, errors=(415,), body=IMAGE)
 async def embed_image(request: Request) -> Response:
     """A picture → its Gaussian."""
     service = service_of(request)
-    read(asks.Nothing, request)
+    read(requests.Nothing, request)
     async with picture(request, service) as image:
         return await run(
-            request, lambda: Embeddings.of(service.engine.model.encode_images([image]))
+            request, lambda: EmbeddingsResponse.of(service.engine.model.encode_images([image]))
         )
 
 
-@route("GET", "/uncertainty", "gaussians", Uncertainty, asks.Text)
+@route("GET", "/uncertainty", "gaussians", Uncertainty, requests.Text)
 async def uncertainty(request: Request) -> Response:
     """How vague a caption is."""
     service = service_of(request)
-    text = checked_text(read(asks.Text, request).text, service.settings)
+    text = checked_text(read(requests.Text, request).text, service.settings)
     engine = service.engine
     return await run(request, lambda: engine.uncertainty(engine.encode_texts([text]), "captions"))
 
@@ -275,7 +274,7 @@ async def uncertainty(request: Request) -> Response:
 async def uncertainty_image(request: Request) -> Response:
     """How ambiguous a picture is."""
     engine = service_of(request).engine
-    read(asks.Nothing, request)
+    read(requests.Nothing, request)
     async with picture(request, service_of(request)) as image:
         return await run(
             request, lambda: engine.uncertainty(engine.model.encode_images([image]), "images")
@@ -286,7 +285,7 @@ async def uncertainty_image(request: Request) -> Response:
 async def embedding_map(request: Request) -> Response:
     """Pictures on the two principal axes of the means, their Gaussians as ellipses."""
     service = service_of(request)
-    read(asks.Nothing, request)
+    read(requests.Nothing, request)
     return Json(await service.batcher(service.engine.map))
 
 

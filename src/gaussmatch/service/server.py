@@ -1,4 +1,4 @@
-"""Run the service until it is told to stop; requests that have begun are answered first."""
+"""Run the service until it is signalled to stop; requests that have begun are answered first."""
 
 from __future__ import annotations
 

@@ -43,11 +43,11 @@ def suggest(index: Index, query: str, g: Gaussian, k: int) -> list[Suggestion]:
     """
     if g.is_point or not index.size("captions"):
         return []
-    pictures = index.search(g, PICTURES, gallery="images", kind="captions")[0]
-    found = list(index.search(g, NEAREST, gallery="captions", kind="captions")[0].hits)
+    pictures = index.search(g, PICTURES, gallery="images", side="captions")[0]
+    found = list(index.search(g, NEAREST, gallery="captions", side="captions")[0].hits)
     if pictures.ids:
         meant = Gaussian.cat([index.gaussian(id) for id in pictures.ids])
-        for hits in index.search(meant, EACH, gallery="captions", kind="images"):
+        for hits in index.search(meant, EACH, gallery="captions", side="images"):
             found += hits.hits
     unsure = float(g.uncertainty()[0])
     share = index.calibration.percentile("captions", np.array([unsure]))

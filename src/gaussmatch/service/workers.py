@@ -1,7 +1,7 @@
 """Several processes behind one socket: started, watched, replaced when they die, stopped together.
 
-uvicorn has a supervisor too; this one tells a worker that cannot start from one that dies later,
-so that a broken index ends the service and does not start it over and over.
+uvicorn has a supervisor too; this one knows a worker that cannot start from one that dies later, so
+that a broken index ends the service and does not start it over and over.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Worker:
         """Whether it has ever been: then it has sent something, which stays in the pipe."""
         return self._news.poll()
 
-    def told(self) -> dict[str, int | None]:
+    def fields(self) -> dict[str, int | None]:
         return {"pid": self.process.pid, "exit_code": self.process.exitcode}
 
 
@@ -76,7 +76,7 @@ def supervise(work: Work, workers: int, grace: float) -> None:
             proved = proved or any(worker.was_ready() for worker in running)
             for worker in [w for w in running if not w.process.is_alive() and not stopping]:
                 running.remove(worker)
-                LOGGER.error("worker died", extra=worker.told())
+                LOGGER.error("worker died", extra=worker.fields())
                 if not proved:
                     raise ChildProcessError("a worker could not start; the log above says why")
                 pause = 0.0
@@ -99,7 +99,7 @@ def _end(running: list[Worker], grace: float) -> None:
     for worker in running:
         worker.process.join(max(0.0, latest - time.monotonic()))
         if worker.process.is_alive():
-            LOGGER.error("worker killed", extra=worker.told())
+            LOGGER.error("worker killed", extra=worker.fields())
             worker.process.kill()
             worker.process.join()
 

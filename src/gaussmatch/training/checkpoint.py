@@ -99,7 +99,7 @@ def load_checkpoint(
         return Progress(**state["progress"])
     except FileNotFoundError:
         raise
-    except Exception as error:  # torch, zipfile and pickle raise many kinds for a damaged file
+    except Exception as error:  # torch, zipfile and pickle raise many types for a damaged file
         raise ValueError(
             f"{path}: damaged, cut short, or of another recipe "
             f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); "
@@ -108,12 +108,12 @@ def load_checkpoint(
 
 
 def _random_states() -> dict[str, Any]:
-    kind, keys, position, gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002
+    algorithm, keys, position, gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         "numpy": (
-            kind,
+            algorithm,
             torch.from_numpy(np.asarray(keys).astype(np.int64)),
             position,
             gauss,
@@ -127,18 +127,18 @@ def _restore_random_states(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda"])
-    kind, keys, position, gauss, cached = state["numpy"]
+    algorithm, keys, position, gauss, cached = state["numpy"]
     np.random.set_state(  # noqa: NPY002
-        (kind, keys.numpy().astype(np.uint32), position, gauss, cached)
+        (algorithm, keys.numpy().astype(np.uint32), position, gauss, cached)
     )
     version, internal, gauss_next = state["python"]
     random.setstate((version, tuple(internal), gauss_next))
 
 
-class Interval:
+class CheckpointTimer:
     """Says when a checkpoint within an epoch is due: after some steps, or after some minutes.
 
-    >>> interval = Interval("2 steps")
+    >>> interval = CheckpointTimer("2 steps")
     >>> [step for step in range(1, 7) if interval.due(step)]
     [2, 4, 6]
     """

@@ -28,17 +28,17 @@ class RunLog:
         unseal(folder, LOG)
         self._board = _board(folder / BOARD, kept[-1]["step"] if kept else 0)
 
-    def write(self, kind: str, epoch: int, step: int, **values: Any) -> None:
+    def write(self, event: str, epoch: int, step: int, **values: Any) -> None:
         if not self._writes:
             return
-        record = {"kind": kind, "epoch": epoch, "step": step, **values}
+        record = {"event": event, "epoch": epoch, "step": step, **values}
         with writing(self._path):
             with open(self._path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
             if self._board is not None:
                 for name, value in values.items():
                     if isinstance(value, int | float):
-                        self._board.add_scalar(f"{kind}/{name}", value, step)
+                        self._board.add_scalar(f"{event}/{name}", value, step)
 
     def close(self) -> None:
         if self._board is not None:
@@ -53,9 +53,12 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     records = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            records.append(json.loads(line))
+            record = json.loads(line)
         except json.JSONDecodeError:
             break
+        if "kind" in record:  # as runs before 0.2 have it
+            record = {"event": record.pop("kind"), **record}
+        records.append(record)
     return records
 
 

@@ -38,7 +38,7 @@ from gaussmatch.run import (
 )
 from gaussmatch.training import gather
 from gaussmatch.training.checkpoint import (
-    Interval,
+    CheckpointTimer,
     Progress,
     find_checkpoint,
     load_checkpoint,
@@ -264,7 +264,7 @@ class Steps:
         """Train on every batch; returns the mean loss."""
         self.matcher.train()
         objective = Objective.of_epoch(self.recipe.loss, epoch, self.matcher.heads)
-        progress, interval = self.progress, Interval(self.recipe.training.checkpoint_every)
+        progress, interval = self.progress, CheckpointTimer(self.recipe.training.checkpoint_every)
         first, started = progress.batch, time.perf_counter()
         waiting = Waiting(bar)
         for batch in waiting:

@@ -32,7 +32,7 @@ from gaussmatch.matcher import Matcher
 from gaussmatch.recipe import LossRecipe
 
 
-class Outcome(NamedTuple):
+class BatchOutput(NamedTuple):
     """What a batch gave: the Gaussians, its captions, what the watched parts put out, and which
     images are the same."""
 
@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
         parts = (t for g in (self.images, self.captions) for t in (g.mean, g.log_var))
         return [*(t for t in parts if t is not None), *self.seen.values()]
 
-    def with_batch(self, tensors: Sequence[Tensor]) -> Outcome:
+    def with_batch(self, tensors: Sequence[Tensor]) -> BatchOutput:
         """The outcome of another batch, given its ``tensors`` and its image ids."""
         rest = iter(tensors)
 
@@ -73,11 +73,11 @@ class Term:
         watches: parts whose output it needs, as ``Matcher.part`` names them.
     """
 
-    value: Callable[[Outcome], Tensor]
+    value: Callable[[BatchOutput], Tensor]
     watches: tuple[str, ...] = ()
 
 
-def _generation(outcome: Outcome) -> Tensor:
+def _generation(outcome: BatchOutput) -> Tensor:
     """The caption's words, told from the regions of its image after the graph (VSRN)."""
     generator = outcome.matcher.get_submodule("heads.generator")
     assert isinstance(generator, CaptionGenerator)
@@ -86,14 +86,14 @@ def _generation(outcome: Outcome) -> Tensor:
     return generation_loss(logits, wanted.data, captions=len(outcome.tokens.lengths))
 
 
-def _inclusion(outcome: Outcome) -> Tensor:
+def _inclusion(outcome: BatchOutput) -> Tensor:
     """Of whole captions in their shortened forms; zero in a batch without any."""
     if outcome.short is None or outcome.short_of is None:
         return outcome.captions.mean.new_zeros(())
     return inclusion(outcome.captions[outcome.short_of], outcome.short)
 
 
-def _fitting(outcome: Outcome) -> Tensor:
+def _fitting(outcome: BatchOutput) -> Tensor:
     """Uncertainty in the order of how many photos a text fits: among whole captions, among queries,
     among all of them, and of every query above its own caption."""
     assert outcome.fits is not None
@@ -140,10 +140,10 @@ class Objective:
     def of_epoch(recipe: LossRecipe, epoch: int, heads: nn.ModuleDict | None = None) -> Objective:
         """The hinge takes all negatives during the warm-up, then the recipe's; epochs count from 1.
         A loss that learns is one of the matcher's heads."""
-        if recipe.kind in ("infonce", "sigmoid"):
+        if recipe.name in ("infonce", "sigmoid"):
             assert heads is not None
             return Objective(recipe, cast(ScoreLoss, heads["loss"]))
-        if recipe.kind == "soft-contrastive":
+        if recipe.name == "soft-contrastive":
             return Objective(recipe, SoftContrastive(recipe.reduction))
         mining = "sum" if epoch <= recipe.warmup_epochs else recipe.mining
         return Objective(recipe, TripletLoss(recipe.margin, mining, recipe.reduction))
@@ -152,18 +152,18 @@ class Objective:
     def _used(self) -> dict[str, Term]:
         return {name: term for name, term in TERMS.items() if getattr(self.recipe, name)}
 
-    def encode(self, matcher: Matcher, batch: Batch) -> Outcome:
+    def encode(self, matcher: Matcher, batch: Batch) -> BatchOutput:
         """A batch, or a part of one, through the networks."""
         watched = sorted({part for term in self._used.values() for part in term.watches})
         with observe({part: matcher.part(part) for part in watched}) as seen:
             images, captions = matcher(batch.images, batch.texts)
         ids, fits = batch.image_ids, batch.fits
-        outcome = Outcome(matcher, images, captions, batch.texts, seen, ids, fits=fits)
+        outcome = BatchOutput(matcher, images, captions, batch.texts, seen, ids, fits=fits)
         if batch.short_of is None:
             return outcome
         return outcome._replace(short=matcher.encode_texts(batch.short), short_of=batch.short_of)
 
-    def terms(self, outcome: Outcome) -> dict[str, Tensor]:
+    def terms(self, outcome: BatchOutput) -> dict[str, Tensor]:
         """The named terms of a whole batch."""
         images, captions, ids = outcome.images, outcome.captions, outcome.image_ids
         if outcome.short is not None:  # each one more pair, with the image of its whole caption

@@ -29,7 +29,7 @@ def choose_device(name: str) -> torch.device:
         "cpu": 1,
     }
     if name == "auto":
-        return torch.device(next(kind for kind, number in there.items() if number))
+        return torch.device(next(name for name, number in there.items() if number))
     try:
         device = torch.device(name)
     except RuntimeError:

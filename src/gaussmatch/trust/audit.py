@@ -148,7 +148,7 @@ def _unit(x: Tensor) -> Tensor:
 
 # ---- findings ----
 
-KINDS = {
+ISSUES = {
     "misfit": "the caption does not fit its photo",
     "missing positive": "the caption fits another photo at least as well",
     "vague": "the caption fits many photos",
@@ -162,13 +162,13 @@ class Finding:
     """Something to look at.
 
     Args:
-        kind: one of ``KINDS``.
-        severity: comparable within a kind; higher is worse.
+        issue: one of ``ISSUES``.
+        severity: comparable within an issue; higher is worse.
         image, caption: positions; ``other`` is another image that it is about.
         reason: why, in words.
     """
 
-    kind: str
+    issue: str
     severity: float
     image: int
     caption: int | None
@@ -184,13 +184,13 @@ def audit(
     uncertainty: Tensor | None = None,
     most: int = 100,
 ) -> list[Finding]:
-    """The ``most`` worst findings of each kind, kind by kind, worst first.
+    """The ``most`` worst findings of each issue, issue by issue, worst first.
 
     Args:
         images: (n, F) and ``captions``: (m, G), any vectors.
         image_of: (m), the image of each caption.
         uncertainty: (m), of each caption, where a model knows it; else vague captions are those
-            that the map does not tell from many photos.
+            that the map does not distinguish from many photos.
     """
     fit = cross_fitted(images, captions, image_of)
     found = []
@@ -227,8 +227,8 @@ def _odd(images: Tensor, most: int) -> list[Finding]:
     x = _unit(images.double() - images.double().mean(0))
     near = torch.cat([_nearest(x, start)[0] for start in range(0, len(x), RIVALS)])
     apart = 1 - near
-    middle = apart.median()
-    z = (apart - middle) / (1.4826 * (apart - middle).abs().median()).clamp_min(1e-12)
+    median = apart.median()
+    z = (apart - median) / (1.4826 * (apart - median).abs().median()).clamp_min(1e-12)
     return [
         Finding("odd photo", float(z[i]), i, None, None, f"{float(z[i]):.1f} robust deviations out")
         for i in z.argsort(descending=True)[:most].tolist()

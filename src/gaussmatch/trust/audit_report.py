@@ -19,13 +19,13 @@ from gaussmatch.data.batches import image_batches
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.files import atomic, write_text
 from gaussmatch.model import Model
-from gaussmatch.trust.audit import KINDS, Finding, audit
+from gaussmatch.trust.audit import ISSUES, Finding, audit
 from gaussmatch.trust.wording import words_of
 
 WORDS = 1000
 """Frequent words that captions are counted by where no model reads them."""
 SIDE = 160  # pixels of a picture
-FIELDS = ("kind", "severity", "image", "caption", "other", "reason", "text")
+FIELDS = ("issue", "severity", "image", "caption", "other", "reason", "text")
 STYLE = (
     "body{font:15px/1.4 system-ui,sans-serif;margin:2rem auto;max-width:60rem}"
     "img{max-width:160px;max-height:160px;margin-right:1rem}li{display:flex;margin:1rem 0}"
@@ -68,12 +68,12 @@ def word_vectors(texts: Sequence[str]) -> Tensor:
 
 
 def write_table(path: Path, findings: Sequence[Finding], pairs: Pairs) -> None:
-    """CSV, one finding a line, worst first within each kind."""
+    """CSV, one finding a line, worst first within each issue."""
     with atomic(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(FIELDS)
         for f in findings:
-            cells = [f.kind, f"{f.severity:.4f}", f.image, f.caption, f.other, f.reason]
+            cells = [f.issue, f"{f.severity:.4f}", f.image, f.caption, f.other, f.reason]
             text = "" if f.caption is None else pairs.captions[f.caption]
             writer.writerow(["" if cell is None else cell for cell in [*cells, text]])
 
@@ -87,8 +87,8 @@ def _page(findings: Sequence[Finding], pairs: Pairs) -> Iterator[str]:
     title = html.escape(f"Audit of {pairs.name}")
     yield f"<!doctype html><meta charset='utf-8'><title>{title}</title><style>{STYLE}</style>"
     yield f"<h1>{title}</h1>"
-    for kind, group in groupby(findings, key=lambda f: f.kind):
-        yield f"<h2>{kind}: {KINDS[kind]}</h2><ol>"
+    for issue, group in groupby(findings, key=lambda f: f.issue):
+        yield f"<h2>{issue}: {ISSUES[issue]}</h2><ol>"
         for f in group:
             shown = "".join(_picture(pairs, i) for i in (f.image, f.other) if i is not None)
             text = "" if f.caption is None else html.escape(pairs.captions[f.caption])

@@ -42,9 +42,9 @@ GALLERIES = SIDES
 
 QUANTILES = 1001
 MOST = 20_000
-"""Training items of each kind that percentiles are taken from."""
+"""Training items of each side that percentiles are taken from."""
 REFERENCE = 256
-"""Training items of each kind that are kept: the reference of evidence and familiarity."""
+"""Training items of each side that are kept: the reference of evidence and familiarity."""
 TOP = 10
 """Results of a query that its match probabilities are computed from."""
 SHARES = (1.0, 0.5, 0.25, 0.125)
@@ -58,7 +58,7 @@ CELLS = 25_000_000
 
 @dataclass(frozen=True)
 class Way:
-    """What scores mean when a gallery is searched with queries of the other kind.
+    """What scores mean when a gallery is searched with queries of the other side.
 
     Args:
         temperature, weight: of the evidence of a result, see ``metrics.evidence``.
@@ -111,11 +111,11 @@ class Calibration:
     """Learned once from a run's own data, kept with the run and with every index of it.
 
     Args:
-        quantiles: kind → the uncertainties of training items at 0 %, 0.1 %, …, 100 %.
-        reference: kind → some training items.
-        familiarity: kind → how far held-out items lie from the reference.
+        quantiles: side → the uncertainties of training items at 0 %, 0.1 %, …, 100 %.
+        reference: side → some training items.
+        familiarity: side → how far held-out items lie from the reference.
         ways: gallery → what scores mean in it.
-        gauges: kind → whether ``probe`` found that uncertainty means ambiguity; a kind that it
+        gauges: side → whether ``probe`` found that uncertainty means ambiguity; a side that it
             did not judge is left out.
         about: what it was learned from and how good it is, for people.
     """
@@ -127,12 +127,12 @@ class Calibration:
     gauges: Mapping[str, bool] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
 
-    def percentile(self, kind: Gallery, uncertainty: np.ndarray) -> np.ndarray | None:
+    def percentile(self, side: Gallery, uncertainty: np.ndarray) -> np.ndarray | None:
         """The share (0–100) of training items that are surer; ``None`` where it is not known or
         where the probe found that it means nothing."""
-        if kind not in self.quantiles or not self.gauges.get(kind, True):
+        if side not in self.quantiles or not self.gauges.get(side, True):
             return None
-        values = self._values[kind]
+        values = self._values[side]
         share = np.linspace(0, 100, len(values))
         low = np.searchsorted(values, uncertainty, "left")
         inside = np.interp(uncertainty, values, share)
@@ -140,14 +140,14 @@ class Calibration:
 
     @cached_property
     def _values(self) -> dict[str, np.ndarray]:
-        return {kind: np.asarray(known) for kind, known in self.quantiles.items()}
+        return {side: np.asarray(known) for side, known in self.quantiles.items()}
 
     @torch.no_grad()
     def judge(
         self,
         similarity: Similarity,
         queries: Gaussian,
-        kind: Gallery,
+        side: Gallery,
         gallery: Gallery,
         scores: np.ndarray,
         uncertainty: np.ndarray | None,
@@ -156,21 +156,21 @@ class Calibration:
         """Everything that is known about queries and their results.
 
         Args:
-            kind: what the queries are.
+            side: what the queries are.
             scores: (n, k), best first; k should be at least ``TOP`` where the gallery has as many,
                 as fewer rivals make a result look better than it is.
             uncertainty: (n, k), of the results; ``None`` for a point model.
             size: items in the gallery.
         """
         own = None if queries.is_point else queries.uncertainty().double()
-        share = None if own is None else self.percentile(kind, own.numpy())
-        near, familiar = self.familiarity.get(kind), None
+        share = None if own is None else self.percentile(side, own.numpy())
+        near, familiar = self.familiarity.get(side), None
         far = torch.zeros(len(queries), dtype=torch.float64)
         if near is not None:
             far = near.distance(queries)
             familiar = near.p_value(far)
         way = self.ways.get(gallery)
-        if way is None or kind == gallery or not scores.shape[1]:
+        if way is None or side == gallery or not scores.shape[1]:
             return Judgement(share, familiar)
         reference = query_scores(similarity, queries, self.reference[gallery], gallery)
         found = evidence(torch.from_numpy(scores), reference, way.temperature, way.weight)
@@ -216,12 +216,12 @@ class Calibration:
             {
                 "quantiles": self.quantiles,
                 "reference": {
-                    kind: [_packed(t.half()) for t in (g.mean, g.log_var) if t is not None]
-                    for kind, g in self.reference.items()
+                    side: [_packed(t.half()) for t in (g.mean, g.log_var) if t is not None]
+                    for side, g in self.reference.items()
                 },
                 "familiarity": {
-                    kind: {name: _packed(getattr(f, name)) for name in Familiarity.FIELDS}
-                    for kind, f in self.familiarity.items()
+                    side: {name: _packed(getattr(f, name)) for name in Familiarity.FIELDS}
+                    for side, f in self.familiarity.items()
                 },
                 "ways": {gallery: asdict(way) for gallery, way in self.ways.items()},
                 "gauges": self.gauges,
@@ -235,14 +235,14 @@ class Calibration:
         content = read_json(path)
         try:
             return Calibration(
-                {kind: tuple(values) for kind, values in content["quantiles"].items()},
+                {side: tuple(values) for side, values in content["quantiles"].items()},
                 {
-                    kind: _gaussian([_unpacked(t).float() for t in tensors], kind)
-                    for kind, tensors in content.get("reference", {}).items()
+                    side: _gaussian([_unpacked(t).float() for t in tensors], side)
+                    for side, tensors in content.get("reference", {}).items()
                 },
                 {
-                    kind: Familiarity(**{name: _unpacked(t) for name, t in tensors.items()})
-                    for kind, tensors in content.get("familiarity", {}).items()
+                    side: Familiarity(**{name: _unpacked(t) for name, t in tensors.items()})
+                    for side, tensors in content.get("familiarity", {}).items()
                 },
                 {gallery: _way_from(way) for gallery, way in content.get("ways", {}).items()},
                 content.get("gauges", {}),
@@ -323,16 +323,16 @@ def calibrate_gaussians(
         ("images", captions, truth, own),
         ("captions", images, truth.transpose(), own.transpose()),
     )
-    for gallery, queries, asked, wanted in sides:
+    for gallery, queries, relevant, wanted in sides:
         near = familiarity.get("captions" if gallery == "images" else "images")
         ways[gallery], notes[gallery] = _learned(
-            similarity, gallery, queries, held_out[gallery], asked, wanted, reference, near
+            similarity, gallery, queries, held_out[gallery], relevant, wanted, reference, near
         )
     return Calibration(quantiles, reference, familiarity, ways, {}, notes)
 
 
 def query_scores(s: Similarity, queries: Gaussian, items: Gaussian, gallery: str) -> Tensor:
-    """(n, m), the scores of queries with items of a gallery, in the part of the other kind."""
+    """(n, m), the scores of queries with items of a gallery, in the part of the other side."""
     s = s.for_query("captions" if gallery == "images" else "images")
     return s.matrix(items, queries).T if gallery == "images" else s.matrix(queries, items)
 
@@ -354,11 +354,11 @@ def _learned(
     level = query_scores(s, queries, reference[gallery], gallery).double()
     unsure = None if queries.is_point else queries.uncertainty().double()
     far = torch.zeros(len(queries)).double() if near is None else near.distance(queries)
-    asked = own.counts > 0
+    answerable = own.counts > 0
     match = scores.new_full((len(scores),), -torch.inf).scatter_reduce(
         0, own.query_of, scores[own.query_of, own.items], "amax"
     )
-    learn = asked & (torch.arange(len(scores)) % 3 == 0)
+    learn = answerable & (torch.arange(len(scores)) % 3 == 0)
     temperature, weight = fit_evidence(match[learn], level[learn])
     e = evidence(scores, level, temperature, weight)
     spread = log_perplexity(level, temperature)
@@ -372,10 +372,10 @@ def _learned(
     )
     quality = _cross_validated(parts)
     nothing, growth = _best_without_match(e, right)
-    if len(nothing) and len(parts[0].query):  # else there is nothing to tell apart
+    if len(nothing) and len(parts[0].query):  # else there is nothing to separate
         quality["absent_auroc"] = auroc(parts[0].features[:, 0, 0], nothing)
 
-    rest = asked & ~learn
+    rest = answerable & ~learn
     own_e = evidence(match[:, None], level, temperature, weight)[:, 0]
     group = torch.zeros_like(match) if unsure is None else unsure
     bounds = () if unsure is None else tertiles(unsure[learn])
@@ -497,7 +497,7 @@ def _cross_validated(parts: Sequence[_Results]) -> dict[str, float]:
 
 
 def _sample(pairs: Pairs, model: Model) -> dict[str, Gaussian]:
-    """Training items of each kind, evenly spread."""
+    """Training items of each side, evenly spread."""
     images, captions = (_spread(len(side), MOST) for side in (pairs.images, pairs.captions))
     parts = [
         model.encode_images(read_images(pairs, images[k : k + 256].tolist()))
@@ -554,8 +554,8 @@ def _way_from(content: Mapping[str, Any]) -> Way:
     )
 
 
-def _gaussian(tensors: Sequence[Tensor], kind: Side) -> Gaussian:
-    return Gaussian(tensors[0], tensors[1] if len(tensors) > 1 else None, kind)
+def _gaussian(tensors: Sequence[Tensor], side: Side) -> Gaussian:
+    return Gaussian(tensors[0], tensors[1] if len(tensors) > 1 else None, side)
 
 
 def _packed(values: Tensor) -> dict[str, Any]:

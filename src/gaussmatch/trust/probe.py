@@ -47,7 +47,7 @@ from gaussmatch.trust.wording import (
 GALLERY = 1000
 """Images of the split that queries are scored with, at most."""
 CASES = 300
-"""Captions and photos that each kind of edit is tried on, at most."""
+"""Captions and photos that each edit is tried on, at most."""
 MOVED = 3.0
 """Points of the percentile that a filler may move a query."""
 
@@ -109,10 +109,10 @@ class Prober:
     def gauges(
         self, queries: Gaussian, items: Gaussian, gallery: Gallery, words: Tensor | None = None
     ) -> Gauges:
-        """Gauges of queries among items of a gallery of the other kind."""
+        """Gauges of queries among items of a gallery of the other side."""
         parts: list[tuple[Tensor, ...]] = []
         unsure = None if items.is_point else items.uncertainty().double()
-        kind: Gallery = "captions" if gallery == "images" else "images"
+        side: Gallery = "captions" if gallery == "images" else "images"
         for start in range(0, len(queries), 1000):
             some = queries[start : start + 1000]
             scores = query_scores(self.model.matcher.similarity, some, items, gallery).double()
@@ -121,7 +121,7 @@ class Prober:
             judged = self.calibration.judge(
                 self.model.matcher.similarity,
                 some,
-                kind,
+                side,
                 gallery,
                 best.values.numpy(),
                 of_items,
@@ -388,10 +388,10 @@ def surest_half(
         ("captions", "images", captions[some], images, own.subset(some, torch.arange(len(images)))),
         ("images", "captions", images, captions, own.transpose()),
     )
-    for kind, gallery, queries, items, truth in sides:
+    for side, gallery, queries, items, truth in sides:
         right = _first_right(prober.model, queries, items, gallery, truth)
         words = None
-        if kind == "captions" and pairs.texts is None:
+        if side == "captions" and pairs.texts is None:
             chosen = [pairs.captions[int(i)] for i in some]
             words = torch.tensor([-float(len(words_of(text))) for text in chosen]).double()
         gauges = prober.gauges(queries, items, gallery, words).named()
@@ -399,7 +399,7 @@ def surest_half(
             gauges.pop("words")
         curves = {name: risk_coverage(right, values) for name, values in gauges.items()}
         all_right = float(right.mean())
-        found[kind] = {"r1": 100 * all_right, "aurc_random": 1 - all_right} | {
+        found[side] = {"r1": 100 * all_right, "aurc_random": 1 - all_right} | {
             name: {
                 "ratio": curve.accuracy_at(0.5) / (100 * all_right) if all_right else None,
                 "aurc": curve.aurc,
@@ -428,8 +428,8 @@ def _first_right(
 def unfamiliar_queries(
     prober: Prober, familiar: Sequence[str], other: Path | None = None
 ) -> dict[str, Any]:
-    """AUROC of telling queries of other domains from captions of the split, by familiarity and by
-    each gauge; and the share that is called unfamiliar of either."""
+    """AUROC of separating queries of other domains from captions of the split, by familiarity and
+    by each gauge; and the share that is called unfamiliar of either."""
     scenes = prober.model.recipe.data.name == "scenes"
     strange = [*OTHER_DOMAINS, *(EVERYDAY if scenes else ())]
     if other is not None:
@@ -466,20 +466,20 @@ def verdict(found: Mapping[str, Any]) -> dict[str, Any]:
         for place, value in judged.items()
         if value < LEAST[place]
     ]
-    told: dict[str, Any] = {}
+    judgements: dict[str, Any] = {}
     if judged:
-        told["captions"] = {"passed": not failed, "failed": failed}
+        judgements["captions"] = {"passed": not failed, "failed": failed}
     photos = [v for name, v in found.get("photo_edits", {}).items() if name != "cases"]
     if photos:
         mean = float(np.mean(photos))
         failed = [] if mean >= LEAST_PHOTOS else [f"photo edits {mean:.2f} < {LEAST_PHOTOS}"]
-        told["images"] = {"passed": not failed, "failed": failed}
-    return told
+        judgements["images"] = {"passed": not failed, "failed": failed}
+    return judgements
 
 
 def gauges_of(found: Mapping[str, Any]) -> dict[str, bool]:
-    """Kind → passed, as ``Calibration.gauges`` holds it."""
-    return {kind: bool(judged["passed"]) for kind, judged in found["verdict"].items()}
+    """Side → passed, as ``Calibration.gauges`` holds it."""
+    return {side: bool(judged["passed"]) for side, judged in found["verdict"].items()}
 
 
 def _some(texts: Sequence[str]) -> list[str]:

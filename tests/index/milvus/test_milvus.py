@@ -72,7 +72,7 @@ def same(a: list[Hits], b: list[Hits]) -> None:
     for x, y in zip(a, b, strict=True):
         assert [h.meta for h in x.hits] == [h.meta for h in y.hits]
         assert [h.score for h in x.hits] == pytest.approx([h.score for h in y.hits], rel=1e-6)
-        assert (x.uncertainty, x.notes, x.kind) == (y.uncertainty, y.notes, y.kind)
+        assert (x.uncertainty, x.notes, x.side) == (y.uncertainty, y.notes, y.side)
         for h, k in zip(x.hits, y.hits, strict=True):
             assert (h.uncertainty is None) == (k.uncertainty is None)
             assert h.uncertainty is None or h.uncertainty == pytest.approx(k.uncertainty, rel=1e-5)
@@ -94,10 +94,10 @@ def test_it_finds_what_the_index_on_disk_finds(make: Make, name: str) -> None:
     assert there.search(queries, 3, where={"year": 1900})[0].ids == []
 
 
-@pytest.mark.parametrize("kind", ["hnsw", "compressed"])
+@pytest.mark.parametrize("structure", ["hnsw", "compressed"])
 @pytest.mark.parametrize("name", ["kl", "min_kl", "wasserstein"])
-def test_other_kinds_of_index(make: Make, name: str, kind: str, capfd: object) -> None:
-    there, here = make(name, kind=kind, search=1024)
+def test_other_structures(make: Make, name: str, structure: str, capfd: object) -> None:
+    there, here = make(name, structure=structure, search=1024)
     g, queries = gaussians(60), gaussians(3)
     for index in (there, here):
         index.add(g, records(60))
@@ -118,7 +118,7 @@ def test_a_search_that_misses_looks_at_everything(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A graph may find fewer than there are, above all under a narrow filter."""
-    there, here = make("kl", kind="hnsw")
+    there, here = make("kl", structure="hnsw")
     g, queries = gaussians(40), gaussians(3)
     for index in (there, here):
         index.add(g, records(40))
@@ -201,7 +201,7 @@ def test_drop_also_removes_what_a_killed_process_left(make: Make) -> None:
 def test_an_item_deleted_meanwhile_leaves_no_gap(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index, _ = make("kl", kind="flat")
+    index, _ = make("kl", structure="flat")
     index.add(gaussians(5), records(5))
     count = gallery_module.Collection.count
     monkeypatch.setattr(gallery_module.Collection, "count", lambda *told: count(*told) + 2)
@@ -249,7 +249,7 @@ def test_another_form_is_refused(make: Make) -> None:
 
 def test_compact_standardises_on_more_items(make: Make) -> None:
     """The first add may have been of one odd item."""
-    index, here = make("kl", kind="hnsw")
+    index, here = make("kl", structure="hnsw")
     g, queries = gaussians(50), gaussians(3)
     index.add(g[:1], records(1))
     index.add(g[1:], records(49, start=1))
@@ -273,13 +273,13 @@ def test_an_open_index_sees_what_another_process_made_of_it(make: Make) -> None:
     other = Index.open(index.place)
     before = other.search(g[:2], 3)
     assert not other.reload()
-    for kind in ("hnsw", "flat", "hnsw", "flat"):
-        index.set_settings(replace(index.settings, kind=kind))  # a new collection
-        if kind == "hnsw":
+    for structure in ("hnsw", "flat", "hnsw", "flat"):
+        index.set_settings(replace(index.settings, structure=structure))  # a new collection
+        if structure == "hnsw":
             same(other.search(g[:2], 3), before)
         else:
             assert other.get("a3").thumbnail == b"jpeg3"
-    index.set_settings(replace(index.settings, kind="hnsw"))
+    index.set_settings(replace(index.settings, structure="hnsw"))
     assert other.size() == 20
     calibration = Calibration(about={"items": 7})
     assert not other.calibration.about
@@ -362,9 +362,11 @@ def test_merge_into_milvus_and_back(make: Make, database: str, tmp_path: Path) -
     assert held(merged) == held(there) | held(here)
     assert merged.calibration == calibration  # of the first that has one
     assert not merged.manifest.source  # the photos of one part only
-    back = merge(tmp_path / "back", [name], settings=IndexSettings(kind="hnsw"), progress=False)
+    back = merge(
+        tmp_path / "back", [name], settings=IndexSettings(structure="hnsw"), progress=False
+    )
     assert held(back) == held(merged)
-    assert back.settings.kind == "hnsw"
+    assert back.settings.structure == "hnsw"
     same(merged.search(queries, 60), back.search(queries, 60))
     merged.close()
     with pytest.raises(FileExistsError, match="merged is an index already; choose another name"):

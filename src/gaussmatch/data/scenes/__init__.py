@@ -23,7 +23,7 @@ from gaussmatch.data.cache import cache_root, made_once
 from gaussmatch.data.pairs import DataSet, Pairs, Region
 from gaussmatch.data.scenes.backbone import backbone_hash, load_backbone
 from gaussmatch.data.scenes.balanced import Balanced, balanced
-from gaussmatch.data.scenes.captions import Caption, annotate, describe
+from gaussmatch.data.scenes.captions import SceneCaption, annotate, describe
 from gaussmatch.data.scenes.draw import draw
 from gaussmatch.data.scenes.truth import true_of
 from gaussmatch.data.scenes.world import SHAPES, WIDTH, Dice, Scene, sample_scene
@@ -102,7 +102,7 @@ class Split:
     """Scenes and their captions with all that the maker knows."""
 
     scenes: list[Scene]
-    captions: list[tuple[Caption, ...]]  #: five for each scene
+    captions: list[tuple[SceneCaption, ...]]  #: five for each scene
     regions: list[tuple[str, ...]]  #: one caption for each thing of a scene
 
 

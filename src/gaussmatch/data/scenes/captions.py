@@ -37,7 +37,7 @@ from gaussmatch.data.scenes.world import ATTRIBUTES, COLOURS, PLACES, SHAPES, Di
 
 
 @dataclass(frozen=True)
-class Caption:
+class SceneCaption:
     """What an annotator wrote, and what it means."""
 
     text: str
@@ -45,7 +45,7 @@ class Caption:
     annotator: str
 
 
-def annotate(dice: Dice, scene: Scene) -> tuple[Caption, ...]:
+def annotate(dice: Dice, scene: Scene) -> tuple[SceneCaption, ...]:
     """Five captions, all true of the scene, by five different annotators."""
     one_or_few, vague = (
         dice.pick((pointer, pointer, lister)),
@@ -55,7 +55,7 @@ def annotate(dice: Dice, scene: Scene) -> tuple[Caption, ...]:
     captions = []
     for annotator in panel:
         text, form = annotator(dice, scene)
-        captions.append(Caption(text, form, annotator.__name__))
+        captions.append(SceneCaption(text, form, annotator.__name__))
     return tuple(captions)
 
 

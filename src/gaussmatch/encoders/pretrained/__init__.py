@@ -8,9 +8,9 @@
 ``st:NAME``                            a BERT-like sentence encoder, texts
 =====================================  ==========================================================
 
-``…@PLACE`` takes the weights from a local file or folder. Weights are safetensors; a hub is asked
-once, and not at all for what lies in its cache. A new kind is one module here with ``image`` or
-``text``, and its entry in ``KINDS``.
+``…@PLACE`` takes the weights from a local file or folder. Weights are safetensors; a hub is used
+once, and not at all for what lies in its cache. A new library is one module here with ``image`` or
+``text``, and its entry in ``LIBRARIES``.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from typing import Any, NamedTuple
 
 from gaussmatch.encoders.pretrained.base import ImageTower, TextTower
 
-__all__ = ["KINDS", "ImageTower", "Spec", "TextTower", "image_tower", "text_tower"]
+__all__ = ["LIBRARIES", "ImageTower", "Spec", "TextTower", "image_tower", "text_tower"]
 
-KINDS: dict[str, tuple[str, ...]] = {
+LIBRARIES: dict[str, tuple[str, ...]] = {
     "timm": ("image",),
     "open_clip": ("image", "text"),
     "hf": ("image", "text"),
     "onnx": ("image",),
     "st": ("text",),
 }
-"""Kind of encoder → what it encodes; each kind is the module of its name."""
+"""Library → what its encoders encode; each is the module of its name."""
 
 
 class Spec(NamedTuple):
     """The parts of an encoder's name.
 
     >>> Spec.of("timm:resnet50@weights/r50.safetensors")
-    Spec(kind='timm', name='resnet50', place='weights/r50.safetensors')
-    >>> Spec.of("resnet50").kind
+    Spec(library='timm', name='resnet50', place='weights/r50.safetensors')
+    >>> Spec.of("resnet50").library
     'timm'
     """
 
-    kind: str
+    library: str
     name: str
     place: str | None
 
     @staticmethod
     def of(encoder: str) -> Spec:
-        kind, colon, rest = encoder.partition(":")
+        library, colon, rest = encoder.partition(":")
         if not colon:
-            kind, rest = "timm", encoder
-        if kind not in KINDS:
-            raise ValueError(f"no encoder {encoder!r}: it begins with none of {_listed(KINDS)}")
+            library, rest = "timm", encoder
+        if library not in LIBRARIES:
+            raise ValueError(f"no encoder {encoder!r}: it begins with none of {_listed(LIBRARIES)}")
         name, _, place = rest.partition("@")
         if not name:
-            raise ValueError(f"encoder {encoder!r} has no name after {kind}:")
-        return Spec(kind, name, place or None)
+            raise ValueError(f"encoder {encoder!r} has no name after {library}:")
+        return Spec(library, name, place or None)
 
 
 def image_tower(encoder: str, weights: str | Path | None = None) -> ImageTower:
@@ -77,11 +77,11 @@ def text_tower(encoder: str, weights: str | Path | None = None) -> TextTower:
 
 
 def _module(encoder: str, side: str) -> Any:
-    kind = Spec.of(encoder).kind
-    if side not in KINDS[kind]:
-        can = [name for name, sides in KINDS.items() if side in sides]
-        raise ValueError(f"{kind}: encodes no {side}s ({encoder!r}); take one of {_listed(can)}")
-    return import_module(f"{__name__}.{kind}")
+    library = Spec.of(encoder).library
+    if side not in LIBRARIES[library]:
+        can = [name for name, sides in LIBRARIES.items() if side in sides]
+        raise ValueError(f"{library}: encodes no {side}s ({encoder!r}); take one of {_listed(can)}")
+    return import_module(f"{__name__}.{library}")
 
 
 def _place(encoder: str, weights: str | Path | None) -> tuple[str, Path | None]:
@@ -90,5 +90,5 @@ def _place(encoder: str, weights: str | Path | None) -> tuple[str, Path | None]:
     return spec.name, None if place is None else Path(place).expanduser()
 
 
-def _listed(kinds: Iterable[str]) -> str:
-    return ", ".join(f"{kind}:" for kind in kinds)
+def _listed(libraries: Iterable[str]) -> str:
+    return ", ".join(f"{library}:" for library in libraries)

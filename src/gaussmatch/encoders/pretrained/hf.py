@@ -52,7 +52,7 @@ class _Files:
         )
 
 
-class Images(ImageTower):
+class HfImages(ImageTower):
     """The image tower, unit length."""
 
     def __init__(self, name: str, place: Path | None) -> None:
@@ -81,7 +81,7 @@ class Images(ImageTower):
         return nn.functional.normalize(found, dim=-1)
 
 
-class Texts(TextTower):
+class HfTexts(TextTower):
     """The text tower, unit length. SigLIP was trained on texts padded to full length, CLIP not."""
 
     def __init__(self, name: str, place: Path | None) -> None:
@@ -115,9 +115,9 @@ class Texts(TextTower):
         return nn.functional.normalize(found, dim=-1)
 
 
-def image(name: str, place: Path | None) -> Images:
-    return Images(name, place)
+def image(name: str, place: Path | None) -> HfImages:
+    return HfImages(name, place)
 
 
-def text(name: str, place: Path | None) -> Texts:
-    return Texts(name, place)
+def text(name: str, place: Path | None) -> HfTexts:
+    return HfTexts(name, place)

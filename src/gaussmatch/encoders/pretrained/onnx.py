@@ -17,7 +17,7 @@ from gaussmatch.encoders.pretrained.base import ImageTower, files_sha256, needs
 from gaussmatch.files import read_json
 
 
-class Images(ImageTower):
+class OnnxImages(ImageTower):
     """Short side to ``size``, center crop, (x − mean) / std, then the network."""
 
     def __init__(self, file: Path) -> None:
@@ -67,5 +67,5 @@ class Images(ImageTower):
         return torch.from_numpy(self._session.run(None, {self._input: pictures.numpy()})[0])
 
 
-def image(name: str, place: Path | None) -> Images:
-    return Images(place or Path(name).expanduser())
+def image(name: str, place: Path | None) -> OnnxImages:
+    return OnnxImages(place or Path(name).expanduser())

@@ -14,7 +14,7 @@ from gaussmatch.encoders.pretrained.base import ImageTower, Subwords, TextTower,
 from gaussmatch.encoders.torchvision_compat import make_importable
 
 
-class Images(ImageTower):
+class OpenClipImages(ImageTower):
     """The image tower, unit length."""
 
     def __init__(self, name: str, place: Path | None) -> None:
@@ -32,7 +32,7 @@ class Images(ImageTower):
         return nn.functional.normalize(self.net(pictures), dim=-1)
 
 
-class Texts(TextTower):
+class OpenClipTexts(TextTower):
     """The text tower, unit length. Texts are padded to the context length, as in training."""
 
     def __init__(self, name: str, place: Path | None) -> None:
@@ -50,12 +50,12 @@ class Texts(TextTower):
         return out
 
 
-def image(name: str, place: Path | None) -> Images:
-    return Images(name, place)
+def image(name: str, place: Path | None) -> OpenClipImages:
+    return OpenClipImages(name, place)
 
 
-def text(name: str, place: Path | None) -> Texts:
-    return Texts(name, place)
+def text(name: str, place: Path | None) -> OpenClipTexts:
+    return OpenClipTexts(name, place)
 
 
 def _library() -> Any:

@@ -172,18 +172,18 @@ def _pooling(folder: Path) -> tuple[bool, bool]:
         raise FileNotFoundError(f"{modules}: missing; it says how the states are pooled")
     first = unit = False
     for module in _json(modules)[1:]:
-        kind = str(module["type"]).rpartition(".")[2]
-        if kind == "Pooling":
+        type_ = str(module["type"]).rpartition(".")[2]
+        if type_ == "Pooling":
             settings = _json(folder / module["path"] / "config.json")
             modes = {k for k, v in settings.items() if k.startswith("pooling_mode_") and v}
             if settings.get("pooling_mode") == "cls" or modes == {"pooling_mode_cls_token"}:
                 first = True
             elif settings.get("pooling_mode") != "mean" and modes != {"pooling_mode_mean_tokens"}:
                 raise ValueError(f"{modules}: pooling by {sorted(modes)} is not known here")
-        elif kind == "Normalize":
+        elif type_ == "Normalize":
             unit = True
         else:
-            raise ValueError(f"{modules}: a module {kind} is not known here")
+            raise ValueError(f"{modules}: a module {type_} is not known here")
     return first, unit
 
 

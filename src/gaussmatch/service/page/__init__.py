@@ -43,5 +43,5 @@ def load() -> dict[str, PageFile]:
 
 def _read(name: str) -> PageFile:
     content = files(__name__).joinpath(name).read_bytes()
-    kind = TYPES[name.rpartition(".")[2]]
-    return PageFile(content, kind, f'"{hashlib.sha256(content).hexdigest()[:16]}"')
+    content_type = TYPES[name.rpartition(".")[2]]
+    return PageFile(content, content_type, f'"{hashlib.sha256(content).hexdigest()[:16]}"')

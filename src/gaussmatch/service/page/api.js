@@ -30,10 +30,10 @@ async function send(path, options) {
     return send(path, options);
   }
   if (response.ok) return response;
-  let told = null;
-  try { told = (await response.json()).error; } catch { /* not ours */ }
-  throw new Refused(response.status, told?.code ?? "failure",
-                    told?.message ?? `The service answered ${response.status}.`);
+  let error = null;
+  try { error = (await response.json()).error; } catch { /* not ours */ }
+  throw new Refused(response.status, error?.code ?? "failure",
+                    error?.message ?? `The service answered ${response.status}.`);
 }
 
 /** Ask for the API key; whoever asks meanwhile waits for the same answer. */

@@ -9,43 +9,43 @@ import { chip, showQuery, suggest } from "./query.js";
 import { show, shownIn, thumbnail, thumbnails, waiting } from "./results.js";
 
 const PAGE = 24;
-const state = { asked: null, answer: null, sure: 0, view: "grid", k: PAGE };
+const state = { request: null, answer: null, sure: 0, view: "grid", k: PAGE };
 let about = null;
 let map = null;
 let running = null;
 
 // ---- asking ----
 
-async function ask(asked, { remember = true, k = PAGE } = {}) {
+async function ask(request, { remember = true, k = PAGE } = {}) {
   running?.abort();
   const turn = running = new AbortController();
-  if (state.asked?.url && state.asked !== asked) URL.revokeObjectURL(state.asked.url);
-  Object.assign(state, { asked, k });
-  if (asked.kind !== "text") $("q").value = "";
-  else $("q").value = asked.text;
+  if (state.request?.url && state.request !== request) URL.revokeObjectURL(state.request.url);
+  Object.assign(state, { request, k });
+  if (request.type !== "text") $("q").value = "";
+  else $("q").value = request.text;
   if (remember) history.pushState(null, "", address());
-  document.title = asked.kind === "text" ? `${asked.text} – gaussmatch` : "gaussmatch";
+  document.title = request.type === "text" ? `${request.text} – gaussmatch` : "gaussmatch";
   $("welcome").hidden = true;
   $("trouble").hidden = true;
   waiting();
   try {
-    const answer = await call(asked, { k, map: true }, turn.signal);
+    const answer = await call(request, { k, map: true }, turn.signal);
     if (turn !== running) return;
     state.answer = answer;
-    showQuery(asked, answer.results, about);
+    showQuery(request, answer.results, about);
     render();
-    if (asked.kind === "text" && answer.results.level === "vague" && about.captions) {
-      await suggest(asked.text, turn.signal, (text) => ask({ kind: "text", text }));
+    if (request.type === "text" && answer.results.level === "vague" && about.captions) {
+      await suggest(request.text, turn.signal, (text) => ask({ type: "text", text }));
     }
   } catch (error) {
     if (error.name !== "AbortError" && turn === running) trouble(error);
   }
 }
 
-function call(asked, options, signal) {
-  if (asked.kind === "picture") return post("api/search/image", options, asked.file, signal);
-  if (asked.kind === "like") return get("api/similar", { id: asked.id, ...options }, signal);
-  return get("api/search", { text: asked.text, ...options }, signal);
+function call(request, options, signal) {
+  if (request.type === "picture") return post("api/search/image", options, request.file, signal);
+  if (request.type === "like") return get("api/similar", { id: request.id, ...options }, signal);
+  return get("api/search", { text: request.text, ...options }, signal);
 }
 
 function askPicture(file) {
@@ -58,7 +58,7 @@ function askPicture(file) {
     trouble(new Error(`That picture has ${megabytes(file.size)} and at most ${megabytes(about.limits.max_body)} are taken.`));
     return;
   }
-  ask({ kind: "picture", file, url: URL.createObjectURL(file) });
+  ask({ type: "picture", file, url: URL.createObjectURL(file) });
 }
 
 const megabytes = (bytes) => `${(bytes / 2 ** 20).toFixed(1)} MB`;
@@ -91,8 +91,8 @@ async function drawMap(kept) {
 
 function open(hit) {
   openItem(hit, about, {
-    onlike: (item) => ask({ kind: "like", id: item.id }),
-    ontext: (text) => ask({ kind: "text", text }),
+    onlike: (item) => ask({ type: "like", id: item.id }),
+    ontext: (text) => ask({ type: "text", text }),
   });
 }
 
@@ -106,7 +106,7 @@ function trouble(error) {
 }
 
 function welcome() {
-  Object.assign(state, { asked: null, answer: null });
+  Object.assign(state, { request: null, answer: null });
   for (const id of ["query", "found", "trouble"]) $(id).hidden = true;
   $("welcome").hidden = false;
   wall();
@@ -114,7 +114,7 @@ function welcome() {
   document.title = "gaussmatch";
 }
 
-/** Some pictures to look at before anything was asked. */
+/** Some pictures to look at before the first search. */
 async function wall() {
   if ($("wall").childElementCount) return;
   try {
@@ -129,10 +129,10 @@ async function wall() {
 // ---- the address ----
 
 function address() {
-  const { asked, sure, view } = state;
+  const { request, sure, view } = state;
   const params = new URLSearchParams();
-  if (asked?.kind === "text") params.set("q", asked.text);
-  if (asked?.kind === "like") params.set("like", asked.id);
+  if (request?.type === "text") params.set("q", request.text);
+  if (request?.type === "like") params.set("like", request.id);
   if (sure) params.set("sure", sure);
   if (view !== "grid") params.set("view", view);
   return params.size ? `?${params}` : location.pathname;
@@ -143,8 +143,8 @@ function follow() {
   state.sure = Math.min(95, Math.max(0, Number(params.get("sure")) || 0));
   state.view = params.get("view") === "map" ? "map" : "grid";
   $("sure").value = state.sure;
-  if (params.get("q")) ask({ kind: "text", text: params.get("q") }, { remember: false });
-  else if (params.get("like")) ask({ kind: "like", id: params.get("like") }, { remember: false });
+  if (params.get("q")) ask({ type: "text", text: params.get("q") }, { remember: false });
+  else if (params.get("like")) ask({ type: "like", id: params.get("like") }, { remember: false });
   else welcome();
 }
 
@@ -160,13 +160,13 @@ async function start() {
   $("search").addEventListener("submit", (event) => {
     event.preventDefault();
     const text = $("q").value.trim();
-    if (text) ask({ kind: "text", text });
+    if (text) ask({ type: "text", text });
   });
   $("file").addEventListener("change", () => { askPicture($("file").files[0]); $("file").value = ""; });
   $("sure").addEventListener("input", () => look({ sure: Number($("sure").value) }));
   $("asgrid").addEventListener("click", () => look({ view: "grid" }));
   $("asmap").addEventListener("click", () => look({ view: "map" }));
-  $("more").addEventListener("click", () => ask(state.asked, { remember: false, k: Math.min(about.limits.max_results, state.k + PAGE) }));
+  $("more").addEventListener("click", () => ask(state.request, { remember: false, k: Math.min(about.limits.max_results, state.k + PAGE) }));
   $("mappictures").addEventListener("click", () => mode("pictures"));
   $("mapellipses").addEventListener("click", () => mode("ellipses"));
   $("zoomin").addEventListener("click", () => map?.zoom(1.5));
@@ -183,7 +183,7 @@ async function start() {
     about.captions ? plural(about.captions, "caption", "captions") : null, about.model].filter(Boolean).join(" · ");
   thumbnails.kept = about.thumbnails || !about.images;
   $("q").maxLength = about.limits.max_text;
-  $("examples").replaceChildren(...about.examples.map((text) => chip(text, (t) => ask({ kind: "text", text: t }))));
+  $("examples").replaceChildren(...about.examples.map((text) => chip(text, (t) => ask({ type: "text", text: t }))));
   $("trybox").hidden = !about.examples.length;
   listen(askPicture);
   follow();

@@ -33,10 +33,10 @@ export const rank = (percentile) => String(Math.min(99, Math.max(0, Math.round(p
 export const plural = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
 
 /** A thin bar from 0 to 1 with its meaning in words. */
-export function bar(kind, share, label) {
+export function bar(name, share, label) {
   const fill = el("span", { className: "fill" });
   fill.style.setProperty("--share", String(Math.min(1, Math.max(0, share))));
-  return el("span", { className: `meter ${kind}`, role: "img", "aria-label": label }, fill);
+  return el("span", { className: `meter ${name}`, role: "img", "aria-label": label }, fill);
 }
 
 export function press(buttons, chosen) {

@@ -20,7 +20,7 @@ export async function openItem(hit, about, { onlike, ontext }) {
   const details = el("dl", { className: "details" });
   $("itembody").replaceChildren(
     Object.assign(thumbnail(hit, "portrait"), { alt: shownIn(hit) }),
-    el("div", { className: "told" },
+    el("div", { className: "details" },
       el("h2", { id: "itemname" }, nameOf(hit)), facts,
       el("button", { type: "button", className: "go", id: "like", onclick: () => { dialog.close(); onlike(hit); } }, "More like this"),
       about.captions ? el("h3", {}, "Nearest captions") : null, about.captions ? captions : null, status, details),

@@ -9,7 +9,7 @@ const MARGIN = 44;
 
 export class EmbeddingMap {
   constructor(host, note, onopen) {
-    Object.assign(this, { host, note, onopen, kind: "pictures", scale: 1, x: 0, y: 0, hits: [], query: null, data: null });
+    Object.assign(this, { host, note, onopen, view: "pictures", scale: 1, x: 0, y: 0, hits: [], query: null, data: null });
     const narrow = host.clientWidth < 560; // a phone: higher than wide, and larger pictures
     this.height = SIZE * (narrow ? 1.15 : 0.66);
     this.thumbnail = narrow ? 112 : 58;
@@ -30,8 +30,8 @@ export class EmbeddingMap {
     const [left, right] = span(all.map((place) => place.x));
     const [low, high] = span(all.map((place) => place.y));
     const fit = Math.min((SIZE - 2 * MARGIN) / (right - left || 1), (this.height - 2 * MARGIN) / (high - low || 1));
-    const middle = [(left + right) / 2, (low + high) / 2];
-    this.place = ({ x, y }) => [SIZE / 2 + fit * (x - middle[0]), this.height / 2 - fit * (y - middle[1])];
+    const center = [(left + right) / 2, (low + high) / 2];
+    this.place = ({ x, y }) => [SIZE / 2 + fit * (x - center[0]), this.height / 2 - fit * (y - center[1])];
     const axes = all.filter((place) => place.a !== null).map((place) => Math.sqrt(place.a * place.b)).sort((a, b) => a - b);
     this.shrink = axes.length ? this.typical / (fit * axes[axes.length >> 1]) : 0;
     this.fit = fit;
@@ -45,8 +45,8 @@ export class EmbeddingMap {
     this.draw();
   }
 
-  mode(kind) {
-    this.kind = kind;
+  mode(view) {
+    this.view = view;
     this.draw();
   }
 
@@ -58,10 +58,10 @@ export class EmbeddingMap {
     const hits = this.hits.filter((hit) => hit.place);
     const rest = this.data.items.filter((item) => !found.has(item.id));
     this.layer.replaceChildren();
-    if (this.kind === "pictures") this.pictures(hits, rest);
+    if (this.view === "pictures") this.pictures(hits, rest);
     else this.ellipses(hits, rest);
     if (this.query) this.mark(this.query);
-    this.tell(rest.length + hits.length);
+    this.report(rest.length + hits.length);
   }
 
   ellipses(hits, rest) {
@@ -98,14 +98,14 @@ export class EmbeddingMap {
     return this.button(svg("g", { class: near ? "pin near" : "pin" }, back, image, frame), item, near);
   }
 
-  ellipse(place, kind, item) {
+  ellipse(place, view, item) {
     const [x, y] = this.at(place);
-    if (place.a === null) return this.button(svg("circle", { cx: x, cy: y, r: 4, class: `dot ${kind}` }), item, kind === "near");
+    if (place.a === null) return this.button(svg("circle", { cx: x, cy: y, r: 4, class: `dot ${view}` }), item, view === "near");
     const zoom = this.fit * this.shrink * this.scale;
-    const node = svg("ellipse", { cx: 0, cy: 0, rx: place.a * zoom, ry: place.b * zoom, class: `gaussian ${kind}`,
+    const node = svg("ellipse", { cx: 0, cy: 0, rx: place.a * zoom, ry: place.b * zoom, class: `gaussian ${view}`,
       transform: `translate(${x} ${y}) rotate(${(-place.angle * 180) / Math.PI})` });
     node.style.setProperty("--unsureness", String(item.percentile ?? 0));
-    return this.button(node, item, kind === "near");
+    return this.button(node, item, view === "near");
   }
 
   mark(place) {
@@ -136,12 +136,12 @@ export class EmbeddingMap {
     return node;
   }
 
-  tell(count) {
+  report(count) {
     const { explained, total } = this.data;
     const some = count < total ? `${count.toLocaleString("en")} of ${plural(total, "picture", "pictures")}` : plural(total, "picture", "pictures");
     const size = this.shrink ? ` Ellipses are one σ wide at ${this.shrink < 0.995 ? `1/${Math.round(1 / this.shrink)} of` : ""} their size, the more coloured the less sure.` : "";
     this.note.textContent = `${some} on two of many dimensions (${percent(explained)} of the spread); near is not always similar. The cross is your question.`
-      + (this.kind === "ellipses" ? size : "");
+      + (this.view === "ellipses" ? size : "");
   }
 
   // ---- moving ----

@@ -7,18 +7,18 @@ import { $, el, rank } from "./dom.js";
 const UNFAMILIAR = 0.01;
 const NOT_KNOWN = "Unfamiliar: unlike anything the model was trained on. These pictures are only the nearest.";
 
-export function showQuery(asked, query, about) {
+export function showQuery(request, query, about) {
   $("query").hidden = false;
   $("query").dataset.level = query.level ?? "";
-  $("asked").replaceChildren();
-  if (asked.kind === "picture") {
-    $("asked").append(el("img", { src: asked.url, alt: "your picture" }), el("span", {}, "Pictures like yours"));
-  } else if (asked.kind === "like") {
-    $("asked").append(el("span", {}, `More like ${asked.name ?? asked.id}`));
+  $("request").replaceChildren();
+  if (request.type === "picture") {
+    $("request").append(el("img", { src: request.url, alt: "your picture" }), el("span", {}, "Pictures like yours"));
+  } else if (request.type === "like") {
+    $("request").append(el("span", {}, `More like ${request.name ?? request.id}`));
   }
-  $("asked").hidden = !$("asked").childElementCount;
-  const strange = asked.kind === "text" && query.familiar !== null && query.familiar < UNFAMILIAR;
-  const known = query.percentile !== null && asked.kind !== "like" && !strange;
+  $("request").hidden = !$("request").childElementCount;
+  const strange = request.type === "text" && query.familiar !== null && query.familiar < UNFAMILIAR;
+  const known = query.percentile !== null && request.type !== "like" && !strange;
   $("gauge").hidden = !known && !strange;
   $("scale").hidden = !known;
   $("verdict").textContent = strange ? NOT_KNOWN : known ? sentence(query.phrase) : "";
@@ -29,11 +29,11 @@ export function showQuery(asked, query, about) {
   $("pointnote").hidden = about.probabilistic;
   $("pointnote").textContent = about.probabilistic ? ""
     : "This index was made with a point model: it ranks, but it cannot say how vague anything is.";
-  if (!known && !strange && query.unknown.length === 0 && about.probabilistic && $("asked").hidden) $("query").hidden = true;
+  if (!known && !strange && query.unknown.length === 0 && about.probabilistic && $("request").hidden) $("query").hidden = true;
   $("sharpen").hidden = true;
 }
 
-/** Captions that say what was asked, only more precisely. */
+/** Captions that say the same, only more precisely. */
 export async function suggest(text, signal, onchoose) {
   const { suggestions } = await get("api/suggest", { text, k: 4 }, signal);
   $("sharpen").hidden = !suggestions.length;

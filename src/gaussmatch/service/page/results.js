@@ -30,7 +30,7 @@ export function ambiguity(hit) {
 
 function card(hit, place, onopen) {
   const sure = hit.probability === null ? null : percent(hit.probability);
-  const told = [shownIn(hit), sure && `match ${sure}`, ambiguity(hit)].filter(Boolean).join(", ");
+  const label = [shownIn(hit), sure && `match ${sure}`, ambiguity(hit)].filter(Boolean).join(", ");
   const lines = el("span", { className: "lines" });
   if (sure !== null) {
     lines.append(el("span", { className: "line" },
@@ -42,7 +42,7 @@ function card(hit, place, onopen) {
       el("span", { className: "what" }, "unsure"), bar("unsure", hit.percentile / 100, ambiguity(hit))));
   }
   const button = el("button", {
-    type: "button", className: "card", tabIndex: place === 0 ? 0 : -1, "aria-label": told,
+    type: "button", className: "card", tabIndex: place === 0 ? 0 : -1, "aria-label": label,
     onclick: () => onopen(hit), onfocus: () => rove(button),
   }, thumbnail(hit), lines.childElementCount ? lines : null);
   button.dataset.id = hit.id;

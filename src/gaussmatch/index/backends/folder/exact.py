@@ -10,7 +10,7 @@ import torch
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.backends.folder.arrays import blocks, created, mapped
-from gaussmatch.index.backends.folder.structure import Content, Structure
+from gaussmatch.index.backends.folder.structure import SegmentContent, Structure
 from gaussmatch.index.lift import SAMPLE, Lift, LiftedQueries, scores
 from gaussmatch.index.topk import Candidates
 
@@ -24,11 +24,11 @@ ROWS = 65_536  # items of one product, without faiss
 class Flat(Structure):
     """The lifted items as one memory-mapped array; a product with the query, and the best of it."""
 
-    kind: ClassVar[str] = "flat"
+    name: ClassVar[str] = "flat"
     exact = True
 
     @classmethod
-    def build(cls, content: Content) -> None:
+    def build(cls, content: SegmentContent) -> None:
         lift = Lift.of(content.similarity, content.gallery, content.some(SAMPLE))
         lift.save(content.folder)
         arrays: list[np.ndarray] = []
@@ -43,7 +43,7 @@ class Flat(Structure):
         for whole in arrays:
             whole.flush()  # type: ignore[attr-defined]
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: SegmentContent) -> None:
         self.lift = Lift.load(content.folder, content.similarity, content.gallery)
         files = [content.folder / f"lifted{i}.npy" for i in range(len(self.lift.centres))]
         self.arrays = [mapped(file, content.items) for file in files]
@@ -69,14 +69,14 @@ class Flat(Structure):
 class Scan(Structure):
     """``Similarity.matrix`` over all items, for similarities that are no product of vectors."""
 
-    kind: ClassVar[str] = "scan"
+    name: ClassVar[str] = "scan"
     exact = True
 
     @classmethod
-    def build(cls, content: Content) -> None:
+    def build(cls, content: SegmentContent) -> None:
         """Nothing: the Gaussians are all it needs."""
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: SegmentContent) -> None:
         self.content = content
 
     def lifted(self, queries: Gaussian) -> LiftedQueries:

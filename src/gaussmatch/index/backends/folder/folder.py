@@ -31,7 +31,7 @@ from gaussmatch.index.manifest import (
     Gallery,
     IndexManifest,
     IndexSettings,
-    Part,
+    SegmentInfo,
     known,
 )
 from gaussmatch.index.record import Record
@@ -263,13 +263,13 @@ class Folder(Backend):
         gaussians: Sequence[Gaussian] | Iterator[Gaussian],
         total: int,
         records: Sequence[Record] | Iterator[Record],
-    ) -> Part:
+    ) -> SegmentInfo:
         return write_segment(
             self.path, gallery, self.similarity(gallery), self.settings, gaussians, total, records
         )
 
     def _commit(
-        self, gallery: Gallery, parts: Sequence[Part], form: Mapping[str, int] | None = None
+        self, gallery: Gallery, parts: Sequence[SegmentInfo], form: Mapping[str, int] | None = None
     ) -> None:
         """From here on the new parts count."""
         manifest = self.manifest.with_parts(gallery, tuple(p for p in parts if p.live))
@@ -295,7 +295,9 @@ class Folder(Backend):
         found = {s.part.name: s.rows_of(list(ids)) for s in self.segments(gallery)}
         return {name: rows for name, rows in found.items() if rows}
 
-    def _without(self, gallery: Gallery, gone: Mapping[str, Mapping[str, int]]) -> list[Part]:
+    def _without(
+        self, gallery: Gallery, gone: Mapping[str, Mapping[str, int]]
+    ) -> list[SegmentInfo]:
         """The parts of a gallery with more rows deleted: segment name → id → row."""
         changed = []
         for segment in self.segments(gallery):
@@ -338,7 +340,7 @@ class Folder(Backend):
                 self.manifest, self._segments = manifest, opened
                 return
 
-    def _segment(self, gallery: Gallery, part: Part, settings: IndexSettings) -> Segment:
+    def _segment(self, gallery: Gallery, part: SegmentInfo, settings: IndexSettings) -> Segment:
         return Segment(self.path, part, gallery, lambda: self.similarity(gallery), settings)
 
 

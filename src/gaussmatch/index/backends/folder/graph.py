@@ -17,7 +17,7 @@ from gaussmatch.files import read_json, write_json
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.backends.folder.arrays import blocks
 from gaussmatch.index.backends.folder.exact import Scan
-from gaussmatch.index.backends.folder.structure import Content, Structure
+from gaussmatch.index.backends.folder.structure import SegmentContent, Structure
 from gaussmatch.index.lift import SAMPLE, Lift, LiftedQueries
 from gaussmatch.index.manifest import IndexSettings
 from gaussmatch.index.topk import Candidates
@@ -41,11 +41,11 @@ class Hnsw(Structure):
     the shortlist is scored again anyway.
     """
 
-    kind: ClassVar[str] = "hnsw"
+    name: ClassVar[str] = "hnsw"
     coding: ClassVar[str] = "QT_fp16"
 
     @classmethod
-    def build(cls, content: Content) -> None:
+    def build(cls, content: SegmentContent) -> None:
         faiss = needed()
         some = content.some(SAMPLE)
         lift = Lift.of(content.similarity, content.gallery, some)
@@ -63,7 +63,7 @@ class Hnsw(Structure):
                 raise OSError(f"{file}: cannot be written ({error})") from error
         cls(content).measure(content)
 
-    def measure(self, content: Content) -> None:
+    def measure(self, content: SegmentContent) -> None:
         """Find the narrowest walk that reaches the recall that the settings ask for, on a sample of
         the items as queries, and note it beside the graph."""
         queries = self.lifted(content.some(QUERIES))
@@ -81,8 +81,8 @@ class Hnsw(Structure):
         reached = recall >= content.settings.recall
         if not reached:
             warnings.warn(
-                f"a {self.kind} graph of {content.items:,} items finds {recall:.0%} of the best "
-                f"{BEST}, less than the {content.settings.recall:.0%} asked for: these items are "
+                f"a {self.name} graph of {content.items:,} items finds {recall:.0%} of the best "
+                f"{BEST}, less than the {content.settings.recall:.0%} required: these items are "
                 "searched exactly",
                 stacklevel=2,
             )
@@ -99,7 +99,7 @@ class Hnsw(Structure):
         graph.train(sample)
         return graph
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: SegmentContent) -> None:
         self.faiss = needed()
         self.lift = Lift.load(content.folder, content.similarity, content.gallery)
         self.scan = Scan(content)
@@ -148,7 +148,7 @@ class Hnsw(Structure):
 class Compressed(Hnsw):
     """The same graph with one byte for each coordinate: half the bytes of the vectors."""
 
-    kind: ClassVar[str] = "compressed"
+    name: ClassVar[str] = "compressed"
     coding: ClassVar[str] = "QT_8bit"
 
 
@@ -171,6 +171,6 @@ def needed() -> Any:
     except ImportError as error:
         raise ImportError(
             "approximate search needs faiss: pip install 'gaussmatch[search]' "
-            "(an index of kind flat works without it)"
+            "(an index with structure flat works without it)"
         ) from error
     return faiss

@@ -59,7 +59,7 @@ def write_items(folder: Path, records: Iterable[Record]) -> int:
     return len(starts) - 1
 
 
-class Items:
+class ItemStore:
     """The records of a segment, looked up on disk. May be used from several threads."""
 
     def __init__(self, folder: Path) -> None:
@@ -100,7 +100,7 @@ class Items:
         return bytes(found[0][0]) if found else None
 
     def all(self, thumbnails: bool = False) -> Iterator[tuple[int, Record]]:
-        """Every (row, record), in order; thumbnails only if asked for."""
+        """Every (row, record), in order; thumbnails only if requested."""
         for rows in blocks(len(self._starts) - 1, 1000):
             pictures: dict[int, bytes] = {}
             if thumbnails:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from gaussmatch import files
 from gaussmatch.files import atomic, sha256, sync
-from gaussmatch.index.manifest import GALLERIES, MANIFEST, FileMark, IndexManifest, Part
+from gaussmatch.index.manifest import GALLERIES, MANIFEST, FileMark, IndexManifest, SegmentInfo
 from gaussmatch.run import MODEL
 
 RUN, SEGMENTS, LOCK, MARKER = "run", "segments", ".lock", ".gaussmatch-index"
@@ -59,7 +59,7 @@ def mark_of(path: Path) -> FileMark:
     return FileMark(path.stat().st_size, sha256(path))
 
 
-def marks(folder: Path, part: Part) -> dict[Path, FileMark]:
+def marks(folder: Path, part: SegmentInfo) -> dict[Path, FileMark]:
     """The files of a segment."""
     found = {folder / SEGMENTS / part.name / name: mark for name, mark in part.files.items()}
     if part.deleted is not None and part.deleted_mark is not None:
@@ -67,7 +67,7 @@ def marks(folder: Path, part: Part) -> dict[Path, FileMark]:
     return found
 
 
-def check_sizes(folder: Path, part: Part) -> None:
+def check_sizes(folder: Path, part: SegmentInfo) -> None:
     """A clear error if a file of a segment is missing or shorter than it was."""
     for path, mark in marks(folder, part).items():
         found = path.stat().st_size  # FileNotFoundError names it
@@ -96,7 +96,7 @@ def check_mark(path: Path, mark: FileMark) -> None:
         raise ValueError(f"{text}; the index is damaged, restore it or make it again")
 
 
-def verify(folder: Path, part: Part) -> None:
+def verify(folder: Path, part: SegmentInfo) -> None:
     """Read a segment and hold it against its checksums."""
     for path, mark in marks(folder, part).items():
         check_mark(path, mark)

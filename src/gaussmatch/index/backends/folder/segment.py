@@ -17,17 +17,17 @@ from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.backends.folder.arrays import created, mapped
 from gaussmatch.index.backends.folder.exact import Flat, Scan
 from gaussmatch.index.backends.folder.graph import Compressed, Hnsw
-from gaussmatch.index.backends.folder.items import Items, write_items
+from gaussmatch.index.backends.folder.items import ItemStore, write_items
 from gaussmatch.index.backends.folder.layout import SEGMENTS, check_mark, check_sizes, mark_of
-from gaussmatch.index.backends.folder.structure import Content, Structure
+from gaussmatch.index.backends.folder.structure import SegmentContent, Structure
 from gaussmatch.index.lift import LiftedQueries
-from gaussmatch.index.manifest import Gallery, IndexSettings, Part
+from gaussmatch.index.manifest import Gallery, IndexSettings, SegmentInfo
 from gaussmatch.index.record import Record
 from gaussmatch.index.topk import Candidates
 from gaussmatch.index.where import Where
 from gaussmatch.similarities import Similarity
 
-STRUCTURES: dict[str, type[Structure]] = {s.kind: s for s in (Flat, Scan, Hnsw, Compressed)}
+STRUCTURES: dict[str, type[Structure]] = {s.name: s for s in (Flat, Scan, Hnsw, Compressed)}
 
 
 class Segment:
@@ -40,7 +40,7 @@ class Segment:
     def __init__(
         self,
         folder: Path,
-        part: Part,
+        part: SegmentInfo,
         gallery: Gallery,
         similarity: Callable[[], Similarity],
         settings: IndexSettings,
@@ -49,7 +49,7 @@ class Segment:
         self.part, self.gallery = part, gallery
         self._similarity, self.settings = similarity, settings
         self.path = folder / SEGMENTS / part.name
-        self.items = Items(self.path)
+        self.items = ItemStore(self.path)
         self.mean = mapped(self.path / "mean.npy", part.items)
         self.log_var = self.uncertainty = None
         if "log_var.npy" in part.files:
@@ -72,8 +72,8 @@ class Segment:
         return Gaussian(torch.from_numpy(np.array(self.mean[rows])), log_var)
 
     @property
-    def content(self) -> Content:
-        return Content(
+    def content(self) -> SegmentContent:
+        return SegmentContent(
             self.path,
             self.similarity,
             self.gallery,
@@ -158,8 +158,8 @@ class SegmentView:
 def wanted_structure(similarity: Similarity, settings: IndexSettings, items: int) -> str:
     """How a segment of so many items is to be searched."""
     if similarity.no_lift is not None:
-        return Scan.kind
-    return settings.kind if items >= settings.flat_below else Flat.kind
+        return Scan.name
+    return settings.structure if items >= settings.flat_below else Flat.name
 
 
 def write_segment(
@@ -170,7 +170,7 @@ def write_segment(
     gaussians: Iterable[Gaussian],
     total: int,
     records: Iterable[Record],
-) -> Part:
+) -> SegmentInfo:
     """Write and sync a new segment. It counts when a manifest names it.
 
     Args:
@@ -207,12 +207,12 @@ def write_segment(
         )
 
     structure = STRUCTURES[wanted_structure(similarity, settings, total)]
-    structure.build(Content(path, similarity, gallery, settings, total, read))
+    structure.build(SegmentContent(path, similarity, gallery, settings, total, read))
     files = sorted(path.iterdir())
     for file in files:
         sync(file)
     sync(path)
-    return Part(name, total, structure.kind, {file.name: mark_of(file) for file in files})
+    return SegmentInfo(name, total, structure.name, {file.name: mark_of(file) for file in files})
 
 
 def _columns(g: Gaussian) -> dict[str, np.ndarray]:

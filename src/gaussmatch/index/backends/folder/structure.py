@@ -21,7 +21,7 @@ from gaussmatch.similarities import Similarity
 
 
 @dataclass(frozen=True)
-class Content:
+class SegmentContent:
     """What a structure is built from, and later opened with.
 
     Args:
@@ -45,17 +45,17 @@ class Content:
 class Structure(ABC):
     """Built once from the Gaussians of a segment, then opened any number of times."""
 
-    kind: ClassVar[str]
+    name: ClassVar[str]
     exact: bool
     """Whether ``bound`` holds up to rounding, so that the best rows are surely found."""
 
     @classmethod
     @abstractmethod
-    def build(cls, content: Content) -> None:
+    def build(cls, content: SegmentContent) -> None:
         """Write the files that ``__init__`` opens."""
 
     @abstractmethod
-    def __init__(self, content: Content) -> None: ...
+    def __init__(self, content: SegmentContent) -> None: ...
 
     @abstractmethod
     def lifted(self, queries: Gaussian) -> LiftedQueries:

@@ -23,7 +23,7 @@ but not in memory."""
 
 
 class MilvusError(OSError):
-    """Milvus refuses what it was asked."""
+    """Milvus refuses a request."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -77,7 +77,7 @@ def connect(address: Address, make: bool = False) -> Client:
 
 def _hush() -> None:
     """The libraries print a traceback of every failed call, also of one that is tried again or
-    told in a line of our own."""
+    reported in a line of our own."""
     if not os.environ.get("GAUSSMATCH_DEBUG"):
         for name in ("pymilvus", "pymilvus.milvus_client", "milvus_lite"):
             logging.getLogger(name).setLevel(logging.CRITICAL)

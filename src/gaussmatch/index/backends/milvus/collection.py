@@ -23,7 +23,7 @@ BLOCK = 1000  # rows read at a time
 
 @dataclass
 class Collection:
-    """The collection of a gallery, and how it is asked."""
+    """The collection of a gallery, and how it is queried."""
 
     client: Client
     name: str
@@ -82,7 +82,7 @@ class CollectionView:
     def __init__(self, collection: Collection, similarity: Similarity, condition: str) -> None:
         self.collection, self.similarity, self.condition = collection, similarity, condition
         self.reach = collection.count(condition, collection.consistency)
-        self.exact = collection.settings.kind == "flat"
+        self.exact = collection.settings.structure == "flat"
         self._rows: list[dict[str, Any]] = []
         self._number: dict[str, int] = {}
 

@@ -1,6 +1,6 @@
 """Conditions on metadata as a Milvus expression.
 
-Each text, number and truth value of an item is kept a second time, under a name that tells its
+Each text, number and truth value of an item is kept a second time, under a name that states its
 type, in the JSON field ``facts``: ``{"t:split": "test", "n:year": 2014, "b:mine": true}``; what is
 neither (a list, an object) leaves ``"o:NAME": true``. So a comparison only ever meets its own type,
 and no answer hangs on how a store compares 1 with "1" or true, or treats null and what is missing.
@@ -31,8 +31,8 @@ def facts(meta: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in meta.items():
         if value is not None:
             value = _within_64_bits(value)
-            kind = _kind(value)
-            found[f"{kind}:{name}"] = True if kind == "o" else value
+            type_ = _type(value)
+            found[f"{type_}:{name}"] = True if type_ == "o" else value
     return found
 
 
@@ -77,7 +77,7 @@ def quoted(text: str) -> str:
 
 def _condition(c: Condition) -> str:
     if c.operator in _SIGNS:
-        return f"{_fact(c.field, _kind(c.values[0]))} {_SIGNS[c.operator]} {_value(c.values[0])}"
+        return f"{_fact(c.field, _type(c.values[0]))} {_SIGNS[c.operator]} {_value(c.values[0])}"
     parts = [_equal(c.field, v) for v in c.values]
     if c.operator == "in":
         return f"({' or '.join(parts)})" if parts else "id in []"
@@ -88,19 +88,19 @@ def _condition(c: Condition) -> str:
 
 def _equal(field: str, value: Scalar) -> str:
     if value is None:
-        return f"({' and '.join(f'not exists {_fact(field, kind)}' for kind in 'tnbo')})"
-    return f"{_fact(field, _kind(value))} == {_value(value)}"
+        return f"({' and '.join(f'not exists {_fact(field, type_)}' for type_ in 'tnbo')})"
+    return f"{_fact(field, _type(value))} == {_value(value)}"
 
 
 def _different(field: str, value: Scalar) -> str:
     if value is None:
-        return f"({' or '.join(f'exists {_fact(field, kind)}' for kind in 'tnbo')})"
-    fact = _fact(field, _kind(value))
+        return f"({' or '.join(f'exists {_fact(field, type_)}' for type_ in 'tnbo')})"
+    fact = _fact(field, _type(value))
     return f"(not exists {fact} or {fact} != {_value(value)})"
 
 
-def _fact(field: str, kind: str) -> str:
-    return f"{FACTS}[{quoted(f'{kind}:{field}')}]"
+def _fact(field: str, type_: str) -> str:
+    return f"{FACTS}[{quoted(f'{type_}:{field}')}]"
 
 
 def _within_64_bits(value: Any) -> Any:
@@ -113,7 +113,7 @@ def _within_64_bits(value: Any) -> Any:
         return ()
 
 
-def _kind(value: Any) -> str:
+def _type(value: Any) -> str:
     """text, number, boolean, or other."""
     if isinstance(value, bool):
         return "b"

@@ -25,7 +25,14 @@ from gaussmatch.index.backends.milvus.filter import expression, id_of
 from gaussmatch.index.backends.milvus.filter import ids as among
 from gaussmatch.index.lift import FILE as LIFT
 from gaussmatch.index.lift import SAMPLE, Lift
-from gaussmatch.index.manifest import GALLERIES, MANIFEST, FileMark, Gallery, IndexManifest, Part
+from gaussmatch.index.manifest import (
+    GALLERIES,
+    MANIFEST,
+    FileMark,
+    Gallery,
+    IndexManifest,
+    SegmentInfo,
+)
 from gaussmatch.index.record import Record
 from gaussmatch.index.where import Where
 
@@ -248,12 +255,12 @@ class Milvus(Backend):
         """Standardise a gallery anew where that was done on a few first items, or index it as the
         settings say: into a new collection, which then takes the place of the old one. (Milvus
         compacts by itself.)"""
-        kind, held = self.settings.kind, self._held(gallery)
+        structure, held = self.settings.structure, self._held(gallery)
         if held is None:
             return
         part = self.manifest.galleries[gallery][0]
         few = held.lift.inner and 2 * part.items < min(SAMPLE, held.count())
-        if part.structure == kind and (kind == "flat" or not few):
+        if part.structure == structure and (structure == "flat" or not few):
             return
         typical = self.some(SAMPLE, gallery)
         if typical is not None:
@@ -284,9 +291,9 @@ class Milvus(Backend):
         return self._collections[gallery]
 
     def _collection(
-        self, part: Part, gallery: Gallery, form: dict[str, int], lift: Lift
+        self, part: SegmentInfo, gallery: Gallery, form: dict[str, int], lift: Lift
     ) -> Collection:
-        settings = replace(self.settings, kind=part.structure)  # type: ignore[arg-type]
+        settings = replace(self.settings, structure=part.structure)  # type: ignore[arg-type]
         return Collection(
             self._client, part.name, gallery, form, lift, settings, self.address.consistency
         )
@@ -313,7 +320,7 @@ class Milvus(Backend):
         folder.mkdir(exist_ok=True)
         lift.save(folder)
         self._files.write(f"{name}/{LIFT}", (folder / LIFT).read_bytes())
-        part = Part(name, typical, self.settings.kind)
+        part = SegmentInfo(name, typical, self.settings.structure)
         made = self._collection(part, gallery, form, lift)
         for some in () if old is None else old.all([*old.wanted(), "thumbnail"]):
             again = coding.rows(coding.gaussian(some, form), [*map(coding.record, some)], lift)

@@ -28,7 +28,7 @@ from gaussmatch.index.record import Record
 
 ID, TEXT = 2048, 65_535  # bytes
 CELLS = 1024
-"""Of an index of kind compressed; ``IndexSettings.search`` of them are looked at."""
+"""Of a compressed index; ``IndexSettings.search`` of them are looked at."""
 BATCH_ROWS, BATCH_BYTES = 1000, 8 * 2**20
 """Of one upsert; Milvus takes messages of 64 MB, and small ones spread better."""
 FIELDS = ("id", "lift0", "gaussian", "record", FACTS, "thumbnail")
@@ -60,15 +60,15 @@ def schema(form: Mapping[str, int], lift: Lift, mmap: bool = True) -> Any:
 def index_params(lift: Lift, settings: IndexSettings) -> Any:
     """How Milvus indexes the lifted vectors."""
     params = pymilvus().MilvusClient.prepare_index_params()
-    kind, build = {
+    index_type, build = {
         "flat": ("FLAT", {}),
         "hnsw": ("HNSW", {"M": settings.links, "efConstruction": settings.construction}),
         "compressed": ("IVF_SQ8", {"nlist": CELLS}),
-    }[settings.kind]
+    }[settings.structure]
     for number in range(len(lift.centres)):
         params.add_index(
             f"lift{number}",
-            index_type=kind,
+            index_type=index_type,
             metric_type="IP" if lift.inner else "L2",
             params=build,
         )
@@ -80,7 +80,7 @@ def search_params(settings: IndexSettings, count: int) -> dict[str, Any]:
         "flat": {},
         "hnsw": {"ef": max(settings.search, count)},
         "compressed": {"nprobe": min(settings.search, CELLS)},
-    }[settings.kind]
+    }[settings.structure]
 
 
 def rows(gaussians: Gaussian, records: Sequence[Record], lift: Lift) -> list[dict[str, Any]]:
@@ -128,11 +128,11 @@ def gaussian(rows: Sequence[Mapping[str, Any]], form: Mapping[str, int]) -> Gaus
 
 
 def record(row: Mapping[str, Any]) -> Record:
-    """The record of a row, with its thumbnail if that was asked for."""
-    told = json.loads(row["record"])
+    """The record of a row, with its thumbnail if requested."""
+    stored = json.loads(row["record"])
     small = row.get("thumbnail")
     jpeg = base64.b64decode(small) if small else None
-    return Record(id_of(row["id"]), told["meta"], jpeg, told.get("source"))
+    return Record(id_of(row["id"]), stored["meta"], jpeg, stored.get("source"))
 
 
 def _packed(g: Gaussian) -> str:

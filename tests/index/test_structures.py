@@ -1,4 +1,4 @@
-"""Every kind of index keeps the contract; approximate kinds find nearly all."""
+"""Every structure keeps the contract; approximate structures find nearly all."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gaussmatch.similarities import similarity
 
 
 class TestFlat(IndexContract):
-    kind = "flat"
+    structure = "flat"
 
 
 class TestFlatWithoutFaiss(IndexContract):
-    kind = "flat"
+    structure = "flat"
 
     @pytest.fixture(autouse=True)
     def _without(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,18 +28,18 @@ class TestFlatWithoutFaiss(IndexContract):
 
 
 class TestHnsw(IndexContract):
-    kind = "hnsw"
+    structure = "hnsw"
     least_recall = 0.95
 
 
 class TestCompressed(IndexContract):
-    kind = "compressed"
+    structure = "compressed"
     least_recall = 0.93
 
 
 def test_without_faiss_a_graph_says_what_is_missing(tmp_path, monkeypatch):
     index = Index.create(
-        tmp_path / "i", similarity="kl", settings=IndexSettings(kind="hnsw", flat_below=5)
+        tmp_path / "i", similarity="kl", settings=IndexSettings(structure="hnsw", flat_below=5)
     )
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(ImportError, match=r"gaussmatch\[search\]"):
@@ -75,7 +75,7 @@ def test_a_graph_on_clustered_gaussians_finds_95_percent(tmp_path):
     """A small setting of benchmarks/search_speed.py."""
     items, queries = clustered(2000, 32), clustered(100, 32, seed=1)
     index = Index.create(
-        tmp_path / "i", similarity="kl", settings=IndexSettings(kind="hnsw", flat_below=5)
+        tmp_path / "i", similarity="kl", settings=IndexSettings(structure="hnsw", flat_below=5)
     )
     index.add(items, records(0, 2000))
     best = truth("kl", items, queries, "images").topk(10).indices
@@ -88,8 +88,8 @@ def test_a_graph_on_clustered_gaussians_finds_95_percent(tmp_path):
 
 def test_a_similarity_without_a_lift_is_scanned_or_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(type(similarity("kl")), "no_lift", "for the test")
-    with pytest.raises(ValueError, match="use kind 'flat'"):
-        Index.create(tmp_path / "h", similarity="kl", settings=IndexSettings(kind="hnsw"))
+    with pytest.raises(ValueError, match="use structure 'flat'"):
+        Index.create(tmp_path / "h", similarity="kl", settings=IndexSettings(structure="hnsw"))
     index = Index.create(tmp_path / "i", similarity="kl")
     items, queries = clustered(100), clustered(5, seed=1)
     index.add(items, records(0, 100))
@@ -104,8 +104,10 @@ def test_a_similarity_with_weights_of_its_own_is_scanned(tmp_path, gallery):
     index.add(items, records(0, 60), gallery)
     scores = truth("match_prob", items, queries, gallery).detach()
     TestFlat().check(index, scores, queries, gallery=gallery)
-    with pytest.raises(ValueError, match="use kind 'flat'"):
-        Index.create(tmp_path / "h", similarity="match_prob", settings=IndexSettings(kind="hnsw"))
+    with pytest.raises(ValueError, match="use structure 'flat'"):
+        Index.create(
+            tmp_path / "h", similarity="match_prob", settings=IndexSettings(structure="hnsw")
+        )
 
 
 def test_bad_queries_are_refused(tmp_path):
