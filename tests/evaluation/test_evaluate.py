@@ -12,14 +12,16 @@ from toy import toy_data
 from training.test_loop import RECIPE
 
 from gaussmatch.cli import main
+from gaussmatch.data import load_data
 from gaussmatch.data.pairs import DataSet
-from gaussmatch.evaluation.evaluate import against, evaluate_run, measure_run
+from gaussmatch.evaluation.evaluate import against, evaluate, evaluate_run, measure_run
 from gaussmatch.evaluation.reliability import ambiguity, best_scores
 from gaussmatch.evaluation.scores import blocks_of
 from gaussmatch.evaluation.tables import latex, markdown, rows
 from gaussmatch.files import read_json
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import Relevance
+from gaussmatch.run import load
 from gaussmatch.similarities import similarity
 from gaussmatch.training.loop import train
 
@@ -122,3 +124,16 @@ def test_scenes_allow_everything(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert read_json(tmp_path / "vsepp" / "evaluation-test.json") == point
     assert main([*words, "--data.size", "huge"]) == 2
     assert "huge" in capsys.readouterr().err
+
+
+def test_a_guarantee_is_measured_where_there_are_enough_queries(tiny_run: Path) -> None:
+    model = load(tiny_run)
+    measures = evaluate(model, load_data(model.recipe.data))
+    found = measures["guarantee"]
+    assert found.keys() == {"t2i"}  # 500 captions, but only 100 images
+    assert abs(measures["t2i_coverage"] - 90) < 4
+    assert measures["t2i_coverage_lowest"] == 100 * min(found["t2i"]["coverage_by_tertile"])
+    assert 0 < measures["t2i_set_size"] < 100
+    assert measures["t2i_fixed_set_size"] > 0
+    labels = [label for label, _, _ in rows(measures)]
+    assert "coverage of a guarantee of 90 %" in labels

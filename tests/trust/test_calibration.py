@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from gaussmatch.evaluation.scores import query_scores
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import (
     Guarantee,
@@ -20,7 +21,7 @@ from gaussmatch.metrics import (
 )
 from gaussmatch.similarities import similarity
 from gaussmatch.trust import Calibration, Familiarity, calibrate_gaussians
-from gaussmatch.trust.calibration import TOP, query_scores
+from gaussmatch.trust.calibration import TOP
 
 D = 8
 
@@ -176,15 +177,38 @@ def test_each_tertile_has_its_own_threshold():
     assert g.threshold(np.array([0.0, 1.0, 2.0]), 0.9).tolist() == [2.0, 32.0, 62.0]
 
 
+def coverage_of(n: int, seed: int, constant: bool = False) -> dict:
+    """Of captions whose level differs, so that a bare score is not comparable among them."""
+    images, captions, _ = world(n, seed)
+    level = 30 * torch.randn(n, 1, generator=torch.Generator().manual_seed(0))
+
+    def scores(items: Gaussian) -> torch.Tensor:
+        return query_scores(similarity("kl"), captions, items, "images").double() + level
+
+    own, unsure = scores(images), captions.uncertainty().double()
+    reference = scores(world(64, seed + 1)[0])
+    return coverage_over_splits(
+        lambda start, stop: own[start:stop],
+        own.diagonal(),
+        reference,
+        torch.zeros(n) if constant else unsure,
+    )
+
+
 def test_sets_are_smaller_than_those_of_a_fixed_threshold():
-    """Where queries differ in their level, a bare score is not comparable among them."""
-    images, captions, _ = world(300, 8)
-    scores = query_scores(similarity("kl"), captions, images, "images").double()
-    scores = scores + 30 * torch.randn(300, 1, generator=torch.Generator().manual_seed(0))
-    found = coverage_over_splits(scores, scores.diagonal(), captions.uncertainty().double())
+    found = coverage_of(600, 8)
     assert abs(found["coverage"] - 0.9) < 0.02
-    assert min(found["coverage_by_tertile"]) > 0.86
+    assert min(found["coverage_by_tertile"]) > 0.87
+    assert found["splits"] == 20
     assert found["size"] < 0.7 * found["fixed_size"]
+    sure, _, vague = found["size_by_tertile"]
+    assert sure < vague
+
+
+def test_without_uncertainty_there_is_one_group():
+    found = coverage_of(300, 8, constant=True)
+    assert abs(found["coverage"] - 0.9) < 0.03
+    assert found["size_by_tertile"][1:] == [None, None]
 
 
 def test_partial_correlation_against_residuals_of_ranks():

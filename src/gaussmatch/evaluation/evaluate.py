@@ -12,20 +12,30 @@ from typing import Any
 from torch import Tensor, nn
 
 from gaussmatch.data import DataSet, load_data
+from gaussmatch.data.batches import read_images, read_texts
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.evaluation.protocols import FOLDED_FROM, FOLDS, Each, Truth, folded, measures_of
 from gaussmatch.evaluation.provenance import provenance
-from gaussmatch.evaluation.reliability import ambiguity, best_scores, calibrated, selective
+from gaussmatch.evaluation.reliability import (
+    REFERENCE,
+    ambiguity,
+    best_scores,
+    calibrated,
+    evenly,
+    guaranteed,
+    selective,
+)
 from gaussmatch.evaluation.retrieval import ranks_of
 from gaussmatch.evaluation.scores import blocks_of
 from gaussmatch.evaluation.tables import latex, markdown
 from gaussmatch.evaluation.triplets import selection
 from gaussmatch.files import write_json, write_text
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.metrics import bootstrap, paired_test
+from gaussmatch.metrics import Relevance, bootstrap, paired_test
 from gaussmatch.model import Model
 from gaussmatch.run import WEIGHTS, load, read_recipe
 from gaussmatch.similarities import Similarity, similarity
+from gaussmatch.similarities.base import Side
 
 
 @dataclass(frozen=True)
@@ -108,7 +118,8 @@ def measure(
 ) -> Evaluation:
     """Retrieval always; R-Precision and mAP@R where true matches are known; PMRP where classes
     are; five folds (1K) of a large split; selective answering and, on test, a calibrated match
-    probability; ρ where there are variances too; binary selection where there are regions."""
+    probability; coverage and size of guaranteed sets where there are enough queries; ρ where there
+    are variances too; binary selection where there are regions."""
     pairs = data.split(split)
     images, captions = model.encode_pairs(pairs)
     s, truth = s or model.matcher.similarity, Truth.of(pairs)
@@ -127,6 +138,7 @@ def measure(
     if notes:
         measures["notes"] = notes
     measures |= _reliability(model, s, data, split, images, captions, each)
+    measures |= _guarantee(model, s, data.train, pairs, images, captions)
     if pairs.relevance is not None and not captions.is_point:
         measures |= ambiguity(images, captions, pairs.relevance)
     if pairs.regions is not None and pairs.images.picture(0) is not None:
@@ -179,6 +191,44 @@ def _reliability(
         measures |= calibrated(
             _scores_and_hits(s, model, data.dev), {way: (best[way], correct[way]) for way in best}
         )
+    return measures
+
+
+GUARANTEED_FROM = 200
+"""Queries from which guaranteed sets are measured: half of them calibrate, in three groups."""
+
+
+def _guarantee(
+    model: Model,
+    s: Similarity,
+    train: Pairs,
+    pairs: Pairs,
+    images: Gaussian,
+    captions: Gaussian,
+) -> dict[str, Any]:
+    """``guarantee``: way → figures of ``coverage_over_splits``; its summary among the measures."""
+    own, chosen = pairs.pairs(), evenly(len(train.captions), REFERENCE).tolist()
+    seen = {"i2t": model.encode_texts(read_texts(train, chosen), allow_unknown=True)}
+    chosen = evenly(len(train.images), REFERENCE).tolist()
+    seen["t2i"] = model.encode_images(read_images(train, chosen))
+    sides: tuple[tuple[str, Side, Gaussian, Gaussian, Relevance], ...] = (
+        ("i2t", "captions", images, captions, own.transpose()),
+        ("t2i", "images", captions, images, own),
+    )
+    found = {
+        way: guaranteed(s, queries, items, gallery, truth, seen[way])
+        for way, gallery, queries, items, truth in sides
+        if len(queries) >= GUARANTEED_FROM and bool(truth.counts.all())
+    }
+    measures: dict[str, Any] = {"guarantee": found} if found else {}
+    for way, figures in found.items():
+        lowest = min(share for share in figures["coverage_by_tertile"] if share is not None)
+        measures |= {
+            f"{way}_coverage": 100 * figures["coverage"],
+            f"{way}_coverage_lowest": 100 * lowest,
+            f"{way}_set_size": figures["size"],
+            f"{way}_fixed_set_size": figures["fixed_size"],
+        }
     return measures
 
 

@@ -9,18 +9,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gaussmatch.evaluation.scores import BothWays
+from gaussmatch.evaluation.scores import BothWays, query_scores
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import (
     MatchProbability,
     Relevance,
     accuracy_by_bin,
     calibration_error,
+    coverage_over_splits,
+    over_queries,
     risk_coverage,
     spearman,
 )
+from gaussmatch.similarities import Similarity
+from gaussmatch.similarities.base import Side
 
 POINTS = 50  # of a stored curve
+REFERENCE = 256
+"""Training items of each kind that the evidence of a result is relative to, at most."""
 
 
 def ambiguity(images: Gaussian, captions: Gaussian, relevance: Relevance) -> dict[str, float]:
@@ -86,6 +92,37 @@ def calibrated(
     }
 
 
+def guaranteed(
+    s: Similarity,
+    queries: Gaussian,
+    items: Gaussian,
+    gallery: Side,
+    own: Relevance,
+    reference: Gaussian,
+) -> dict[str, Any]:
+    """What conformal sets of ``queries`` hold and how large they are, see ``coverage_over_splits``.
+
+    Args:
+        items: the gallery, of the kind ``gallery``.
+        own: queries × items, the pairs that a guarantee is about; each query has one.
+        reference: training items of the kind ``gallery`` that evidence is relative to.
+    """
+
+    def rows(start: int, stop: int) -> Tensor:
+        return query_scores(s, queries[start:stop], items, gallery)
+
+    def best(scores: Tensor, relevant: Tensor) -> Tensor:
+        return scores.masked_fill(~relevant, -torch.inf).amax(1)
+
+    point = torch.zeros(len(queries))
+    return coverage_over_splits(
+        rows,
+        over_queries(best, rows, own),
+        query_scores(s, queries, reference, gallery),
+        point if queries.is_point else queries.uncertainty(),
+    )
+
+
 def _rho(items: Gaussian, counts: Tensor) -> float:
     known = counts > 0
     if int(known.sum()) < 2:
@@ -93,8 +130,17 @@ def _rho(items: Gaussian, counts: Tensor) -> float:
     return spearman(items.uncertainty()[known].double(), torch.log(counts[known].double()))
 
 
+def evenly(total: int, most: int) -> Tensor:
+    """Positions of at most so many items, evenly spread.
+
+    >>> evenly(7, 3), evenly(2, 3)
+    (tensor([0, 3, 6]), tensor([0, 1]))
+    """
+    return torch.linspace(0, total - 1, min(total, most)).round().long().unique()
+
+
 def _thinned(x: Tensor, y: Tensor) -> list[list[float]]:
-    chosen = torch.linspace(0, len(x) - 1, min(POINTS, len(x))).round().long()
+    chosen = evenly(len(x), POINTS)
     return [
         [round(a, 6), round(b, 6)]
         for a, b in zip(x[chosen].tolist(), y[chosen].tolist(), strict=True)

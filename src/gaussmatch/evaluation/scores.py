@@ -78,6 +78,16 @@ def blocks_of(
     return BothWays(image_queries, image_queries if by_caption is by_image else scores(by_caption))
 
 
+def query_scores(
+    similarity: Similarity, queries: Gaussian, items: Gaussian, gallery: str
+) -> Float[Tensor, "queries items"]:
+    """The scores of queries with items of a gallery, ``"images"`` or ``"captions"``, whose other
+    kind the queries are."""
+    if gallery == "images":
+        return similarity.for_query("captions").matrix(items, queries).T
+    return similarity.for_query("images").matrix(queries, items)
+
+
 KEPT_BYTES = 2**29
 """A whole matrix up to this size is kept: its scores are costly, and needed several times."""
 

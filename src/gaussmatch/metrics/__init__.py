@@ -13,6 +13,7 @@ from gaussmatch.metrics.conformal import (
     conformal_threshold,
     coverage_over_splits,
     fit_evidence,
+    learn_guarantee,
     tertiles,
 )
 from gaussmatch.metrics.correlation import average_ranks, partial_spearman, spearman
@@ -55,6 +56,7 @@ __all__ = [
     "first_ranks",
     "fit_evidence",
     "fit_temperature",
+    "learn_guarantee",
     "log_perplexity",
     "map_at_r",
     "map_at_r_each",

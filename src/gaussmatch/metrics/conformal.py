@@ -1,10 +1,11 @@
-"""Split conformal prediction: sets that hold the match with at least the probability asked for."""
+"""Split conformal prediction: sets that hold the match with at least the requested probability."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gaussmatch.metrics.evidence import evidence, fit_temperature
+from gaussmatch.metrics.ranking import ScoreRows
 
 GROUPS = 3
 """Tertiles of query uncertainty, each with a threshold of its own."""
@@ -43,7 +45,7 @@ def conformal_threshold(held_out: Float[Tensor, "n"], coverage: float) -> float:
 @dataclass(frozen=True)
 class Guarantee:
     """Split conformal prediction on held-out pairs, within each tertile of query uncertainty
-    (Mondrian), so that vague queries are not paid for by specific ones.
+    (Mondrian), so that vague queries are not undercovered at the expense of specific ones.
 
     A result belongs to the set if its evidence (``evidence``) reaches the threshold of
     its query's tertile. Evidence does not depend on the gallery, so neither does the guarantee; it
@@ -109,6 +111,25 @@ def fit_evidence(
     return temperature, min((1.0, 0.75, 0.5, 0.25, 0.0), key=size)
 
 
+def learn_guarantee(
+    match: Float[Tensor, "n"], reference: Float[Tensor, "n r"], uncertainty: Float[Tensor, "n"]
+) -> tuple[float, float, Guarantee]:
+    """Temperature and weight of the evidence and the tertiles, from every third of the held-out
+    queries; the thresholds from the others, which nothing else was fitted on.
+
+    Args:
+        match: the score of the best match of each query.
+        reference: the scores of each query with the reference items.
+        uncertainty: of each query; one group instead of tertiles where it is constant.
+    """
+    first = torch.arange(len(match)) % 3 == 0
+    temperature, weight = fit_evidence(match[first], reference[first])
+    own = evidence(match[:, None], reference, temperature, weight)[:, 0]
+    constant = bool((uncertainty == uncertainty[:1]).all())
+    bounds = () if constant else tertiles(uncertainty[first])
+    return temperature, weight, Guarantee.fit(own[~first], uncertainty[~first], bounds)
+
+
 def tertiles(uncertainty: Tensor) -> tuple[float, ...]:
     """The values that part a sample into ``GROUPS`` groups of one size."""
     shares = torch.arange(1, GROUPS, dtype=torch.float64) / GROUPS
@@ -120,56 +141,74 @@ def _group(uncertainty: np.ndarray, bounds: Sequence[float]) -> np.ndarray:
 
 
 def coverage_over_splits(
-    scores: Float[Tensor, "n m"],
+    score_rows: ScoreRows,
     match: Float[Tensor, "n"],
+    reference: Float[Tensor, "n r"],
     uncertainty: Float[Tensor, "n"],
     coverage: float = 0.9,
     splits: int = 20,
     seed: int = 0,
-) -> dict[str, float | list[float]]:
-    """What the guarantee delivers: over random splits of the queries, the temperature is fitted on
-    a third, thresholds on a third, and the rest is judged.
+) -> dict[str, Any]:
+    """What the guarantee delivers: over random halvings of the queries, one half calibrates
+    (``learn_guarantee``) and the other is judged.
 
     Args:
-        scores: of every query with the whole gallery.
+        score_rows: (start, stop) → the scores of these queries with the whole gallery.
         match: the score of the best match of each query.
+        reference: the scores of each query with the reference items of its evidence.
         uncertainty: of each query; constant where there is none.
 
     Returns:
-        Mean over the splits of ``coverage`` and of the set ``size``, both also by tertile, and
-        ``fixed_size``: the mean size of the sets that one threshold on the bare score, fitted on
-        the same queries, gives at the same coverage.
+        Means over the splits of the ``coverage`` and of the set ``size``, each with its standard
+        deviation and by tertile (from sure to vague; ``None`` where empty); and ``fixed_size``, of
+        the sets that one threshold on the bare score, calibrated on the same queries, gives at
+        the same coverage.
     """
-    rows, generator = len(scores), torch.Generator().manual_seed(seed)
-    found: list[list[float]] = []
-    for _ in range(splits):
-        first, second, judged = torch.randperm(rows, generator=generator).tensor_split(3)
-        fit = fit_evidence(match[first], scores[first])
-        e = evidence(torch.cat([match[:, None], scores], 1), scores, *fit)
-        own, others = e[:, 0], e[:, 1:]
-        bounds = tertiles(uncertainty[first])
-        guarantee = Guarantee.fit(own[second], uncertainty[second], bounds)
-        needed = torch.from_numpy(guarantee.threshold(uncertainty[judged].numpy(), coverage))
-        inside = (own[judged] >= needed).double()
-        size = (others[judged] >= needed[:, None]).sum(1).double()
-        fixed = conformal_threshold(match[second], float(inside.mean().clamp(0.01, 0.99)))
-        group = torch.from_numpy(_group(uncertainty[judged].numpy(), bounds))
-        by = [group == g for g in range(GROUPS)]
-        found.append(
-            [
-                float(inside.mean()),
-                float(size.mean()),
-                float((scores[judged] >= fixed).sum(1).double().mean()),
-                *(float(inside[g].mean()) for g in by),
-                *(float(size[g].mean()) for g in by),
-            ]
-        )
-    mean = torch.tensor(found, dtype=torch.float64).nanmean(0).tolist()
+    queries, generator = len(match), torch.Generator().manual_seed(seed)
+    match, reference, unsure = match.double(), reference.double(), uncertainty.double()
+    ours, fixed = torch.full((2, queries, splits), torch.nan, dtype=torch.float64)
+    group = torch.zeros(queries, splits, dtype=torch.long)
+    for k in range(splits):
+        fit, judged = torch.randperm(queries, generator=generator).tensor_split(2)
+        temperature, weight, guarantee = learn_guarantee(match[fit], reference[fit], unsure[fit])
+        needed = torch.from_numpy(guarantee.threshold(unsure[judged].numpy(), coverage))
+        zero = evidence(torch.zeros(len(judged), 1), reference[judged], temperature, weight)[:, 0]
+        ours[judged, k] = (needed - zero) * temperature
+        covered = float((match[judged] >= ours[judged, k]).double().mean())
+        fixed[judged, k] = conformal_threshold(match[fit], min(max(covered, 0.01), 0.99))
+        group[:, k] = torch.from_numpy(_group(unsure.numpy(), guarantee.bounds))
+    size, fixed_size = (_set_sizes(score_rows, least) for least in (ours, fixed))
+    inside = torch.where(ours.isnan(), torch.nan, (match[:, None] >= ours).double())
+
+    def figures(values: Tensor) -> dict[str, Any]:
+        by = [values.where(group == g, torch.nan).nanmean(0).nanmean() for g in range(GROUPS)]
+        each = values.nanmean(0)
+        return {
+            "mean": float(each.mean()),
+            "std": float(each.std(unbiased=False)),
+            "by_tertile": [None if v.isnan() else float(v) for v in by],
+        }
+
+    held, sets = figures(inside), figures(size)
     return {
-        "asked": coverage,
-        "coverage": mean[0],
-        "size": mean[1],
-        "fixed_size": mean[2],
-        "coverage_by_tertile": mean[3 : 3 + GROUPS],
-        "size_by_tertile": mean[3 + GROUPS :],
+        "requested": coverage,
+        "splits": splits,
+        "coverage": held["mean"],
+        "coverage_std": held["std"],
+        "coverage_by_tertile": held["by_tertile"],
+        "size": sets["mean"],
+        "size_std": sets["std"],
+        "size_by_tertile": sets["by_tertile"],
+        "fixed_size": figures(fixed_size)["mean"],
     }
+
+
+def _set_sizes(score_rows: ScoreRows, least: Tensor, block: int = 256) -> Tensor:
+    """(n, k), how many items of the gallery reach each of k least scores of a query; NaN stays."""
+    parts = []
+    for start in range(0, len(least), block):
+        some = least[start : start + block]
+        scores = score_rows(start, start + len(some)).double().contiguous().sort(1).values
+        reached = scores.shape[1] - torch.searchsorted(scores, some.nan_to_num(0.0)).double()
+        parts.append(torch.where(some.isnan(), torch.nan, reached))
+    return torch.cat(parts)

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from gaussmatch.data.batches import read_images, read_texts
 from gaussmatch.data.pairs import DataSet, Pairs
+from gaussmatch.evaluation.reliability import REFERENCE, evenly
+from gaussmatch.evaluation.scores import query_scores
 from gaussmatch.files import read_json, write_json
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import (
@@ -27,9 +29,8 @@ from gaussmatch.metrics import (
     brier,
     calibration_error,
     evidence,
-    fit_evidence,
+    learn_guarantee,
     log_perplexity,
-    tertiles,
 )
 from gaussmatch.model import Model
 from gaussmatch.similarities import Similarity
@@ -43,8 +44,6 @@ GALLERIES = SIDES
 QUANTILES = 1001
 MOST = 20_000
 """Training items of each side that percentiles are taken from."""
-REFERENCE = 256
-"""Training items of each side that are kept: the reference of evidence and familiarity."""
 TOP = 10
 """Results of a query that its match probabilities are computed from."""
 SHARES = (1.0, 0.5, 0.25, 0.125)
@@ -311,7 +310,7 @@ def calibrate_gaussians(
     known = held_out if seen is None else seen
     quantiles = {k: _quantiles(g) for k, g in known.items() if not g.is_point}
     reference = {
-        k: g[_spread(len(g), REFERENCE)].to(torch.float16).to(torch.float32)  # as it is stored
+        k: g[evenly(len(g), REFERENCE)].to(torch.float16).to(torch.float32)  # as it is stored
         for k, g in known.items()
     }
     familiarity = {}
@@ -331,12 +330,6 @@ def calibrate_gaussians(
     return Calibration(quantiles, reference, familiarity, ways, {}, notes)
 
 
-def query_scores(s: Similarity, queries: Gaussian, items: Gaussian, gallery: str) -> Tensor:
-    """(n, m), the scores of queries with items of a gallery, in the part of the other side."""
-    s = s.for_query("captions" if gallery == "images" else "images")
-    return s.matrix(items, queries).T if gallery == "images" else s.matrix(queries, items)
-
-
 def _learned(
     s: Similarity,
     gallery: Gallery,
@@ -348,7 +341,7 @@ def _learned(
     near: Familiarity | None,
 ) -> tuple[Way, dict[str, float]]:
     """Everything about one gallery, and how good the match probability is."""
-    some = _spread(len(queries), max(FOLDS, CELLS // len(items)))
+    some = evenly(len(queries), max(FOLDS, CELLS // len(items)))
     queries, truth, own = queries[some], _rows(truth, some), _rows(own, some)
     scores = query_scores(s, queries, items, gallery).double()
     level = query_scores(s, queries, reference[gallery], gallery).double()
@@ -358,8 +351,10 @@ def _learned(
     match = scores.new_full((len(scores),), -torch.inf).scatter_reduce(
         0, own.query_of, scores[own.query_of, own.items], "amax"
     )
-    learn = answerable & (torch.arange(len(scores)) % 3 == 0)
-    temperature, weight = fit_evidence(match[learn], level[learn])
+    groups = torch.zeros_like(match) if unsure is None else unsure
+    temperature, weight, guarantee = learn_guarantee(
+        match[answerable], level[answerable], groups[answerable]
+    )
     e = evidence(scores, level, temperature, weight)
     spread = log_perplexity(level, temperature)
     sides = [] if unsure is None else [unsure, items.uncertainty().double()]
@@ -375,11 +370,6 @@ def _learned(
     if len(nothing) and len(parts[0].query):  # else there is nothing to separate
         quality["absent_auroc"] = auroc(parts[0].features[:, 0, 0], nothing)
 
-    rest = answerable & ~learn
-    own_e = evidence(match[:, None], level, temperature, weight)[:, 0]
-    group = torch.zeros_like(match) if unsure is None else unsure
-    bounds = () if unsure is None else tertiles(unsure[learn])
-    guarantee = Guarantee.fit(own_e[rest], group[rest], bounds)
     null = tuple(nothing.sort().values.tolist())
     way = Way(temperature, weight, probability, null, len(items), growth, guarantee)
     return way, quality
@@ -497,8 +487,8 @@ def _cross_validated(parts: Sequence[_Results]) -> dict[str, float]:
 
 
 def _sample(pairs: Pairs, model: Model) -> dict[str, Gaussian]:
-    """Training items of each side, evenly spread."""
-    images, captions = (_spread(len(side), MOST) for side in (pairs.images, pairs.captions))
+    """Training items of each kind, evenly spread."""
+    images, captions = (evenly(len(side), MOST) for side in (pairs.images, pairs.captions))
     parts = [
         model.encode_images(read_images(pairs, images[k : k + 256].tolist()))
         for k in range(0, len(images), 256)
@@ -523,11 +513,6 @@ def _check_enough(images: int, captions: int, name: str) -> None:
             f"{name} has {images} images and {captions} captions; a calibration needs at least "
             f"{FEWEST} of each"
         )
-
-
-def _spread(total: int, most: int) -> Tensor:
-    """Positions of at most so many items, evenly spread."""
-    return torch.linspace(0, total - 1, min(total, most)).round().long().unique()
 
 
 def _rows(relevance: Relevance, chosen: Tensor) -> Relevance:

@@ -21,6 +21,8 @@ from torch import Tensor
 
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.data.stored import read_lines
+from gaussmatch.evaluation.reliability import evenly
+from gaussmatch.evaluation.scores import query_scores
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import (
     Relevance,
@@ -31,7 +33,7 @@ from gaussmatch.metrics import (
     spearman,
 )
 from gaussmatch.model import Model
-from gaussmatch.trust.calibration import TOP, Calibration, Gallery, query_scores
+from gaussmatch.trust.calibration import TOP, Calibration, Gallery
 from gaussmatch.trust.wording import (
     EVERYDAY,
     FILLERS,
@@ -46,6 +48,8 @@ from gaussmatch.trust.wording import (
 
 GALLERY = 1000
 """Images of the split that queries are scored with, at most."""
+QUERIES = 5000
+"""Captions whose searches are judged, at most."""
 CASES = 300
 """Captions and photos that each edit is tried on, at most."""
 MOVED = 3.0
@@ -322,8 +326,8 @@ def _percentiles(calibration: Calibration, sigma: Tensor) -> np.ndarray:
 def photo_edits(model: Model, pairs: Pairs) -> dict[str, Any]:
     """The share of blurred, cropped, covered and joined photos that are less sure than the photo;
     empty where there are no photos, or the model takes none."""
-    some = torch.linspace(0, len(pairs.images) - 1, min(CASES // 3, len(pairs.images))).long()
-    photos = [pairs.images.picture(int(i)) for i in some.unique()]
+    some = evenly(len(pairs.images), CASES // 3)
+    photos = [pairs.images.picture(int(i)) for i in some]
     if any(photo is None for photo in photos):
         return {}
     pictures = [photo.convert("RGB") for photo in photos if photo is not None]
@@ -382,7 +386,7 @@ def surest_half(
     """R@1 of the surest half of the queries over R@1 of all (1 knows nothing), and the area under
     the risk–coverage curve, by each gauge. Any true match counts, where truth is known."""
     found: dict[str, dict[str, Any]] = {}
-    some = torch.linspace(0, len(captions) - 1, min(len(captions), 5000)).long().unique()
+    some = evenly(len(captions), QUERIES)
     own = pairs.pairs() if pairs.relevance is None else pairs.relevance
     sides: tuple[tuple[Gallery, Gallery, Gaussian, Gaussian, Relevance], ...] = (
         ("captions", "images", captions[some], images, own.subset(some, torch.arange(len(images)))),
@@ -484,8 +488,7 @@ def gauges_of(found: Mapping[str, Any]) -> dict[str, bool]:
 
 def _some(texts: Sequence[str]) -> list[str]:
     """Captions, evenly spread, enough for ``CASES`` of each edit."""
-    chosen = np.unique(np.linspace(0, len(texts) - 1, min(len(texts), 5 * CASES)).astype(int))
-    return [texts[int(i)] for i in chosen]
+    return [texts[int(i)] for i in evenly(len(texts), 5 * CASES)]
 
 
 def _finite(value: float) -> float | None:
