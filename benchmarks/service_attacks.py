@@ -10,7 +10,8 @@ was answered, and whether an ordinary client is served meanwhile:
 - slow-heads: 1,000 connections that send half a head, 40 from each of 25 loopback addresses
 - uploads: 100 pictures of 19 MiB at once
 - bombs: 24 WebP of 49 megapixels in about 2 kB, and 24 one-bit PNG of 100 megapixels
-- stop: 20 clients ask again and again on their connections while the service gets SIGTERM
+- stop: 20 clients send requests without a pause on their connections, 20 more connect anew for
+  each, while the service gets SIGTERM
 """
 
 from __future__ import annotations
@@ -64,6 +65,10 @@ class Service:
         time.sleep(1)
         self.rest = self.memory("VmRSS")
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")  # the peak starts anew
+
+    def ratio(self) -> float:
+        """Memory at the peak, of that at rest."""
+        return self.memory("VmHWM") / self.rest
 
     def memory(self, name: str) -> float:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -132,14 +137,23 @@ def slow_heads(service: Service) -> str:
 
 
 def uploads(service: Service) -> str:
-    body = b"\xff\xd8\xff\xe0" + os.urandom(19 * MIB)
-    return answers(service, [body] * 100, at_once=50)
+    return described(answers(service, [large_upload()] * 100, at_once=50))
+
+
+def large_upload() -> bytes:
+    """19 MiB that begin as a JPEG does."""
+    return b"\xff\xd8\xff\xe0" + os.urandom(19 * MIB)
 
 
 def bombs(service: Service) -> str:
+    return described(answers(service, huge_pictures(), at_once=24))
+
+
+def huge_pictures() -> list[bytes]:
+    """24 small files of 49 megapixels each, and 24 of 100."""
     file = io.BytesIO()
     Image.new("RGB", (7000, 7000)).save(file, "WEBP", lossless=True)
-    return answers(service, [file.getvalue()] * 24 + [one_bit_png(10_000)] * 24, at_once=24)
+    return [file.getvalue()] * 24 + [one_bit_png(10_000)] * 24
 
 
 def one_bit_png(side: int) -> bytes:
@@ -152,20 +166,24 @@ def one_bit_png(side: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
-def answers(service: Service, bodies: list[bytes], at_once: int) -> str:
+def answers(service: Service, bodies: list[bytes], at_once: int) -> Counter[int]:
+    """How often each status was answered; 0 where the connection was closed. An ordinary client is
+    served meanwhile."""
     with ThreadPoolExecutor(at_once) as pool:
         sent = [pool.submit(service.post, body) for body in bodies]
-        meanwhile = service.get("/api/about")
-        found = Counter(future.result() for future in sent)
-    told = ", ".join(f"{count} × {status or 'closed'}" for status, count in sorted(found.items()))
-    return f"{told}; an ordinary client meanwhile {meanwhile}"
+        assert service.get("/api/about") == 200
+        return Counter(future.result() for future in sent)
+
+
+def described(found: Counter[int]) -> str:
+    return ", ".join(f"{count} × {status or 'closed'}" for status, count in sorted(found.items()))
 
 
 def stop(service: Service) -> str:
     """Every request that was sent gets an answer, or its connection was announced to close."""
-    lost, answered = [0], [0]
+    found: Counter[str] = Counter()
 
-    def client() -> None:
+    def client(keep: bool) -> None:
         connection = http.client.HTTPConnection(*service.address, timeout=60)
         try:
             while True:
@@ -176,23 +194,25 @@ def stop(service: Service) -> str:
                 try:
                     response = connection.getresponse()
                     response.read()
-                    answered[0] += 1
-                    if response.headers.get("connection") == "close":
+                    found["answered"] += 1
+                    if not keep:
+                        connection.close()
+                    elif response.headers.get("connection") == "close":
                         return
                 except (OSError, http.client.HTTPException):
-                    lost[0] += 1
+                    found[f"lost, {'kept' if keep else 'new'} connection"] += 1
                     return
         finally:
             connection.close()
 
-    threads = [threading.Thread(target=client) for _ in range(20)]
+    threads = [threading.Thread(target=client, args=(n < 20,)) for n in range(40)]
     for thread in threads:
         thread.start()
     time.sleep(1)
     service.process.send_signal(signal.SIGTERM)
     for thread in threads:
         thread.join(60)
-    return f"{answered[0]} requests answered, {lost[0]} of 20 clients lost one"
+    return ", ".join(f"{count} {what}" for what, count in found.items())
 
 
 ATTACKS: dict[str, Callable[[Service], str]] = {
@@ -212,14 +232,14 @@ def main() -> None:
     for name in options.only:
         service = Service(options.index)
         try:
-            told = ATTACKS[name](service)
+            result = ATTACKS[name](service)
             peak = service.memory("VmHWM") if service.process.poll() is None else float("nan")
             after = service.memory("VmRSS") if service.process.poll() is None else float("nan")
         finally:
             service.close()
         row = {"attack": name, "rest_mb": round(service.rest), "peak_mb": peak and round(peak, 0)}
         row |= {"ratio": round(peak / service.rest, 2), "after_mb": round(after, 0)}
-        print(json.dumps(row | {"told": told}, ensure_ascii=False), flush=True)
+        print(json.dumps(row | {"result": result}, ensure_ascii=False), flush=True)
 
 
 if __name__ == "__main__":

@@ -163,6 +163,23 @@ def test_a_broken_photo_is_named_or_left_out(runs, photos, tmp_path):
     assert index.size() == 3
 
 
+@pytest.mark.filterwarnings("default")  # as on the command line
+@pytest.mark.parametrize("format", ["DDS", "EPS", "PPM"])
+def test_another_format_named_jpg_is_one_clear_line(runs, photos, tmp_path, capsys, format):
+    Image.new("RGB", (16, 16)).save(photos / "e.jpg", format)
+    words = ["index", str(runs / "vsepp-kl"), str(photos), "--out", str(tmp_path / "i")]
+    assert main(words) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "e.jpg" in line]
+    assert "its content is not JPEG, PNG" in line
+    assert main([*words, "--skip-unreadable"]) == 0
+    told = capsys.readouterr()
+    assert "left out: e.jpg" in told.out
+    assert "Traceback" not in told.err
+    assert [line for line in told.err.splitlines() if "its content is not JPEG, PNG" in line]
+    assert main(["index", "add", str(tmp_path / "i"), str(photos / "e.jpg")]) == 2
+    assert "e.jpg: " in capsys.readouterr().err
+
+
 def test_a_folder_that_is_empty_now_deletes_nothing(runs, photos, tmp_path):
     index = Index.create(tmp_path / "i", runs / "vsepp-kl")
     update(index, photos, progress=False)

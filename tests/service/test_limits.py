@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from gaussmatch.service.limits import Budget, Deadlines
+from gaussmatch.service.responses import ApiError
 
 
 async def work(deadlines: Deadlines, wait: asyncio.Event) -> str:
@@ -83,7 +84,7 @@ def test_it_outlives_its_event_loop() -> None:
 
 def test_who_asks_for_too_much_waits_and_all_is_given_back() -> None:
     async def run() -> None:
-        budget, most, done = Budget(10), 0, []
+        budget, most, done = Budget(10, 60), 0, []
 
         async def hold(amount: int) -> None:
             nonlocal most
@@ -101,7 +102,7 @@ def test_who_asks_for_too_much_waits_and_all_is_given_back() -> None:
 
 def test_who_gives_up_or_fails_keeps_nothing() -> None:
     async def run() -> None:
-        budget = Budget(10)
+        budget = Budget(10, 60)
 
         async def wait() -> None:
             async with budget.take(5):
@@ -118,5 +119,20 @@ def test_who_gives_up_or_fails_keeps_nothing() -> None:
         with pytest.raises(ZeroDivisionError):
             await fail()
         assert budget.taken == 0
+
+    asyncio.run(run())
+
+
+def test_who_waits_too_long_is_to_come_back_later() -> None:
+    async def run() -> None:
+        budget = Budget(10, 0.01)
+        async with budget.take(8):
+            with pytest.raises(ApiError, match="try again") as refused:
+                async with budget.take(5):
+                    pytest.fail("there was no room")
+        assert refused.value.status == 503
+        assert int(refused.value.headers["Retry-After"]) > 0
+        async with budget.take(10):
+            assert budget.taken == 10
 
     asyncio.run(run())

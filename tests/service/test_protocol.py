@@ -49,25 +49,37 @@ def serving(**settings: float) -> Iterator[tuple[str, int]]:
         yield address
 
 
+class Stoppable(Server):
+    """``last`` is called when the service is about to stop; the event loop stands still."""
+
+    last: Callable[[], object] | None = None
+
+    async def main_loop(self) -> None:
+        await super().main_loop()
+        if self.last is not None:
+            self.last()
+
+
 @contextmanager
-def running(**given: float) -> Iterator[tuple[tuple[str, int], Callable[[], None]]]:
-    """A server in a thread: its address, and a way to close its connections as it does when it
-    stops."""
+def running(**given: float) -> Iterator[tuple[tuple[str, int], Callable[..., None]]]:
+    """A server in a thread: its address, and a way to stop it, which does something else first."""
     settings, sock = Settings(**given), listening("127.0.0.1", 0)  # type: ignore[arg-type]
-    server = Server(Middleware(app, settings, Metrics()), settings, grace=5)
+    server = Stoppable(Middleware(app, settings, Metrics()), settings, grace=5)
     server.config.lifespan = "off"
-    loop = asyncio.new_event_loop()
+    loop, stopping = asyncio.new_event_loop(), threading.Event()
     served = server.serve(sockets=[sock])
     thread = threading.Thread(target=lambda: loop.run_until_complete(served))
 
-    async def shut() -> None:
-        for connection in list(server.server_state.connections):
-            connection.shutdown()
+    def stop(last: Callable[[], object] = lambda: None) -> None:
+        while not server.started:
+            time.sleep(0.01)
+        server.last = lambda: (last(), stopping.set())
+        server.should_exit = True
+        assert stopping.wait(30)
 
     thread.start()
     try:
-        address = sock.getsockname()
-        yield address, lambda: asyncio.run_coroutine_threadsafe(shut(), loop).result(30)
+        yield sock.getsockname(), stop
     finally:
         server.should_exit = True
         thread.join(30)
@@ -221,15 +233,33 @@ def test_half_sent_heads_keep_nobody_out(limit: str) -> None:
 def test_requests_on_their_way_are_answered_when_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on connections that were idle: their request may stand in the socket."""
     monkeypatch.setattr(protocol, "DRAIN", 3)
-    with running(timeout=20) as (address, shut), ExitStack() as stack:
+    with running(timeout=20) as (address, stop), ExitStack() as stack:
         clients = [stack.enter_context(connect(address)) for _ in range(10)]
         for client in clients:
             client.sendall(GET + b"\r\n")
             assert client.recv(1000).startswith(b"HTTP/1.1 200")
         clients[0].sendall(GET.replace(b"/ok", b"/slow") + b"\r\n")
-        shut()
+        stop()
         for client in clients[1:]:
             client.sendall(GET + b"\r\n")
+        for client in clients:
+            status, headers, body = answer(client)
+            assert (status, body) == (200, b"0")
+            assert headers["connection"] == "close"
+
+
+def test_who_has_connected_when_it_stops_is_answered() -> None:
+    """The service has not accepted them yet: they are in the queue of its socket."""
+    with running(timeout=20) as (address, stop), ExitStack() as stack:
+        clients: list[socket.socket] = []
+
+        def come() -> None:
+            for _ in range(10):
+                client = stack.enter_context(connect(address))
+                client.sendall(GET + b"\r\n")
+                clients.append(client)
+
+        stop(come)
         for client in clients:
             status, headers, body = answer(client)
             assert (status, body) == (200, b"0")

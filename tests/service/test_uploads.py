@@ -28,7 +28,7 @@ class Service:
 
     def __init__(self, bodies: int = 2**20, decoding: int = 2**27, **settings: int) -> None:
         self.settings = Settings(**settings)  # type: ignore[arg-type]
-        self.bodies, self.decoding = Budget(bodies), Budget(decoding)
+        self.bodies, self.decoding = Budget(bodies, 60), Budget(decoding, 60)
 
     async def decode(self, work: Any, *args: Any) -> Any:
         await asyncio.sleep(0)

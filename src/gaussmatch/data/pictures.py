@@ -110,9 +110,8 @@ def _open(file: IO[bytes]) -> ImageFile.ImageFile:
             continue
         file.seek(0)
         return make(file, "")
-    raise ValueError(
-        f"its content is not {', '.join(available())}; HEIC needs pip install 'gaussmatch[heic]'"
-    )
+    hint = "" if "HEIF" in Image.OPEN else "; HEIC needs pip install 'gaussmatch[heic]'"
+    raise ValueError(f"its content is not {', '.join(available())}{hint}")
 
 
 def available() -> list[str]:

@@ -75,7 +75,9 @@ class Service:
             seen=self.metrics.batch.observe,
         )
         bodies = max(s.max_body, s.max_memory // 5)
-        self.bodies, self.decoding = Budget(bodies), Budget(s.max_memory - bodies)
+        patience = s.timeout / 3  # for each of the two; the rest is for the work itself
+        self.bodies = Budget(bodies, patience)
+        self.decoding = Budget(s.max_memory - bodies, patience)
         self.decoders = ThreadPoolExecutor(s.decoders, thread_name_prefix="gaussmatch-decode")
         if self.metrics.folder is not None:
             self.metrics.forget_the_dead()

@@ -7,6 +7,8 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from gaussmatch.service.responses import ApiError
+
 
 class Deadline:
     """The limit of one task."""
@@ -94,19 +96,28 @@ class RateLimit:
 
 
 class Budget:
-    """At most so much is held at a time; who needs more waits until enough is released."""
+    """At most so much is held at a time; who needs more waits until enough is released, and is
+    refused with 503 where that takes longer than ``patience`` seconds."""
 
-    def __init__(self, most: int) -> None:
-        self.most, self.taken = most, 0
+    def __init__(self, most: int, patience: float) -> None:
+        self.most, self.patience, self.taken = most, patience, 0
         self._free = asyncio.Condition()
 
     @asynccontextmanager
     async def take(self, amount: int) -> AsyncIterator[None]:
         """Hold some of it. One request alone never waits."""
         amount = min(amount, self.most)
-        async with self._free:
-            await self._free.wait_for(lambda: self.taken + amount <= self.most)
-            self.taken += amount
+        try:
+            async with asyncio.timeout(self.patience), self._free:
+                await self._free.wait_for(lambda: self.taken + amount <= self.most)
+                self.taken += amount
+        except TimeoutError:
+            raise ApiError(
+                503,
+                "busy",
+                "the memory for pictures is in use by other requests; try again in a moment",
+                {"Retry-After": "5"},
+            ) from None
         try:
             yield
         finally:

@@ -37,14 +37,16 @@ class Protocol(HttpToolsProtocol):
         addresses: open connections by address.
         closed: connections that were refused or closed early since the last log line, by reason
             and address.
+        stopping: whether the service stops: each answer is then the last of its connection.
     """
 
     settings: Settings
     addresses: Counter[str]
     closed: Counter[tuple[str, str]]
+    stopping: bool = False
 
     _pending: int | None = None  # bytes of a request since its start or since its body's last part
-    _in_body = _stopping = _refused = False
+    _in_body = _refused = False
     _due: float | None = None  # when the client must have sent what is expected of it
 
     # ---- the connection ----
@@ -61,6 +63,8 @@ class Protocol(HttpToolsProtocol):
             every: set[Any] = self.connections
             own = [c for c in every if c._address == self._address]
             self._make_room(own, too_many("your address"))
+        if self.stopping:
+            self.shutdown()
 
     def _make_room(self, connections: Iterable[Any], error: ApiError) -> None:
         """Close the connection that has been waited for the longest: one that has not sent a head
@@ -87,7 +91,6 @@ class Protocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """The service stops: answer what has arrived, then close."""
-        self._stopping = True
         if self._active():
             self.cycle.keep_alive = False
         else:
@@ -121,7 +124,7 @@ class Protocol(HttpToolsProtocol):
             self.refuse(too_long())
             return
         super().on_headers_complete()
-        if self._stopping:
+        if self.stopping:
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:

@@ -1,11 +1,13 @@
-"""Run the service until it is signalled to stop; requests that have begun are answered first."""
+"""Run the service until a signal stops it; requests that have begun are answered first."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import os
+import select
 import socket
+import time
 import webbrowser
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +22,7 @@ from gaussmatch.index import Index
 from gaussmatch.service import logs
 from gaussmatch.service.app import create_app
 from gaussmatch.service.metrics import FOLDER
-from gaussmatch.service.protocol import close_overdue, protocol
+from gaussmatch.service.protocol import DRAIN, close_overdue, protocol
 from gaussmatch.service.settings import Settings
 from gaussmatch.service.workers import supervise
 
@@ -84,7 +86,7 @@ def serve(
         threads = max(1, torch.get_num_threads() // workers)
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
         work = partial(_work, index.place, settings, sock, grace, log_level, lock)
-        supervise(work, workers, grace + 10)
+        supervise(work, workers, grace + 10, stopped=sock.close)
 
 
 def announce(sock: socket.socket, browser: bool) -> None:
@@ -154,6 +156,15 @@ class Server(uvicorn.Server):
             gc.freeze()
             gc.set_threshold(10_000, 20, 20)
             self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept who has connected by now, then stop: to close the socket would reset them."""
+        self._protocol.stopping = True
+        end, waiting = time.monotonic() + DRAIN, sockets or []
+        while waiting and time.monotonic() < end:
+            await asyncio.sleep(0.01)
+            waiting, _, _ = select.select(waiting, (), (), 0)
+        await super().shutdown(sockets)
 
 
 def listening(host: str, port: int) -> socket.socket:

@@ -47,10 +47,16 @@ class Worker:
         return {"pid": self.process.pid, "exit_code": self.process.exitcode}
 
 
-def supervise(work: Work, workers: int, grace: float) -> None:
+def supervise(
+    work: Work, workers: int, grace: float, stopped: Callable[[], object] = lambda: None
+) -> None:
     """Run so many workers until SIGINT or SIGTERM, then give them ``grace`` seconds to finish.
 
     A worker that dies is replaced. Where none has ever become ready, that is an error.
+
+    Args:
+        stopped: called before the workers are, to close what they share: clients must not queue
+            at a socket that only this process still listens at.
     """
     woken, wake = os.pipe()
     stopping = False
@@ -84,6 +90,7 @@ def supervise(work: Work, workers: int, grace: float) -> None:
                     pause = min(max(2 * worker.pause, PAUSE[0]), PAUSE[1])
                 missing.append((time.monotonic() + pause, pause))
     finally:
+        stopped()
         _end(running, grace)
         for number, handler in before.items():
             signal.signal(number, handler)
