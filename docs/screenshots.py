@@ -3,7 +3,7 @@
     python docs/screenshots.py INDEX [--out docs/screenshots] [--query "something red"]
 
 Serves the index on a free port, opens the page in Chromium (of the system, or $CHROMIUM) and
-takes it at a desk, on a phone and in the dark. Fails if the page asks for anything elsewhere.
+takes it at a desk, on a phone and in the dark. Fails if the page requests anything elsewhere.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def take(
     shot("trouble")
     context.close()
     if strange:
-        raise SystemExit(f"the page asked elsewhere: {strange}")
+        raise SystemExit(f"the page made requests elsewhere: {strange}")
 
 
 def ask(page: Page, text: str) -> None:

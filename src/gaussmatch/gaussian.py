@@ -119,10 +119,10 @@ class Gaussian:
             return self
         return Gaussian(self.mean, self.log_var.expand_as(self.mean), self.side)
 
-    def _log_var(self, asked: str) -> Tensor:
+    def _log_var(self, what: str) -> Tensor:
         if self.log_var is None:
             raise ValueError(
-                f"{asked} needs variances, and this is a point embedding; "
+                f"{what} needs variances, and this is a point embedding; "
                 "use a probabilistic model (docs/uncertainty.md)"
             )
         return self.log_var

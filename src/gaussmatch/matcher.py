@@ -29,10 +29,9 @@ from gaussmatch.encoders.adapter import (
     TextAdapter,
 )
 from gaussmatch.encoders.backbone import Backbone
-from gaussmatch.encoders.generator import CaptionGenerator
 from gaussmatch.encoders.pretrained import image_tower, text_tower
 from gaussmatch.encoders.vocabulary import Vocabulary
-from gaussmatch.encoders.vsrn import RegionReasoning
+from gaussmatch.encoders.vsrn import CaptionGenerator, RegionReasoning
 from gaussmatch.gaussian import Gaussian, Side
 from gaussmatch.losses import InfoNCE, PairwiseSigmoid
 from gaussmatch.recipe import LossRecipe, ModelRecipe, Recipe

@@ -186,7 +186,7 @@ class Model:
         if note is not None and not items.is_point:
             warnings.warn(
                 f"uncertainty of a model trained with {self.matcher.similarity.name!r}: {note}; "
-                "train with query_kl or kl for an uncertainty that tells vague from specific",
+                "train with query_kl or kl for an uncertainty that separates vague from specific",
                 UncertaintyWarning,
                 stacklevel=2,
             )

@@ -180,7 +180,7 @@ def claim(folder: Path, recipe: Recipe, *, resume: bool) -> None:
 
 
 def extends(recipe: Recipe, old: Recipe) -> bool:
-    """Whether a recipe only asks for more epochs of a schedule that does not depend on them."""
+    """Whether a recipe only sets more epochs of a schedule that does not depend on them."""
     more = recipe.training.epochs > old.training.epochs
     return more and recipe.training.schedule == "step"
 
@@ -246,7 +246,7 @@ def verify(folder: Path, *names: str) -> None:
 
 
 def is_intact(folder: Path, name: str) -> bool:
-    """Whether a file is what was written; a run of format 1 cannot tell, and counts as intact."""
+    """Whether a file is what was written; a run of format 1 has no checksums, and is."""
     if not (folder / MANIFEST).exists():
         return True
     return sha256(folder / name) in _manifest(folder).get(name, [])

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from toy import toy_words
 
 from gaussmatch.encoders import Probabilistic, Projection, Shape, Tokens, WordGRU, pad
+from gaussmatch.encoders.gru import LastState
 from gaussmatch.encoders.scenenet import SceneNet
-from gaussmatch.encoders.text import LastState
 
 
 class TestProjection(EncoderContract):
@@ -187,7 +187,7 @@ def test_relative_variances_are_bounded_times_the_dimension(shape: Shape) -> Non
 
 
 def test_smooth_bound_keeps_a_gradient_where_the_clamp_has_none() -> None:
-    from gaussmatch.encoders.variance import bounded
+    from gaussmatch.encoders.probabilistic import bounded
 
     grads = {}
     for bound in ("clamp", "smooth"):

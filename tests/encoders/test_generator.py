@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_packed_sequence
 
-from gaussmatch.encoders.generator import CaptionGenerator
-from gaussmatch.losses import generation_loss, lesson
+from gaussmatch.encoders.vsrn import CaptionGenerator
+from gaussmatch.losses import generation_loss, teacher_forcing
 
 V, D, H, W, REGIONS = 11, 6, 8, 5, 4
 IDS = torch.tensor([[1, 5, 6, 2, 0, 0], [1, 7, 2, 0, 0, 0], [1, 8, 9, 10, 4, 2]])
@@ -25,7 +25,7 @@ def images(n: int = 3) -> Tensor:
 
 
 def loss(generator: CaptionGenerator, regions: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
-    given, wanted = lesson(ids, lengths, generator.longest)
+    given, wanted = teacher_forcing(ids, lengths, generator.longest)
     return generation_loss(generator(regions, given), wanted.data, len(ids))
 
 
@@ -60,7 +60,7 @@ def test_the_loss_is_that_of_a_naive_loop() -> None:
 
 def test_logits_come_in_the_order_of_the_pack() -> None:
     generator, regions = made(), images()
-    given, _ = lesson(IDS, LENGTHS)
+    given, _ = teacher_forcing(IDS, LENGTHS)
     logits, steps = pad_packed_sequence(
         given._replace(data=generator(regions, given)), batch_first=True
     )

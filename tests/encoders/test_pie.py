@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from toy import toy_words
 
 from gaussmatch.encoders import PCMEImage, PCMEText, PVSEImage, PVSEText, pad
-from gaussmatch.encoders.bigru import BiGRU, padding_of
+from gaussmatch.encoders.gru import BiGRU, padding_of
 from gaussmatch.encoders.pie import PIE, Attention
 from gaussmatch.encoders.scenenet import SceneNet
 

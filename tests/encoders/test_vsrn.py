@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from gaussmatch.encoders import Probabilistic
-from gaussmatch.encoders.graph import Graph, GraphBlock, ZeroNorm
-from gaussmatch.encoders.vsrn import RegionReasoning
+from gaussmatch.encoders.vsrn import Graph, GraphBlock, RegionReasoning, ZeroNorm
 
 F, REGIONS = 10, 7
 

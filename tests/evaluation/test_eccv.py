@@ -88,5 +88,5 @@ def test_folds_agree_with_the_package(package, ids):
 
 
 def test_a_query_that_is_not_ranked_is_named(package):
-    with pytest.raises(ValueError, match="ECCV Caption asks for t2i query"):
+    with pytest.raises(ValueError, match="ECCV Caption needs t2i query"):
         eccv_measures({"t2i": np.zeros((1, 3), int)}, {"t2i": np.array([-1])})

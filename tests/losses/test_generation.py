@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.utils.rnn import pad_packed_sequence
 
-from gaussmatch.losses import generation_loss, lesson
+from gaussmatch.losses import generation_loss, teacher_forcing
 
 START, END, PAD = 1, 2, 0
 
@@ -44,7 +44,7 @@ captions = st.lists(
 @given(rows=captions, longest=st.integers(2, 13), extra=st.integers(0, 3))
 def test_as_the_official_loader(rows: list[list[int]], longest: int, extra: int) -> None:
     ids, lengths = padded(rows, max(map(len, rows)) + extra, filler=5)
-    taught = lesson(ids, lengths, longest)
+    taught = teacher_forcing(ids, lengths, longest)
     (given_, steps), (wanted, _) = (pad_packed_sequence(p, batch_first=True) for p in taught)
     for i, row in enumerate(rows):
         n = int(steps[i])
@@ -52,12 +52,12 @@ def test_as_the_official_loader(rows: list[list[int]], longest: int, extra: int)
 
 
 def test_one_padding_after_the_end_is_wanted() -> None:
-    _, wanted = lesson(*padded([[START, 7, END]]))
+    _, wanted = teacher_forcing(*padded([[START, 7, END]]))
     assert wanted.data.tolist() == [7, END, PAD]
 
 
 def test_a_long_caption_keeps_its_end() -> None:
-    given_, wanted = lesson(*padded([[START, *range(3, 20), END]]), longest=5)
+    given_, wanted = teacher_forcing(*padded([[START, *range(3, 20), END]]), longest=5)
     assert given_.data.tolist() == [START, 3, 4, 5]
     assert wanted.data.tolist() == [3, 4, 5, END]
 
@@ -65,13 +65,13 @@ def test_a_long_caption_keeps_its_end() -> None:
 def test_its_input_is_left_alone() -> None:
     ids, lengths = padded([[START, *range(3, 20), END], [START, END]])
     before = ids.clone()
-    lesson(ids, lengths, longest=5)
+    teacher_forcing(ids, lengths, longest=5)
     assert torch.equal(ids, before)
 
 
 def test_too_short_to_tell_anything() -> None:
     with pytest.raises(ValueError, match="at least 2"):
-        lesson(*padded([[START, END]]), longest=1)
+        teacher_forcing(*padded([[START, END]]), longest=1)
 
 
 def test_sum_over_words_mean_over_captions() -> None:

@@ -73,7 +73,7 @@ def test_what_is_asked_for_is_named(
 ) -> None:
     content = {"model": [{}, {}], "opt": argparse.Namespace(margin=Call())}
     path = save(tmp_path / "x.pth.tar", content, how)
-    with pytest.raises(ValueError, match=r"refused: it asks for print, .* nothing was run"):
+    with pytest.raises(ValueError, match=r"refused: it refers to print, .* nothing was run"):
         read_checkpoint(path)
     assert capsys.readouterr().out == ""
 

@@ -16,8 +16,8 @@ from torch.nn.functional import layer_norm, normalize
 import gaussmatch as gm
 from gaussmatch.cli import main
 from gaussmatch.files import read_json
-from gaussmatch.official import backbone, import_checkpoint
-from gaussmatch.official.weights import Weights
+from gaussmatch.official import import_checkpoint
+from gaussmatch.official.weights import Weights, torchvision_rules
 
 PICTURES = torch.rand(2, 3, 64, 64)
 MEAN, STD = (torch.tensor(v).view(3, 1, 1) for v in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
@@ -212,7 +212,7 @@ def test_vgg_of_old_and_new(first: int) -> None:
         f"cnn.classifier.{first + 3}.bias": torch.rand(4),
     }
     weights = Weights()
-    weights.take(state, backbone.rules("vgg19", r"cnn\.", "x"), "x")
+    weights.take(state, torchvision_rules("vgg19", r"cnn\.", "x"), "x")
     picture = torch.rand(2, 7, 7)
     dense = state[f"cnn.classifier.{first}.weight"] @ picture.flatten()
     as_map = weights.values["image.backbone.net.pre_logits.fc1.weight"]

@@ -25,8 +25,7 @@ from gaussmatch.training import gather, loop
 from gaussmatch.training.gradients import Gradients
 from gaussmatch.training.log import read_log
 from gaussmatch.training.objective import Objective
-from gaussmatch.training.precision import Precision
-from gaussmatch.training.setup import seed_everything, with_feature_dim
+from gaussmatch.training.setup import Precision, seed_everything, with_feature_dim
 from gaussmatch.training.start import begin
 
 CPU = torch.device("cpu")

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from gaussmatch.encoders.backbone import Backbone
-from gaussmatch.training.memory import activation_bytes, told
-from gaussmatch.training.precision import Precision
+from gaussmatch.training.memory import activation_bytes, memory_line
+from gaussmatch.training.setup import Precision
 
 
 def test_a_chain_keeps_each_layers_output_once() -> None:
@@ -50,4 +50,6 @@ def test_one_image_is_not_enough() -> None:
 
 
 def test_what_is_told() -> None:
-    assert told(2_000_000, 500) == "activation memory: 2.0 MB an image, 1.00 GB a batch of 500"
+    assert (
+        memory_line(2_000_000, 500) == "activation memory: 2.0 MB an image, 1.00 GB a batch of 500"
+    )

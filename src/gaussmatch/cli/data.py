@@ -7,8 +7,7 @@ from pathlib import Path
 
 from gaussmatch.cli.parser import Parser, run_one_of
 from gaussmatch.data import SOURCES, recognise
-from gaussmatch.data.check import Report
-from gaussmatch.data.contact_sheet import contact_sheet
+from gaussmatch.data.check import Report, contact_sheet
 from gaussmatch.recipe import DataRecipe
 
 

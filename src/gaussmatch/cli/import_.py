@@ -36,7 +36,7 @@ def run(argv: Sequence[str]) -> None:
     about = read_metrics(options.out)["imported"]
     print(f"{options.out}: {recipe.title}, D = {recipe.model.dim}")
     facts = ", ".join(
-        f"{name} {value}" for name, value in about["told"].items() if value is not None
+        f"{name} {value}" for name, value in about["training"].items() if value is not None
     )
     if facts:
         print(f"its training says: {facts}")

@@ -13,7 +13,7 @@ import numpy as np
 
 from gaussmatch.data import precomputed
 from gaussmatch.data.cache import cache_root
-from gaussmatch.data.extract import CROPS, extract
+from gaussmatch.data.extract import CROPS, UNREADABLE, extract
 from gaussmatch.data.features import (
     Featurise,
     Layout,
@@ -25,7 +25,6 @@ from gaussmatch.data.listing import Listing, Photo, assemble
 from gaussmatch.data.pairs import DataSet, ImageSource
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.data.pixels import PhotoPixels, still, unit
-from gaussmatch.data.shards import UNREADABLE
 from gaussmatch.data.stored import CachedCrops, features_by_name, read_lines
 from gaussmatch.encoders.pretrained import Spec, image_tower
 from gaussmatch.recipe import DataRecipe

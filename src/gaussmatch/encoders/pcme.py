@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gaussmatch.encoders.base import Tokenizer, Tokens
-from gaussmatch.encoders.bigru import BiGRU, State, padding_of
+from gaussmatch.encoders.gru import BiGRU, State, padding_of
 from gaussmatch.encoders.image import Linear
 from gaussmatch.encoders.pie import Attention
 from gaussmatch.encoders.pvse import PVSEImage, PVSEText

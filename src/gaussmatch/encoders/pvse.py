@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from gaussmatch.encoders.base import TextEncoder, Tokenizer, Tokens
-from gaussmatch.encoders.bigru import BiGRU, State, padding_of
+from gaussmatch.encoders.gru import BiGRU, State, padding_of
 from gaussmatch.encoders.image import Linear
 from gaussmatch.encoders.pie import PIE
 

@@ -24,9 +24,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.similarities import Lifted, Similarity
-from gaussmatch.similarities.base import wide
+from gaussmatch.gaussian import Gaussian, Side
+from gaussmatch.similarities import Similarity
+from gaussmatch.similarities.base import CenteredLift, center, wide
 
 SMALL = 2**29
 """Below this many multiplications float64 is used throughout: it costs nothing that one feels."""
@@ -68,30 +68,17 @@ class Blocks:
         self.images, self.captions = len(images), len(captions)
         squared = similarity.metric == "squared_l2"
         some_images, some_captions = _sample(images), _sample(captions)
-        shift = torch.zeros_like(some_images.mean[0])
-        if similarity.shift_invariant:
-            shift = (_center(some_images.mean) + _center(some_captions.mean)) / 2
-
-        def lift_images(g: Gaussian) -> Lifted:
-            return similarity.lift_images(Gaussian(g.mean - shift, g.log_var))
-
-        def lift_captions(g: Gaussian) -> Lifted:
-            return similarity.lift_captions(Gaussian(g.mean - shift, g.log_var))
-
-        samples = lift_images(some_images), lift_captions(some_captions)
+        lift = CenteredLift.of(similarity, some_images, some_captions)
+        samples = lift(some_images, "images"), lift(some_captions, "captions")
         centres = [_Centre.of(a, b, squared) for a, b in zip(*samples, strict=True)]
         self.offset = centres[0].typical(samples[1][0])
         """What was taken off every score to keep the numbers small."""
         eps = torch.finfo(self.offset.dtype).eps
         self._floor = 16 * eps * torch.stack([c.size() for c in centres]).amax()
-        self._left = _filled("image", images, lift_images, [c.images for c in centres], self.dtype)
-        self._right = _filled(
-            "caption",
-            captions,
-            lift_captions,
-            [partial(c.captions, self.offset) for c in centres],
-            self.dtype,
-        )
+        writers = [c.images for c in centres]
+        self._left = _filled(lift, "images", images, writers, self.dtype)
+        writers = [partial(c.captions, self.offset) for c in centres]
+        self._right = _filled(lift, "captions", captions, writers, self.dtype)
 
     def rows(self, start: int, stop: int) -> Float[Tensor, "block captions"]:
         """Images ``start:stop`` as queries."""
@@ -140,9 +127,9 @@ class _Centre:
     @staticmethod
     def of(a: Tensor, b: Tensor, squared: bool) -> _Centre:
         if not squared:
-            return _Centre(None, _center(a), _center(b))
-        origin = (_center(a) + _center(b)) / 2
-        return _Centre(origin, 2 * (_center(a) - origin), _center(b) - origin)
+            return _Centre(None, center(a), center(b))
+        origin = (center(a) + center(b)) / 2
+        return _Centre(origin, 2 * (center(a) - origin), center(b) - origin)
 
     def typical(self, b: Tensor) -> Tensor:
         """The center of what depends on the caption alone."""
@@ -178,27 +165,22 @@ class _Centre:
         out[:, -1] = b @ self.u + own - offset
 
 
-def _center(x: Tensor) -> Tensor:
-    """The median of each coordinate: one wild item must not move the centre of all."""
-    return x.median(0).values
-
-
 def _sample(g: Gaussian) -> Gaussian:
     """Some items, evenly spread: any centre is right, a typical one is best."""
     return g[:: max(1, len(g) // 128)].to(wide(g))
 
 
 def _filled(
-    side: str,
+    lift: CenteredLift,
+    side: Side,
     g: Gaussian,
-    lift: Callable[[Gaussian], Lifted],
     writers: Sequence[Callable[[Tensor, Tensor], None]],
     dtype: torch.dtype,
 ) -> list[Tensor]:
     """The lifted and centred vectors of one side, made in float64 and kept in ``dtype``."""
     filled: list[Tensor] = []
     for start in range(0, len(g), CHUNK):
-        lifted = lift(g[start : start + CHUNK].to(wide(g)))
+        lifted = lift(g[start : start + CHUNK].to(wide(g)), side)
         if not filled:
             filled = [x.new_empty(len(g), x.shape[-1] + 2, dtype=dtype) for x in lifted]
         for write, x, whole in zip(writers, lifted, filled, strict=True):
@@ -206,7 +188,9 @@ def _filled(
             write(x, kept)
             if not kept.abs().amax().isfinite():
                 at = start + int((~kept.isfinite()).any(-1).nonzero()[0])
-                raise ValueError(f"{side} {at}: its embedding is too large to be scored in {dtype}")
+                raise ValueError(
+                    f"{side[:-1]} {at}: its embedding is too large to be scored in {dtype}"
+                )
     return filled
 
 

@@ -39,7 +39,7 @@ def eccv_measures(
         row = {int(q): n for n, q in enumerate(queries[way])}
         missing = [q for q in truth[way] if q not in row]
         if missing:
-            raise ValueError(f"ECCV Caption asks for {way} query {missing[0]}, which is not ranked")
+            raise ValueError(f"ECCV Caption needs {way} query {missing[0]}, which is not ranked")
         rows = ranked[[row[q] for q in truth[way]]]
         positives = list(truth[way].values())
         measures[f"{way}_eccv_r1"] = recall_at_k(rows, positives, [1])[0]

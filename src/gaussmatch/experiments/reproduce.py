@@ -35,7 +35,7 @@ class Setting:
     Args:
         data: which recipes, ``recipes/{data}/``.
         fast: the small setting of scenes, for half an hour on two cores.
-        seeds: runs of each row; none for what each experiment asks.
+        seeds: runs of each row; none for what each experiment sets.
         overrides: fields for every recipe, as on the command line.
         visual_genome: the folder of boxes for the experiments on crops of photos.
         pooled: features of photos for all models that take one vector (``data.extracted``).

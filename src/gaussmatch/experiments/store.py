@@ -1,4 +1,4 @@
-"""Runs kept by what they are: the same recipe, seed and start is trained once, whoever asks.
+"""Runs kept by what they are: the same recipe, seed and start is trained once.
 
 runs/{words}-{digest}/             a run folder (``gaussmatch.run``)
     evaluation-{split}.json        its measures

@@ -25,6 +25,7 @@ from torch import Tensor
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.manifest import Gallery
 from gaussmatch.similarities import Lifted, Similarity
+from gaussmatch.similarities.base import CenteredLift, center, other_side
 
 FILE = "lift.safetensors"
 SAMPLE = 10_000
@@ -52,13 +53,12 @@ class Lift:
     """How the items of one segment, and queries to them, become vectors.
 
     Args:
-        shift: (D), taken off all means first.
+        centered: the similarity's lift, about the center of the items.
         centres, scales: (W) for each lift.
     """
 
-    similarity: Similarity
+    centered: CenteredLift
     gallery: Gallery
-    shift: Tensor
     centres: tuple[Tensor, ...]
     scales: tuple[Tensor, ...]
 
@@ -66,14 +66,17 @@ class Lift:
     def of(similarity: Similarity, gallery: Gallery, some: Gaussian) -> Lift:
         """From typical items of the gallery."""
         some = some.to(torch.float64)
-        shift = _middle(some.mean) if similarity.shift_invariant else torch.zeros_like(some.mean[0])
-        plain = Lift(similarity, gallery, shift, (), ())
-        lifted = plain.lifted(some, query=False)
+        centered = CenteredLift.of(similarity, some)
+        lifted = centered(some, gallery)
         scales = [_spread(a) for a in lifted]
         if similarity.metric == "squared_l2":
             scales = [s.square().median().sqrt().expand_as(s).clone() for s in scales]
         scales = [_nonzero(s) for s in scales]
-        return Lift(similarity, gallery, shift, tuple(map(_middle, lifted)), tuple(scales))
+        return Lift(centered, gallery, tuple(map(center, lifted)), tuple(scales))
+
+    @property
+    def similarity(self) -> Similarity:
+        return self.centered.similarity
 
     @property
     def inner(self) -> bool:
@@ -97,7 +100,7 @@ class Lift:
         return LiftedQueries(self.similarity, self.gallery, queries, self, lifted, vectors)
 
     def save(self, folder: Path) -> None:
-        parts = {"shift": self.shift}
+        parts = {"shift": self.centered.shift}
         parts |= {f"centre{i}": u for i, u in enumerate(self.centres)}
         parts |= {f"scale{i}": s for i, s in enumerate(self.scales)}
         save_file(parts, folder / FILE)
@@ -114,13 +117,10 @@ class Lift:
         centres, scales = (
             tuple(held[f"{what}{i}"] for i in range(count)) for what in ("centre", "scale")
         )
-        return Lift(similarity, gallery, held["shift"], centres, scales)
+        return Lift(CenteredLift(similarity, held["shift"]), gallery, centres, scales)
 
     def lifted(self, g: Gaussian, *, query: bool) -> Lifted:
-        log_var = None if g.log_var is None else g.log_var.to(torch.float64)
-        g = Gaussian(g.mean - self.shift, log_var)  # the shift is float64
-        as_image = (self.gallery == "images") != query
-        return self.similarity.lift_images(g) if as_image else self.similarity.lift_captions(g)
+        return self.centered(g, other_side(self.gallery) if query else self.gallery)
 
 
 @dataclass(frozen=True)
@@ -168,10 +168,6 @@ class LiftedQueries:
             own = tuple(b[torch.from_numpy(of)] for b in self.lifted)
         sides = (lifted, own) if self.gallery == "images" else (own, lifted)
         return self.similarity.of_lifted(*sides).flatten().numpy()
-
-
-def _middle(a: Tensor) -> Tensor:
-    return a.median(0).values
 
 
 def _spread(a: Tensor) -> Tensor:

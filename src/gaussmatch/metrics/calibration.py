@@ -53,8 +53,8 @@ class ResultProbability:
     """p(match) of one *result* from several features of it, such as its score, the uncertainty
     of the query and its own: 1 / (1 + exp(−(Σ_f weight_f (x_f − centre_f) / scale_f + bias))).
 
-    The score alone cannot tell: a vague query scores low with everything and is right with much of
-    it. Fitted as ``MatchProbability`` on (query, result) pairs of validation.
+    The score alone is not enough: a vague query scores low with everything and is right with much
+    of it. Fitted as ``MatchProbability`` on (query, result) pairs of validation.
 
     >>> score, vague = torch.tensor([1.0, 2, 3, 4] * 20), torch.tensor([0.0, 0, 5, 5] * 20)
     >>> p = ResultProbability.fit(torch.stack([score, vague], -1), (vague > 0).float())

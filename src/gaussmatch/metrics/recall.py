@@ -23,7 +23,7 @@ def recall_at(ranks: Int[Tensor, "queries"], k: int) -> float:
 
 
 def median_rank(ranks: Int[Tensor, "queries"]) -> float:
-    """Median rank, counted from 1; of an even number of queries, the lower middle one."""
+    """Median rank, counted from 1; of an even number of queries, the lower median."""
     if not len(ranks):
         raise ValueError("no queries: there is no median rank")
     return float(ranks.median()) + 1

@@ -108,7 +108,7 @@ def _about(system: str, checkpoint: Path, found: Translation) -> dict[str, Any]:
         "system": system,
         "checkpoint": checkpoint.name,
         "sha256": sha256(checkpoint),
-        "told": found.told,
+        "training": found.training,
         "ignored": found.weights.ignored,
         "unknown_options": found.options.unread,
     }

@@ -83,15 +83,15 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 def _why(error: Exception) -> str:
     text = str(error)
-    asked = re.search(r"GLOBAL (\S+)", text)
-    if asked is not None:
+    name = re.search(r"GLOBAL (\S+)", text)
+    if name is not None:
         return (
-            f"refused: it asks for {asked[1]}, which no official checkpoint needs; nothing was run"
+            f"refused: it refers to {name[1]}, which no official checkpoint needs; nothing was run"
         )
     if ".tar format" in text:
         return "saved by a torch before 0.1.10; load it there and save it again with a newer one"
-    told = text.split("WeightsUnpickler error:")[-1].strip().split("\n")[0]
-    return f"not a whole checkpoint of torch ({told or type(error).__name__}); nothing was run"
+    reason = text.split("WeightsUnpickler error:")[-1].strip().split("\n")[0]
+    return f"not a whole checkpoint of torch ({reason or type(error).__name__}); nothing was run"
 
 
 def _refuse_swollen(path: Path) -> None:

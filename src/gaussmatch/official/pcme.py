@@ -8,9 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from gaussmatch.official import vsepp
-from gaussmatch.official.options import OfficialOptions
 from gaussmatch.official.pvse import attention, encoders
-from gaussmatch.official.translation import Translation, plain
+from gaussmatch.official.translation import OfficialOptions, Translation, plain
 from gaussmatch.official.weights import Rule, Weights
 from gaussmatch.official.words import words_of
 from gaussmatch.recipe import LossRecipe, ModelRecipe, PCMERecipe, Recipe, TrainingRecipe
@@ -70,8 +69,8 @@ def translate(checkpoint: Mapping[str, Any], where: str) -> Translation:
     )
     words = words_of(checkpoint["word2idx"], f"{where}, word2idx")
     metadata = checkpoint.get("metadata")
-    told = metadata if isinstance(metadata, dict) else {}
-    return Translation(recipe, weights, options, words, {"epoch": plain(told.get("cur_epoch"))})
+    notes = metadata if isinstance(metadata, dict) else {}
+    return Translation(recipe, weights, options, words, {"epoch": plain(notes.get("cur_epoch"))})
 
 
 def _section(checkpoint: Mapping[str, Any], name: str, where: str) -> OfficialOptions:

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gaussmatch.official import backbone, vsepp
-from gaussmatch.official.options import OfficialOptions
-from gaussmatch.official.translation import Translation
-from gaussmatch.official.weights import Rule, Weights
+from gaussmatch.official import vsepp
+from gaussmatch.official.translation import OfficialOptions, Translation
+from gaussmatch.official.weights import Rule, Weights, torchvision_rules
 from gaussmatch.recipe import LossRecipe, ModelRecipe, PVSERecipe, Recipe, TrainingRecipe
 
 # fmt: off
@@ -41,7 +40,7 @@ def pie(theirs: str, ours: str) -> list[Rule]:
 def encoders(network: str, where: str) -> list[Rule]:
     """Both encoders, as PVSE and PCME have them in common."""
     return [
-        *backbone.rules(network, r"img_enc\.cnn\.", where),
+        *torchvision_rules(network, r"img_enc\.cnn\.", where),
         Rule(r"img_enc\.fc\.(weight|bias)", r"image.embed.\1"),
         *pie(r"img_enc\.pie_net\.", "image.pie."),
         Rule(r"txt_enc\.embed\.weight", "text.words.weight"),
@@ -93,4 +92,6 @@ def translate(checkpoint: Mapping[str, Any], where: str) -> Translation:
     name = options.get("data_name", "coco")
     data = replace(vsepp.data(name, where), crop=options.get("crop_size", 224))
     recipe = Recipe(f"PVSE official {name}", data, model, loss, training)
-    return Translation(recipe, weights, options, None, vsepp.told(checkpoint, "best_score"))
+    return Translation(
+        recipe, weights, options, None, vsepp.training_notes(checkpoint, "best_score")
+    )

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gaussmatch.official import backbone
-from gaussmatch.official.options import OfficialOptions
-from gaussmatch.official.translation import Translation, plain
-from gaussmatch.official.weights import Rule, Weights
+from gaussmatch.official.translation import OfficialOptions, Translation, plain
+from gaussmatch.official.weights import Rule, Weights, torchvision_rules
 from gaussmatch.recipe import DataRecipe, LossRecipe, ModelRecipe, Recipe, TrainingRecipe
 
 TEXT = [
@@ -54,7 +52,7 @@ def translate(checkpoint: Mapping[str, Any], where: str) -> Translation:
     else:
         network, width = options.get("cnn_type", "vgg19"), None
         options.get("img_dim", 4096)
-        weights.take(image, [*IMAGE, *backbone.rules(network, r"cnn\.", where)], where)
+        weights.take(image, [*IMAGE, *torchvision_rules(network, r"cnn\.", where)], where)
     model = ModelRecipe(
         system="vse++",
         dim=options.agree("embed_size", weights.size("image.embed.weight", 0, where)),
@@ -63,7 +61,7 @@ def translate(checkpoint: Mapping[str, Any], where: str) -> Translation:
         feature_dim=width,
     )
     recipe = Recipe(f"VSE++ official {name}", data(name, where), model, *training(options))
-    return Translation(recipe, weights, options, None, told(checkpoint, "best_rsum"))
+    return Translation(recipe, weights, options, None, training_notes(checkpoint, "best_rsum"))
 
 
 def refuse_what_is_not_cosine(options: OfficialOptions) -> None:
@@ -99,5 +97,5 @@ def data(name: str, where: str) -> DataRecipe:
     return DataRecipe(name=PHOTOS[name], words="nltk", features="pixels")
 
 
-def told(checkpoint: Mapping[str, Any], score: str) -> dict[str, Any]:
+def training_notes(checkpoint: Mapping[str, Any], score: str) -> dict[str, Any]:
     return {"epoch": plain(checkpoint.get("epoch")), score: plain(checkpoint.get(score))}

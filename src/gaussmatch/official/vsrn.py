@@ -13,8 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from gaussmatch.official import vsepp
-from gaussmatch.official.options import OfficialOptions
-from gaussmatch.official.translation import Translation
+from gaussmatch.official.translation import OfficialOptions, Translation
 from gaussmatch.official.weights import Rule, Weights
 from gaussmatch.recipe import GeneratorRecipe, ModelRecipe, Recipe, VSRNRecipe
 
@@ -89,4 +88,6 @@ def translate(checkpoint: Mapping[str, Any], where: str) -> Translation:
     )
     data = replace(vsepp.data(name, where), features="regions")
     recipe = Recipe(f"VSRN official {name}", data, model, *vsepp.training(options))
-    return Translation(recipe, weights, options, None, vsepp.told(checkpoint, "best_rsum"))
+    return Translation(
+        recipe, weights, options, None, vsepp.training_notes(checkpoint, "best_rsum")
+    )

@@ -6,7 +6,7 @@ a pickled object of a class ``Vocabulary`` (VSE++, VSRN, PVSE; Python 2 and 3), 
 
 A pickle is a program for a small machine. Two walls keep it from running anything: only the
 instructions that dicts, strings and numbers need are allowed (none that calls a function), and the
-one name that may be asked for is the class, which becomes an empty one made for this file.
+one name that may be requested is the class, which becomes an empty one made for this file.
 """
 
 from __future__ import annotations
@@ -53,8 +53,10 @@ def read_words(path: Path) -> list[str]:
     try:
         content = json.loads(data) if data.lstrip()[:1] == b"{" else _unpickle(data)
     except Exception as error:  # a broken or hostile file raises many types
-        told = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{path}: not an official vocabulary: {told}; nothing was run") from error
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(
+            f"{path}: not an official vocabulary: {reason}; nothing was run"
+        ) from error
     return words_of(content, str(path))
 
 
@@ -99,5 +101,5 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _CLASSES:
-            raise ValueError(f"refused: it asks for {module}.{name}")
+            raise ValueError(f"refused: it refers to {module}.{name}")
         return self._holder

@@ -6,17 +6,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gaussmatch.encoders.backbone import NormMode
-from gaussmatch.encoders.bigru import State
-from gaussmatch.encoders.graph import NormOver
-from gaussmatch.encoders.variance import VARIANCE_RANGE, Bound, Range, Shape
-from gaussmatch.encoders.vsrn import Duplicate
+from gaussmatch.encoders.gru import State
+from gaussmatch.encoders.probabilistic import VARIANCE_RANGE, Bound, Range, Shape
+from gaussmatch.encoders.vsrn import Duplicate, NormOver
 from gaussmatch.recipe.checks import known, positive
 from gaussmatch.similarities import SIMILARITIES
 
 
 @dataclass(frozen=True)
 class GeneratorRecipe:
-    """The network that tells captions, for loss.generation.
+    """The network that generates captions, for loss.generation.
 
     Args:
         used: make one; published checkpoints have none.

@@ -30,7 +30,7 @@ class LossRecipe:
             the pair count as matches (PCME++: 0.1).
         warmup_epochs: epochs with all negatives (sum) first; one of them prevents the collapse.
         same_image_negatives: count other captions of an image as its negatives (official VSE++).
-        generation: weight of telling the caption from the regions (vsrn).
+        generation: weight of generating the caption from the regions (vsrn).
         diversity: weight of the term that keeps an item's embeddings apart (pvse).
         inclusion: weight of the term that puts a caption inside its shortened form (ProLIP); with
             training.shorten_as add.

@@ -29,7 +29,7 @@ class Recipe:
         if loss.generation and not (model.system == "vsrn" and model.vsrn.generator.used):
             raise ValueError(
                 f"loss.generation is {loss.generation}, but only a model with a generator "
-                "tells captions: model.system vsrn with model.vsrn.generator.used true"
+                "generates captions: model.system vsrn with model.vsrn.generator.used true"
             )
         if (model.backbone is not None) != (self.data.features == "pixels"):
             raise ValueError(

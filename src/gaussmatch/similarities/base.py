@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -51,11 +52,11 @@ class Similarity(ABC):
     """Whether moving all means, of images and captions alike, by one vector changes no score."""
 
     uncertainty_note: ClassVar[str | None] = None
-    """Why the variances learned with this similarity do not tell vague from specific, or ``None``
-    where they do (docs/uncertainty.md has the measurements)."""
+    """Why the variances learned with this similarity do not separate vague from specific, or
+    ``None`` where they do (docs/uncertainty.md has the measurements)."""
 
     def for_query(self, side: Side) -> Similarity:
-        """The similarity to score with when ``side`` asks: itself, unless the direction counts.
+        """The similarity that scores queries of ``side``: itself, unless the direction counts.
 
         >>> from gaussmatch.similarities import similarity
         >>> similarity("kl").for_query("images"), similarity("query_kl").for_query("images")
@@ -155,13 +156,51 @@ class Similarity(ABC):
         return f"similarity({self.name!r})"
 
 
+@dataclass(frozen=True)
+class CenteredLift:
+    """The lift of a similarity with the means moved about zero first, where that changes no score.
+
+    A raw lift holds large terms that all items share; float32 loses the small differences that
+    rank them. Evaluation and index both lift through this, then center the vectors themselves.
+
+    Args:
+        shift: (D), subtracted from every mean.
+
+    >>> from gaussmatch.similarities import similarity
+    >>> g = Gaussian(torch.tensor([[7.0], [8.0], [9.0]]), torch.zeros(3, 1))
+    >>> CenteredLift.of(similarity("kl"), g).shift
+    tensor([8.])
+    """
+
+    similarity: Similarity
+    shift: Tensor
+
+    @staticmethod
+    def of(similarity: Similarity, *some: Gaussian) -> CenteredLift:
+        """About the center of typical items; those of each side count alike."""
+        shift = torch.stack([center(g.mean) for g in some]).mean(0)
+        return CenteredLift(similarity, shift if similarity.shift_invariant else shift * 0)
+
+    def __call__(self, g: Gaussian, side: Side) -> Lifted:
+        """Items of a side, lifted in the precision of the shift."""
+        log_var = None if g.log_var is None else g.log_var.to(self.shift.dtype)
+        g = Gaussian(g.mean - self.shift, log_var)
+        lift = self.similarity.lift_images if side == "images" else self.similarity.lift_captions
+        return lift(g)
+
+
+def center(x: Tensor) -> Tensor:
+    """The median of each coordinate: one outlier must not move the center of all."""
+    return x.median(0).values
+
+
 def check_side(side: str) -> None:
     if side not in SIDES:
         raise ValueError(f"no side {side!r} of a query; choose images or captions")
 
 
 def other_side(side: Side) -> Side:
-    """The side that is searched when ``side`` asks, and the other way round."""
+    """The side that is searched when ``side`` is the query, and the other way round."""
     return "captions" if side == "images" else "images"
 
 

@@ -38,7 +38,7 @@ class KL(Divergence):
 
         −½ Σ_d [ σi²/σc² − ln(σi²/σc²) + (μi − μc)²/σc² − 1 ]
 
-    The caption's variance divides the squared difference: a caption that cannot tell its near
+    The caption's variance divides the squared difference: a caption that cannot separate its near
     misses apart gains by being wide. That is why its uncertainty means something.
 
     As an inner product: everything that mixes the two sides is a product of something of the

@@ -13,7 +13,7 @@ from gaussmatch.similarities import base
 from gaussmatch.similarities.base import Lifted, Similarity, wide
 
 BLOCK_BYTES = 16 * 2**20
-"""Working memory of a block: what is freed and asked for again stays in the process."""
+"""Working memory of a block: what is freed and allocated again stays in the process."""
 
 COLUMNS = 256
 """Captions of one block, at most."""
@@ -26,7 +26,7 @@ class PairwiseSimilarity(Similarity):
     Give ``scores``, ``pair_scores`` and ``no_lift``; where items are turned into vectors first,
     also ``represent``. Products hide cancellations: take them in ``wide`` precision and give the
     scores back in that of the inputs. Evaluation takes it block by block; an index can only scan
-    it, and ``lift_images`` tells why.
+    it, and ``lift_images`` says why.
     """
 
     metric = "inner_product"

@@ -11,7 +11,7 @@ from gaussmatch.data.batches import Batch
 from gaussmatch.matcher import Matcher
 from gaussmatch.training import gather
 from gaussmatch.training.objective import Objective, total
-from gaussmatch.training.precision import Precision
+from gaussmatch.training.setup import Precision
 
 
 @dataclass

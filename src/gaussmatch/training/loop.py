@@ -47,10 +47,10 @@ from gaussmatch.training.checkpoint import (
 from gaussmatch.training.collapse import CollapseWarning, CollapseWatch
 from gaussmatch.training.gradients import Gradients
 from gaussmatch.training.log import RunLog
-from gaussmatch.training.memory import tell_memory
+from gaussmatch.training.memory import report_memory
 from gaussmatch.training.objective import Objective
-from gaussmatch.training.precision import Precision
 from gaussmatch.training.setup import (
+    Precision,
     choose_device,
     optimizer,
     schedule,
@@ -166,7 +166,7 @@ def _train(
     steps = Steps(recipe, matcher, optimiser, rates, log, progress, precision, save)
     if main and not resumed and recipe.model.backbone is not None:
         at_once = settings.micro_batch or settings.batch_size // gather.ranks()
-        tell_memory(matcher, data.train, at_once, precision, log)
+        report_memory(matcher, data.train, at_once, precision, log)
     if main and origin is not None:
         dev = _validated(model, data)
         tell_start(origin_folder(recipe, out), dev["rsum"])

@@ -15,7 +15,7 @@ from gaussmatch.data.batches import read_images
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.matcher import Matcher
 from gaussmatch.training.log import RunLog
-from gaussmatch.training.precision import Precision
+from gaussmatch.training.setup import Precision
 
 SAMPLE = 4
 """Images that are measured."""
@@ -41,7 +41,7 @@ def activation_bytes(encoder: nn.Module, images: Tensor) -> int:
     return round((more - less) / (len(images) - half))
 
 
-def tell_memory(
+def report_memory(
     matcher: Matcher, pairs: Pairs, batch: int, precision: Precision, log: RunLog
 ) -> None:
     """Measure it on a few images of the data, print it and log it."""
@@ -50,14 +50,14 @@ def tell_memory(
     images = read_images(pairs, range(min(SAMPLE, len(pairs.images))))
     with precision.forward():
         per_image = activation_bytes(matcher.image, images.to(precision.device))
-    tqdm.write(told(per_image, batch), file=sys.stderr)
+    tqdm.write(memory_line(per_image, batch), file=sys.stderr)
     log.write("memory", 0, 0, activation_bytes_an_image=per_image)
 
 
-def told(per_image: int, batch: int) -> str:
+def memory_line(per_image: int, batch: int) -> str:
     """The line for the user.
 
-    >>> told(1_900_000, 128)
+    >>> memory_line(1_900_000, 128)
     'activation memory: 1.9 MB an image, 0.24 GB a batch of 128'
     """
     whole = per_image * batch / 1e9

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
@@ -12,8 +13,7 @@ from torch.nn.functional import softplus
 
 from gaussmatch.data.batches import Batch
 from gaussmatch.encoders.base import Tokens
-from gaussmatch.encoders.generator import CaptionGenerator
-from gaussmatch.encoders.observe import observe
+from gaussmatch.encoders.vsrn import CaptionGenerator
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.losses import (
     ScoreLoss,
@@ -24,9 +24,9 @@ from gaussmatch.losses import (
     diversity,
     generation_loss,
     inclusion,
-    lesson,
     mean_discrepancy,
     negatives,
+    teacher_forcing,
 )
 from gaussmatch.matcher import Matcher
 from gaussmatch.recipe import LossRecipe
@@ -78,12 +78,12 @@ class Term:
 
 
 def _generation(outcome: BatchOutput) -> Tensor:
-    """The caption's words, told from the regions of its image after the graph (VSRN)."""
+    """The caption's words, generated from the regions of its image after the graph (VSRN)."""
     generator = outcome.matcher.get_submodule("heads.generator")
     assert isinstance(generator, CaptionGenerator)
-    given, wanted = lesson(outcome.tokens.ids, outcome.tokens.lengths, generator.longest)
-    logits = generator(outcome.seen[REGIONS], given)
-    return generation_loss(logits, wanted.data, captions=len(outcome.tokens.lengths))
+    inputs, targets = teacher_forcing(outcome.tokens.ids, outcome.tokens.lengths, generator.longest)
+    logits = generator(outcome.seen[REGIONS], inputs)
+    return generation_loss(logits, targets.data, captions=len(outcome.tokens.lengths))
 
 
 def _inclusion(outcome: BatchOutput) -> Tensor:
@@ -187,3 +187,30 @@ def total(terms: dict[str, Tensor]) -> Tensor:
 
 def sum_of(values: Iterable[Tensor]) -> Tensor:
     return torch.stack(list(values)).sum()
+
+
+@contextmanager
+def observe(parts: dict[str, nn.Module]) -> Iterator[dict[str, Any]]:
+    """Inside the block, the latest output of each part under its name.
+
+    >>> import torch
+    >>> net = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+    >>> with observe({"hidden": net[0]}) as seen:
+    ...     _ = net(torch.zeros(4, 3))
+    >>> seen["hidden"].shape
+    torch.Size([4, 2])
+    """
+    seen: dict[str, Any] = {}
+
+    def note(name: str) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            seen[name] = output
+
+        return hook
+
+    handles = [module.register_forward_hook(note(name)) for name, module in parts.items()]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -185,8 +185,8 @@ def _features(pictures: np.ndarray, features: Features) -> np.ndarray:
     if features == "pixels":
         return units
     net = load_backbone()
-    told = (net if features == "pooled" else net.forward_grid)(torch.from_numpy(units))
-    return np.asarray(told.numpy())
+    encode = net if features == "pooled" else net.forward_grid
+    return np.asarray(encode(torch.from_numpy(units)).numpy())
 
 
 # ---- the cache ----
@@ -216,10 +216,8 @@ def _write_features(folder: Path, base: Path, features: Features, progress: bool
         blocks = tqdm(
             range(0, len(pictures), 250), f"scenes/{name} {features}", disable=not progress
         )
-        told = np.concatenate([_features(pictures[i : i + 250], features) for i in blocks])
-        np.save(
-            folder / f"{name}.npy", told.astype(np.float16 if features == "regions" else told.dtype)
-        )
+        rows = np.concatenate([_features(pictures[i : i + 250], features) for i in blocks])
+        np.save(folder / f"{name}.npy", rows.astype(np.float16) if features == "regions" else rows)
 
 
 def _read(name: str, base: Path, held: Path, features: Features) -> Pairs:

@@ -69,7 +69,7 @@ def pretrain(
     batch: int = 32,
     progress: bool = True,
 ) -> Path:
-    """Make the weights file again: learn to tell the attributes of scenes from their pictures.
+    """Make the weights file again: learn to recognise the attributes of scenes from their pictures.
 
     The same questions (``labels``) are put to the pooled features about the whole scene, and to
     each cell about the thing whose centre is nearest, which teaches much faster.
@@ -125,8 +125,8 @@ def pretrain(
     return out
 
 
-def _cost(told: Tensor, wanted: Tensor) -> Tensor:
-    return F.binary_cross_entropy_with_logits(told, wanted, reduction="sum") / len(told)
+def _cost(logits: Tensor, wanted: Tensor) -> Tensor:
+    return F.binary_cross_entropy_with_logits(logits, wanted, reduction="sum") / len(logits)
 
 
 @torch.no_grad()
@@ -143,7 +143,7 @@ def _even_out(net: SceneNet, pictures: Float[Tensor, "n 3 64 64"]) -> None:
 
 
 def labels(scene: Scene) -> list[bool]:
-    """What pretraining asks of a picture: pairs of attributes present, repeats, number, ground."""
+    """What pretraining predicts: pairs of attributes present, repeats, number, ground."""
     things = scene.things
     pairs: list[tuple[str, str, Sequence[str], Sequence[str]]] = [
         ("colour", "shape", COLOURS, SHAPES),
@@ -152,28 +152,28 @@ def labels(scene: Scene) -> list[bool]:
         ("size", "colour", SIZES, COLOURS),
         ("size", "shape", SIZES, SHAPES),
     ]
-    told: list[bool] = []
+    found: list[bool] = []
     for one, two, ones, twos in pairs:
         present = {(getattr(t, one), getattr(t, two)) for t in things}
-        told += [pair in present for pair in product(ones, twos)]
+        found += [pair in present for pair in product(ones, twos)]
     for name, values in (("colour", COLOURS), ("shape", SHAPES)):
         present = {(getattr(t, name), side) for t in things for side in _SIDES if t.at(side)}
-        told += [pair in present for pair in product(values, _SIDES)]
+        found += [pair in present for pair in product(values, _SIDES)]
         shown = [getattr(t, name) for t in things]
-        told += [shown.count(value) > 1 for value in values]
-    told += [len(things) == n for n in range(MOST + 1)]
-    told += [scene.background == ground for ground in BACKGROUNDS]
-    return told
+        found += [shown.count(value) > 1 for value in values]
+    found += [len(things) == n for n in range(MOST + 1)]
+    found += [scene.background == ground for ground in BACKGROUNDS]
+    return found
 
 
 def _cell_labels(scenes: Sequence[Scene], questions: int) -> Float[Tensor, "n 36 q"]:
     """For each cell the labels of the thing whose centre is nearest to its own, if any."""
-    told = torch.zeros(len(scenes), SceneNet.regions, questions)
+    found = torch.zeros(len(scenes), SceneNet.regions, questions)
     for i, scene in enumerate(scenes):
         for t in scene.things:  # cell k looks at pixel 12 + 8k
             row, column = (max(0, min(5, round((at - 12) / 8))) for at in (t.y, t.x))
-            told[i, 6 * row + column] = torch.tensor(labels(Scene((t,), scene.background))).float()
-    return told
+            found[i, 6 * row + column] = torch.tensor(labels(Scene((t,), scene.background))).float()
+    return found
 
 
 class _Window:

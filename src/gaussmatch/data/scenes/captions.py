@@ -1,6 +1,6 @@
 """Five captions for a scene, each by another annotator with habits of its own.
 
-From the most to the least telling: the thorough one names everything; the pointer one thing in
+From the most to the least specific: the thorough one names everything; the pointer one thing in
 detail, the lister a few things in little; the surveyor relations and places; the painter looks at
 colours, sizes and patterns and never names a shape; the counter counts; the dreamer is vague.
 What the captions mean is in ``forms.py``.
