@@ -11,7 +11,7 @@ import pytest
 
 from gaussmatch.experiments.experiment import Column
 from gaussmatch.experiments.page import heads
-from gaussmatch.experiments.paper import NAMES
+from gaussmatch.experiments.paper import PAPER
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
          "--disable-background-networking", "--disable-component-update",
@@ -48,7 +48,7 @@ def test_every_section_shows_without_error_or_request(
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("request", lambda r: None if r.url.startswith("data:") else asked.append(r.url))
     page.goto(report.as_uri())
-    for name in ("top", *NAMES, "again"):
+    for name in ("top", *PAPER, "again"):
         section = page.locator(f"#{name}")
         assert section.is_visible()
         assert section.locator("h1, h2").first.inner_text().strip()

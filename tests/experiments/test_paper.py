@@ -9,7 +9,7 @@ import pytest
 
 from gaussmatch.encoders.torchvision_compat import make_importable
 from gaussmatch.experiments.experiment import Claim, Column, Experiment, TableRow
-from gaussmatch.experiments.paper import NAMES, experiment
+from gaussmatch.experiments.paper import PAPER, experiment
 from gaussmatch.experiments.reproduce import Setting, check_plan, plan
 from gaussmatch.recipe import all_recipes, find_recipe, load_recipe
 
@@ -18,7 +18,7 @@ SIX = [f"{way}_r{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)]
 
 
 def test_the_nine_names() -> None:
-    assert NAMES == (
+    assert PAPER == (
         "coco", "cxc", "flickr30k", "ablation", "reverse-kl", "stability", "area", "selection",
         "galleries",
     )  # fmt: skip
@@ -26,7 +26,7 @@ def test_the_nine_names() -> None:
         experiment("cocoa")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PAPER)
 def test_published_figures_are_complete_and_possible(name: str) -> None:
     one = experiment(name)
     printed = [row for row in one.rows if row.published]
@@ -74,7 +74,7 @@ def test_the_ablation_has_27_different_rows() -> None:
 
 
 @pytest.mark.parametrize("data", DATA)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PAPER)
 def test_every_row_of_every_table_has_a_valid_recipe(name: str, data: str, tmp_path) -> None:
     judged = ("--data.cxc", "cxc") if (name, data) == ("cxc", "coco") else ()
     for cell in plan([name], Setting(data, seeds=1, overrides=judged), tmp_path).cells:
@@ -83,7 +83,7 @@ def test_every_row_of_every_table_has_a_valid_recipe(name: str, data: str, tmp_p
 
 @pytest.mark.parametrize("data", ["coco", "flickr30k"])
 def test_photos_have_the_papers_settings(data: str) -> None:
-    for name in NAMES:
+    for name in PAPER:
         for row in experiment(name, data).rows:
             if row.recipe in ("pvse", "pcme"):
                 continue
@@ -194,3 +194,16 @@ def test_a_row_may_be_a_run_that_is_there(tmp_path: Path, tiny_run: Path) -> Non
     assert made.store.folder(first.run) == tiny_run
     assert made.store.trained(first.run)
     assert (second.run, "is one run" in str(second.problem)) == (None, True)
+
+
+@pytest.mark.parametrize("data", ["coco_real", "flickr8k"])
+def test_the_rows_of_the_sentence_encoder_differ_in_what_they_compare(data: str) -> None:
+    recipes = {
+        row.title: load_recipe(f"{data}/{row.recipe}") for row in experiment("sentence").rows
+    }
+    point, wide = recipes["MiniLM"], recipes["MiniLM †"]
+    assert wide.model.dim == 2 * point.model.dim
+    for title, recipe in recipes.items():
+        assert recipe.model.adapter == point.model.adapter, title
+        assert recipe.training == point.training, title
+        assert recipe.model.probabilistic == (title not in ("MiniLM", "MiniLM †"))

@@ -15,13 +15,13 @@ from reproduced import MINI, SMALL
 
 from gaussmatch.cli import main
 from gaussmatch.experiments import reproduce
-from gaussmatch.experiments.paper import NAMES
+from gaussmatch.experiments.paper import PAPER
 from gaussmatch.experiments.reproduce import Setting, plan
 from gaussmatch.files import read_json
 
 
 def test_all_nine_have_their_files(whole: Path) -> None:
-    for name in NAMES:
+    for name in PAPER:
         folder = whole / name
         assert (folder / "table.md").read_text(encoding="utf-8").startswith("# ")
         assert r"\begin{tabular}" in (folder / "table.tex").read_text(encoding="utf-8")
@@ -33,7 +33,7 @@ def test_all_nine_have_their_files(whole: Path) -> None:
 
 
 def test_alike_runs_are_trained_once(whole: Path) -> None:
-    made = plan(NAMES, Setting("scenes", seeds=1, overrides=tuple(MINI[6:])), whole)
+    made = plan(PAPER, Setting("scenes", seeds=1, overrides=tuple(MINI[6:])), whole)
     runs = list((whole / "runs").iterdir())
     assert len(runs) == len(made.runs) < len(made.cells)
     ours = read_json(whole / "coco/cells/vsepp-ours-seed-0.json")
@@ -64,7 +64,7 @@ def test_a_second_start_trains_nothing(whole: Path, monkeypatch: pytest.MonkeyPa
     assert main(["reproduce", "stability", "--out", str(whole), *MINI]) == 0
     assert (whole / "stability" / "table.md").read_bytes() == before
     page = (whole / "report.html").read_text(encoding="utf-8")
-    assert all(f'<section id="{name}">' in page for name in NAMES)  # the others stay in it
+    assert all(f'<section id="{name}">' in page for name in PAPER)  # the others stay in it
 
 
 def test_another_setting_is_refused_in_the_same_folder(

@@ -11,7 +11,7 @@ from gaussmatch.cli.parser import SECTIONS, Parser
 from gaussmatch.cli.tables import plain_table
 from gaussmatch.experiments.estimate import estimate
 from gaussmatch.experiments.page import write_page
-from gaussmatch.experiments.paper import NAMES
+from gaussmatch.experiments.paper import NAMES, PAPER
 from gaussmatch.experiments.reproduce import (
     Outcome,
     Plan,
@@ -44,7 +44,9 @@ def run(argv: Sequence[str]) -> None:
         fields=SECTIONS,
         computes=True,
     )
-    parser.add_argument("names", nargs="+", choices=(*NAMES, "all"), help="experiments, or all")
+    parser.add_argument(
+        "names", nargs="+", choices=(*NAMES, "all"), help="experiments, or all of the paper"
+    )
     parser.add_argument("--data", default="scenes", choices=DATA, help="the data set")
     parser.add_argument("--out", type=Path, help="default: runs/reproduce/DATA, or DATA-fast")
     parser.add_argument("--fast", action="store_true", help="scenes in half an hour on two cores")
@@ -79,7 +81,7 @@ def run(argv: Sequence[str]) -> None:
     )
     out = options.out or Path("runs/reproduce") / f"{options.data}{'-fast' * options.fast}"
     jobs = options.jobs or (2 if options.data == "scenes" else 1)
-    names = NAMES if "all" in options.names else tuple(dict.fromkeys(options.names))
+    names = PAPER if "all" in options.names else tuple(dict.fromkeys(options.names))
     made = plan(names, setting, out)
     check_plan(made)
     if options.dry_run:

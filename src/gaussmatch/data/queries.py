@@ -33,41 +33,78 @@ FUNCTION_WORDS = frozenset(
 )
 """Words that say nothing of what a photo shows."""
 
-GENERAL: dict[str, str] = {
-    word: general
-    for general, words in {
-        "person": "man woman boy girl guy lady child kid toddler baby player surfer skier skater "
-        "skateboarder snowboarder rider cyclist biker climber catcher batter pitcher chef cook "
-        "farmer worker policeman officer soldier bride groom teenager adult gentleman male female",
-        "people": "men women boys girls kids children guys ladies players surfers skiers couple "
-        "skateboarders snowboarders riders workers soldiers adults teenagers",
-        "animal": "dog cat horse cow sheep elephant giraffe zebra bear bird puppy kitten goat pig "
-        "duck goose seagull monkey lion deer rabbit bull lamb",
-        "animals": "dogs cats horses cows elephants giraffes zebras bears birds puppies kittens "
-        "goats ducks geese seagulls monkeys cattle",
-        "vehicle": "car bus truck train motorcycle bike bicycle van boat airplane plane jet taxi "
-        "scooter tractor motorbike suv helicopter ship trolley",
-        "vehicles": "cars buses trucks trains motorcycles bikes bicycles vans boats airplanes "
-        "planes jets taxis scooters tractors motorbikes ships",
-        "food": "pizza sandwich cake donut salad hamburger burger soup bread pasta meat chicken "
-        "rice cheese cookie pie dessert steak",
-        "fruit": "banana apple strawberry pineapple lemon grape pear",
-        "furniture": "chair couch sofa bench table desk bed dresser stool bookcase",
-        "device": "laptop computer phone television tv cellphone camera tablet monitor keyboard",
-        "clothing": "shirt jacket hat dress coat sweater suit pants jeans vest shorts t-shirt "
-        "uniform skirt",
-        "building": "house church tower castle barn hotel skyscraper restaurant store shop",
-        "container": "bowl cup vase bottle glass basket box bucket mug jar",
-        "plant": "tree flower bush palm",
-        "colored": "red blue green yellow orange pink purple brown",
-        "moving": "running walking riding jumping swimming skating surfing skiing racing",
-        "sport": "baseball tennis soccer football basketball frisbee hockey volleyball golf rugby",
-        "place": "beach park street field forest kitchen bathroom bedroom mountain lake river "
-        "city yard",
-    }.items()
-    for word in words.split()
+_CATEGORIES = {
+    "person, human, individual": "man woman boy girl guy lady child kid toddler baby player surfer "
+    "skier skater skateboarder snowboarder rider cyclist biker climber catcher batter pitcher chef "
+    "cook farmer worker policeman officer soldier bride groom teenager adult gentleman male female",
+    "people, humans, group of people": "men women boys girls kids children guys ladies players "
+    "surfers skiers couple skateboarders snowboarders riders workers soldiers adults teenagers",
+    "animal, creature, mammal": "dog cat horse cow sheep elephant giraffe zebra bear puppy kitten "
+    "goat pig monkey lion deer rabbit bull lamb",
+    "animals, creatures, mammals": "dogs cats horses cows elephants giraffes zebras bears puppies "
+    "kittens goats monkeys cattle",
+    "animal, creature, living thing": "bird duck goose seagull parrot owl pigeon",
+    "animals, creatures, wildlife": "birds ducks geese seagulls parrots pigeons",
+    "pet, domestic animal": "dog cat puppy kitten",
+    "wild animal, wildlife, safari animal": "elephant giraffe zebra bear lion deer monkey",
+    "farm animal, livestock": "cow sheep goat pig horse lamb bull",
+    "vehicle, transportation, means of transport": "car bus truck train motorcycle bike bicycle "
+    "van boat airplane plane jet taxi scooter tractor motorbike suv helicopter ship trolley",
+    "vehicles, transportation, traffic": "cars buses trucks trains motorcycles bikes bicycles vans "
+    "boats airplanes planes jets taxis scooters tractors motorbikes ships",
+    "aircraft, flying vehicle": "airplane plane jet helicopter airplanes planes jets",
+    "public transport, mass transit": "bus train buses trains trolley tram subway",
+    "watercraft, vessel": "boat ship canoe kayak sailboat boats ships",
+    "food, meal, something to eat": "pizza sandwich cake donut salad hamburger burger soup bread "
+    "pasta meat chicken rice cheese cookie pie dessert steak hotdog fries",
+    "food, baked goods, sweets": "cake donut cookie pie pastry muffin cupcake donuts cookies "
+    "pastries bread",
+    "food, fruit, produce": "banana apple strawberry pineapple lemon grape pear bananas apples "
+    "oranges strawberries",
+    "food, vegetable, produce": "broccoli carrot carrots tomato tomatoes lettuce potato onion "
+    "vegetables",
+    "drink, beverage": "coffee tea beer wine juice milk water",
+    "furniture, piece of furniture": "chair couch sofa bench table desk bed dresser stool bookcase "
+    "chairs tables couches benches beds",
+    "device, electronics, electronic equipment": "laptop computer phone television tv cellphone "
+    "camera tablet monitor keyboard mouse remote laptops computers phones",
+    "appliance, household appliance, kitchen equipment": "oven stove refrigerator fridge microwave "
+    "toaster blender dishwasher freezer",
+    "fixture, bathroom fixture, plumbing": "toilet sink bathtub shower urinal toilets sinks",
+    "clothing, garment, apparel": "shirt jacket hat dress coat sweater suit pants jeans vest "
+    "shorts t-shirt uniform skirt tie",
+    "accessory, personal item": "umbrella backpack purse handbag suitcase luggage glasses "
+    "sunglasses helmet umbrellas bag",
+    "building, structure, architecture": "house church tower castle barn hotel skyscraper "
+    "restaurant store shop bridge buildings",
+    "container, vessel, tableware": "bowl cup vase bottle glass basket bucket mug jar plate dish",
+    "utensil, kitchen tool, cutlery": "fork knife spoon spatula chopsticks scissors",
+    "plant, vegetation, nature": "tree flower bush palm trees flowers bushes grass plants",
+    "toy, plaything": "teddy doll kite ball kites balloon",
+    "sign, signage": "stoplight billboard signs stop",
+    "colored, colorful": "red blue green yellow orange pink purple brown",
+    "moving, in motion, activity": "running walking riding jumping swimming skating surfing skiing "
+    "racing flying driving",
+    "sport, game, physical activity": "baseball tennis soccer football basketball frisbee hockey "
+    "volleyball golf rugby skateboarding snowboarding skiing surfing",
+    "outdoor activity, outdoor sport, recreation": "skiing snowboarding surfing hiking climbing "
+    "frisbee skateboarding kayaking",
+    "winter sport, snow sport": "skiing snowboarding ski skis snowboard skier snowboarder skiers",
+    "water sport, water activity": "surfing surfboard surfer wakeboarding kayaking swimming "
+    "sailing",
+    "equipment, sports equipment, gear": "surfboard skateboard snowboard skis racket bat frisbee "
+    "glove skateboards surfboards",
+    "place, scene, location": "beach park street field forest kitchen bathroom bedroom mountain "
+    "lake river city yard road",
+    "room, indoor scene, interior": "kitchen bathroom bedroom office classroom",
+    "outdoors, landscape, nature": "beach mountain forest lake river ocean hill field snow desert",
+    "water, body of water": "lake river ocean sea pool pond",
 }
-"""Everyday words and a more general one that is true of the same photo."""
+GENERAL: dict[str, tuple[str, ...]] = {}
+"""Everyday words, and more general terms that are true of the same photo."""
+for _terms, _members in _CATEGORIES.items():
+    for _word in _members.split():
+        GENERAL[_word] = GENERAL.get(_word, ()) + tuple(_terms.split(", "))
 
 
 def content_words(text: str) -> frozenset[str]:
@@ -81,24 +118,32 @@ def content_words(text: str) -> frozenset[str]:
 
 
 LONGEST = 5
-"""Words of a shortened caption, at most: as many as people type."""
+"""Words of most shortened captions, at most: as many as people type."""
+NEARLY_WHOLE = 0.3
+"""The share of shortened captions that may keep all words but one."""
 
 
 def as_query(caption: str, dice: np.random.Generator, generalise: float = 0.0) -> str:
-    """A caption as a query: shortened, or with probability ``generalise`` in more general words,
-    whole or shortened."""
-    if dice.random() >= generalise:
-        return shortened(caption, dice)
-    return generalised(caption if dice.random() < 0.5 else shortened(caption, dice), dice)
+    """A caption as a query: shortened, or with probability ``generalise`` in more general words:
+    the whole caption, a shortened one, or the category of one thing in it."""
+    if dice.random() < generalise:
+        choice = dice.random()
+        if choice < 0.3:
+            query = category(caption, dice)
+        else:
+            query = generalised(caption if choice < 0.7 else shortened(caption, dice), dice)
+        if query != caption:
+            return query
+    return shortened(caption, dice)
 
 
 def shortened(caption: str, dice: np.random.Generator) -> str:
-    """One to five words of a caption: a span of it, or some of its content words in their order. A
-    caption of one word stays as it is.
+    """Some words of a caption, mostly one to five: a span of it, or some of its content words in
+    their order. A caption of one word stays as it is.
 
     >>> dice = np.random.default_rng(0)
     >>> [shortened("a brown dog runs through deep snow", dice) for _ in range(3)]
-    ['brown dog snow', 'runs deep snow', 'dog runs snow']
+    ['brown snow', 'dog deep snow', 'brown dog snow']
     """
     words = caption.split()
     if len(words) < 2:
@@ -106,7 +151,8 @@ def shortened(caption: str, dice: np.random.Generator) -> str:
     span = dice.random() < 0.5
     if not span:
         words = [word for word in words if content_words(word)] or words
-    count = int(dice.integers(1, max(1, min(LONGEST, len(words) - 1)), endpoint=True))
+    longest = len(words) if dice.random() < NEARLY_WHOLE else LONGEST
+    count = int(dice.integers(1, max(1, min(longest, len(words) - 1)), endpoint=True))
     if span:
         start = int(dice.integers(0, len(words) - count, endpoint=True))
         return " ".join(words[start : start + count])
@@ -114,15 +160,20 @@ def shortened(caption: str, dice: np.random.Generator) -> str:
     return " ".join(words[k] for k in kept)
 
 
-def generalised(text: str, dice: np.random.Generator, share: float = 0.6) -> str:
+def generalised(text: str, dice: np.random.Generator, share: float = 0.7) -> str:
     """A text with some words replaced by more general ones; as it was where it has none of them.
 
     >>> generalised("a man rides a bike on the beach", np.random.default_rng(0), share=1.0)
-    'a person rides a vehicle on the place'
+    'a human rides a vehicle on the place'
     """
+    bare = [re.sub(r"[^\w'-]", "", word) for word in text.lower().split()]
+    if not any(word in GENERAL for word in bare):
+        return text
     words = [
-        GENERAL[word] if word in GENERAL and dice.random() < share else word
-        for word in (re.sub(r"[^\w'-]", "", w) for w in text.lower().split())
+        _choose(_in_text(GENERAL[word]), dice)
+        if word in GENERAL and dice.random() < share
+        else word
+        for word in bare
         if word
     ]
     joined = " ".join(words)
@@ -130,12 +181,31 @@ def generalised(text: str, dice: np.random.Generator, share: float = 0.6) -> str
     return re.sub(r"\ba (?=[aeiou])", "an ", joined)
 
 
+def category(text: str, dice: np.random.Generator) -> str:
+    """A more general term for one thing in a text; the text where there is none.
+
+    >>> category("a man rides a bike on the beach", np.random.default_rng(3))
+    'place'
+    """
+    known = [word for word in re.findall(r"[\w'-]+", text.lower()) if word in GENERAL]
+    return _choose(GENERAL[_choose(known, dice)], dice) if known else text
+
+
+def _in_text(terms: Sequence[str]) -> list[str]:
+    """The terms of one word, of which the first, the most common, twice."""
+    return [terms[0], *(term for term in terms if " " not in term)]
+
+
+def _choose(terms: Sequence[str], dice: np.random.Generator) -> str:
+    return terms[int(dice.integers(len(terms)))]
+
+
 class FittingCounts:
     """ln n(t): softly, how many training captions say what a text says.
 
     * ``by_words``: n(t) = Σ_j exp(κ (c(t, j) − 1)), where c(t, j) is the share of t's content
       words, weighted by ln(N / how many captions have the word), that stand in caption j. A general
-      word ("vehicle") stands wherever one of its kind ("bus") does. For queries.
+      term ("vehicle") stands wherever one of its kind ("bus") does. For queries.
     * ``by_meaning``: n(t) = Σ_j exp(κ′ (cos(t, j) − 1)) over sentence embeddings. For whole
       captions, which say the same in other words.
 
@@ -202,7 +272,8 @@ class FittingCounts:
 
 def _general_words(text: str) -> frozenset[str]:
     words = re.findall(r"[\w'-]+", text.lower())
-    return frozenset(_singular(GENERAL[word]) for word in words if word in GENERAL)
+    terms = (term for word in words for term in GENERAL.get(word, ()))
+    return content_words(" ".join(terms))
 
 
 def _singular(word: str) -> str:
