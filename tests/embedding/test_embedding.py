@@ -180,7 +180,6 @@ def test_a_shard_comes_back_as_it_was(tmp_path: Path, points: bool) -> None:
     assert ShardContent.load(tmp_path / "y") == ShardContent(None, [], ["all"])
 
 
-@pytest.mark.filterwarnings("ignore:left out")
 def test_photos_of_a_folder_with_a_broken_one(tiny_run: Path, tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
@@ -188,14 +187,14 @@ def test_photos_of_a_folder_with_a_broken_one(tiny_run: Path, tmp_path: Path) ->
         Image.new("RGB", (40, 40), (10 * n, 99, 0)).save(photos / f"{n:02}.png")
     (photos / "05.png").write_bytes(b"broken")
     (photos / "captions.csv").write_text("image,caption\n04.png,a red star\n05.png,a blue circle\n")
-    work = Work(tiny_run, str(photos), skip_unreadable=True)
+    work = Work(tiny_run, str(photos))
     model, source = work()
     out = tmp_path / "out"
     assert embed(model, source, work.embedding(source, SHARD), out, progress=False)
     index = Index.create(tmp_path / "shards", tiny_run)
     index_embeddings(index, out, progress=False)
     direct = Index.create(tmp_path / "direct", tiny_run)
-    update(direct, photos, skip_unreadable=True, progress=False)
+    update(direct, photos, progress=False)
     same_items(index, direct, 1e-6)  # captions of broken photos were in the batch
     assert (index.size(), index.size("captions")) == (19, 1)
     assert index.manifest.source == direct.manifest.source

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -129,8 +130,8 @@ def photos(tmp_path: Path) -> Path:
 
 def test_update_encodes_only_what_is_new_or_changed(runs, photos, tmp_path, monkeypatch):
     index = Index.create(tmp_path / "i", runs / "vsepp-kl")
-    told = update(index, photos, progress=False)
-    assert (told.added, told.changed, told.deleted) == (3, 0, 0)
+    done = update(index, photos, progress=False)
+    assert (done.added, done.changed, done.deleted) == (3, 0, 0)
     assert index.get("trip/c.jpg").meta == {"file": "trip/c.jpg", "folder": "trip"}
     assert [r.meta["caption"] for r in index.records("captions")] == ["a red square", "a star"]
     assert len(index.search_text(["a star"], 9, where={"folder": "trip"})[0]) == 1
@@ -141,26 +142,32 @@ def test_update_encodes_only_what_is_new_or_changed(runs, photos, tmp_path, monk
         "encode_images",
         lambda self, pictures, *a: (encoded.append(len(pictures)), encode(self, pictures, *a))[1],
     )
-    told = update(index, photos, progress=False)
-    assert (told.added, told.changed, told.deleted, encoded) == (0, 0, 0, [])
+    done = update(index, photos, progress=False)
+    assert (done.added, done.changed, done.deleted, encoded) == (0, 0, 0, [])
     Image.new("RGB", (9, 9)).save(photos / "b.png")
     (photos / "trip" / "c.jpg").unlink()
     shutil.copy(photos / "a.jpg", photos / "d.jpg")
-    told = update(index, photos, progress=False)
-    assert (told.added, told.changed, told.deleted) == (1, 1, 1)
+    done = update(index, photos, progress=False)
+    assert (done.added, done.changed, done.deleted) == (1, 1, 1)
     assert sum(encoded) == 2
     assert {r.id for r in index.records()} == {"a.jpg", "b.png", "d.jpg"}
 
 
-def test_a_broken_photo_is_named_or_left_out(runs, photos, tmp_path):
+def test_a_broken_photo_is_skipped_with_its_reason_or_stops_a_strict_index(runs, photos, tmp_path):
     (photos / "e.jpg").write_bytes(b"no picture")
     index = Index.create(tmp_path / "i", runs / "vsepp-kl")
     with pytest.raises(ValueError, match=r"e\.jpg: cannot be decoded"):
-        update(index, photos, progress=False)
-    with pytest.warns(UserWarning, match=r"left out: .*e\.jpg"):
-        told = update(index, photos, skip_unreadable=True, progress=False)
-    assert list(told.skipped) == ["e.jpg"]
+        update(index, photos, strict=True, progress=False)
+    for added in (3, 0):
+        done = update(index, photos, progress=False)
+        assert done.added == added
+        assert list(done.skipped) == ["e.jpg"]
+        assert done.skipped["e.jpg"].startswith("cannot be decoded as an image")
     assert index.size() == 3
+    photos.joinpath("a.jpg").write_bytes(b"damaged since")
+    done = update(index, photos, progress=False)
+    assert (done.changed, list(done.skipped)) == (0, ["a.jpg", "e.jpg"])
+    assert {r.id for r in index.records()} == {"b.png", "trip/c.jpg"}
 
 
 @pytest.mark.filterwarnings("default")  # as on the command line
@@ -168,14 +175,13 @@ def test_a_broken_photo_is_named_or_left_out(runs, photos, tmp_path):
 def test_another_format_named_jpg_is_one_clear_line(runs, photos, tmp_path, capsys, format):
     Image.new("RGB", (16, 16)).save(photos / "e.jpg", format)
     words = ["index", str(runs / "vsepp-kl"), str(photos), "--out", str(tmp_path / "i")]
-    assert main(words) == 2
+    assert main([*words, "--strict"]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "e.jpg" in line]
     assert "its content is not JPEG, PNG" in line
-    assert main([*words, "--skip-unreadable"]) == 0
-    told = capsys.readouterr()
-    assert "left out: e.jpg" in told.out
-    assert "Traceback" not in told.err
-    assert [line for line in told.err.splitlines() if "its content is not JPEG, PNG" in line]
+    assert main(words) == 0
+    shown = capsys.readouterr()
+    assert re.search("skipped: e.jpg: .*its content is not JPEG, PNG", shown.out)
+    assert "Traceback" not in shown.err
     assert main(["index", "add", str(tmp_path / "i"), str(photos / "e.jpg")]) == 2
     assert "e.jpg: " in capsys.readouterr().err
 
@@ -199,10 +205,11 @@ def test_names_that_are_no_text_and_what_is_no_file(runs, photos, tmp_path):
         shutil.copy(photos / "a.jpg", os.fsencode(photos) + b"/\xe9.jpg")
     except OSError:  # this file system holds text only
         return
-    with pytest.raises(ValueError, match=r"the name of '\\udce9\.jpg' is not UTF-8; rename"):
-        update(index, photos, progress=False)
-    with pytest.warns(UserWarning, match="left out"):
-        assert update(index, photos, skip_unreadable=True, progress=False).added == 0
+    with pytest.raises(ValueError, match=r"udce9\.jpg.*its name is not UTF-8; rename"):
+        update(index, photos, strict=True, progress=False)
+    done = update(index, photos, progress=False)
+    assert done.added == 0
+    assert list(done.skipped.values()) == ["its name is not UTF-8; rename the file"]
 
 
 def test_the_verbs_as_a_user_types_them(runs, photos, tmp_path, capsys):
@@ -243,6 +250,8 @@ def test_the_verbs_as_a_user_types_them(runs, photos, tmp_path, capsys):
         (["--like", "nobody"], "no item 'nobody'"),
         (["--image", "nothing.jpg"], "no such image"),
         (["star", "--where", "split"], "FIELD=VALUE"),
+        (["star", "--where", "splitt=test"], "no item has a field 'splitt'; did you mean 'split'?"),
+        (["star", "--sort", "taken"], "The fields are captions, split"),
         (["star", "-k", "0"], "at least 1"),
     ],
 )
@@ -258,6 +267,7 @@ def test_conditions_as_typed():
         "a": {"in": ["1", 1, "x"]},
         "b": {"not": ["2", 2]},
     }
+    assert conditions(["a>=2023", "a<true"]) == {"a": {"gte": ["2023", 2023], "lt": ["true"]}}
 
 
 def test_without_its_data_a_model_can_still_be_indexed(runs, photos, tmp_path, capsys):

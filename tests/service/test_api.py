@@ -302,7 +302,9 @@ class TestSafety:
 def test_the_description_is_whole(client: CheckedClient) -> None:
     told = client.get("/openapi.json").json()
     search = told["paths"]["/api/search"]["get"]
-    assert {p["name"] for p in search["parameters"]} == {"text", "k", "where", "map", "gallery"}
+    assert {p["name"] for p in search["parameters"]} == {
+        *("text", "k", "where", "sort", "map", "gallery")
+    }
     assert next(p for p in search["parameters"] if p["name"] == "text")["required"]
     for path, methods in told["paths"].items():
         for operation in methods.values():

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussmatch.cli.extract import part_of
+from gaussmatch.cli.index import STRICT
 from gaussmatch.cli.parser import Parser
+from gaussmatch.cli.search import plain
 from gaussmatch.embedding import EmbeddingManifest, Share, embed
 from gaussmatch.embedding.ray_engine import embed_with_ray
 from gaussmatch.embedding.work import Work
@@ -38,14 +40,14 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--workers", type=int, default=2, help="actors of --engine ray")
     parser.add_argument("--part", type=part_of, help="k/N: every N-th shard, k from 0, by hand")
     parser.add_argument("--device", default="auto", help="cpu, cuda, mps, or auto")
-    parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
+    parser.add_argument("--strict", action="store_true", help=STRICT)
     options = parser.parse(argv)
     if options.workers < 1:
         parser.error("--workers must be at least 1")
     if options.engine == "ray" and options.part is not None:
         parser.error("--part is for processes started by hand; Ray shares the work itself")
 
-    work = Work(options.run, options.source, options.skip_unreadable, _device(options))
+    work = Work(options.run, options.source, options.strict, _device(options))
     model, source = work()
     embedding = work.embedding(source, options.shard)
     part = Share(*options.part) if options.part else Share.of_torchrun()
@@ -54,6 +56,8 @@ def run(argv: Sequence[str]) -> None:
         done = embed_with_ray(_everywhere(work), embedding, options.out, options.workers)
     else:
         done = embed(model, source, embedding, options.out, part)
+        for id_, reason in source.skipped.items():
+            print(f"skipped: {plain(id_)}: {plain(reason)}")
     if part.k == 0 or done:
         _report(embedding, options, done, part)
 
@@ -69,7 +73,7 @@ def _everywhere(work: Work) -> Work:
     """The same work from any current folder."""
     path = Path(work.source)
     source = str(path.resolve()) if path.is_dir() else work.source
-    return Work(work.run.resolve(), source, work.skip_unreadable, work.device)
+    return Work(work.run.resolve(), source, work.strict, work.device)
 
 
 def _report(embedding: EmbeddingManifest, options: Namespace, done: bool, part: Share) -> None:

@@ -11,19 +11,17 @@ from pathlib import Path
 from shlex import quote
 
 from gaussmatch.cli.parser import Parser
+from gaussmatch.cli.search import plain
 from gaussmatch.data import load_data
-from gaussmatch.data.pictures import open_picture
 from gaussmatch.embedding import index_embeddings, is_embedding
 from gaussmatch.embedding.into_index import whole_embedding
-from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import (
     GALLERIES,
     Index,
     IndexSettings,
-    Record,
+    add_photos,
     backup,
     index_pairs,
-    thumbnail,
     update,
 )
 from gaussmatch.index import merge as merge_indexes
@@ -32,10 +30,11 @@ from gaussmatch.index.fill import Changes
 from gaussmatch.index.index import existing_index
 from gaussmatch.index.manifest import STRUCTURES
 from gaussmatch.index.model_copy import check_same_run
-from gaussmatch.index.sources import FolderSource
+from gaussmatch.index.sources import describe_ignored
 from gaussmatch.run import PHOTOS, is_run, load, locate
 from gaussmatch.trust import kept_calibration
 
+STRICT = "stop at a photo that cannot be read; else it is skipped and listed"
 WIDTH = "candidates of a walk through a graph (64): more find more and take longer"
 
 
@@ -72,7 +71,7 @@ def _make(argv: Sequence[str]) -> None:
         "--structure", "--kind", choices=STRUCTURES, help="flat is exact (default); hnsw is fast"
     )
     parser.add_argument("--search", type=int, help=WIDTH)
-    parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
+    parser.add_argument("--strict", action="store_true", help=STRICT)
     _add_wait(parser)
     options = parser.parse(argv)
     if options.folder is not None and options.split is not None:
@@ -110,7 +109,7 @@ def _make(argv: Sequence[str]) -> None:
     elif is_embedding(options.folder):
         index_embeddings(index, options.folder)
     else:
-        _report(update(index, options.folder, skip_unreadable=options.skip_unreadable))
+        _report(update(index, options.folder, strict=options.strict))
     if not index.calibration.about:  # last, as a kill would have it done again
         index.set_calibration(kept_calibration(options.run))
     print(_summary(index))
@@ -118,10 +117,11 @@ def _make(argv: Sequence[str]) -> None:
 
 
 def _add(argv: Sequence[str]) -> None:
-    """INDEX PHOTO …           add photos; an id is the path as given"""
+    """INDEX PHOTO …           add photos, under the ids that update gives them"""
     parser = _parser(
         "add",
-        "Add single photos to an index.",
+        "Add single photos to an index. Those of its folder get the ids that 'update' gives them, "
+        "others their path as an id.",
         "gaussmatch index add photos.index dog.jpg cat.jpg",
         "gaussmatch index add photos.index --replace dog.jpg",
         computes=True,
@@ -131,15 +131,10 @@ def _add(argv: Sequence[str]) -> None:
     parser.add_argument("--replace", action="store_true", help="take the place of equal ids")
     options = parser.parse(argv)
     index = Index.open(options.index, wait=options.wait)
-    gaussians, records = [], []
-    for start in range(0, len(options.photos), FolderSource.batch):  # pictures fill memory
-        paths = options.photos[start : start + FolderSource.batch]
-        pictures = [open_picture(path) for path in paths]
-        gaussians.append(index.model.encode_images(pictures))
-        for path, picture in zip(paths, pictures, strict=True):
-            name = path.as_posix()
-            records.append(Record(name, {"file": name}, thumbnail(picture)))
-    index.add(Gaussian.cat(gaussians), records, replace=options.replace)
+    done = add_photos(index, options.photos, replace=options.replace)
+    if not done.added + done.changed:
+        raise ValueError("; ".join(f"{id_}: {reason}" for id_, reason in done.skipped.items()))
+    _report(done)
     print(_summary(index))
 
 
@@ -166,18 +161,18 @@ def _update(argv: Sequence[str]) -> None:
         "update",
         "Make an index hold the photos of a folder as they are now.",
         "gaussmatch index update photos.index",
-        "gaussmatch index update photos.index my-photos --skip-unreadable",
+        "gaussmatch index update photos.index my-photos --strict",
         computes=True,
         writes=True,
     )
     parser.add_argument("folder", type=Path, nargs="?", help="that of the last time if not given")
-    parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
+    parser.add_argument("--strict", action="store_true", help=STRICT)
     options = parser.parse(argv)
     index = Index.open(options.index, wait=options.wait)
     folder = options.folder or (index.manifest.source or {}).get("folder")
     if folder is None:
         parser.error(f"{options.index} was not made from a folder; name one")
-    _report(update(index, folder, skip_unreadable=options.skip_unreadable))
+    _report(update(index, folder, strict=options.strict))
     print(_summary(index))
 
 
@@ -341,8 +336,10 @@ def _add_wait(parser: Parser) -> None:
 
 def _report(changes: Changes) -> None:
     print(f"{changes.added} added, {changes.changed} changed, {changes.deleted} deleted")
-    if changes.skipped:
-        print(f"left out: {', '.join(changes.skipped)}")
+    for id_, reason in changes.skipped.items():
+        print(f"skipped: {plain(id_)}: {plain(reason)}")
+    for line in describe_ignored(changes.ignored):
+        print(f"not indexed: {line}")
 
 
 def _summary(index: Index) -> str:

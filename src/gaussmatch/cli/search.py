@@ -13,6 +13,7 @@ from gaussmatch.cli.parser import Parser
 from gaussmatch.index import GALLERIES, Hit, Hits, Index
 from gaussmatch.index.backends import place
 from gaussmatch.index.joined import JoinedIndex
+from gaussmatch.index.where import unknown_field
 from gaussmatch.trust.familiarity import CLEARLY
 
 _CONDITION = re.compile(r"([^=<>!]+)(>=|<=|!=|=|<|>)(.*)", re.DOTALL)
@@ -27,7 +28,7 @@ def run(argv: Sequence[str]) -> None:
         "Search an index in words, with a picture, or with one of its items.",
         examples=[
             "gaussmatch search photos.index 'two dogs in the snow'",
-            "gaussmatch search photos.index -k 3 --where 'year>=2020' 'two dogs'",
+            "gaussmatch search photos.index -k 3 --where 'taken>=2023-05' --sort taken 'two dogs'",
             "gaussmatch search photos.index --image dog.jpg --json",
         ],
         computes=True,
@@ -44,6 +45,12 @@ def run(argv: Sequence[str]) -> None:
         default=[],
         metavar="FIELD=VALUE",
         help="only items with this metadata; also FIELD!=VALUE, FIELD>=VALUE, …; may be repeated",
+    )
+    parser.add_argument(
+        "--sort",
+        default="",
+        metavar="FIELD",
+        help="order the results by a field, such as taken; --sort=-taken: the last first",
     )
     parser.add_argument(
         "--also",
@@ -70,13 +77,10 @@ def run(argv: Sequence[str]) -> None:
     if not index.size(options.gallery):
         raise ValueError(f"{options.index} holds no {options.gallery}")
     where = conditions(options.where)
-    fields = index.fields(options.gallery) if where else []
-    for name in where:
-        if name not in fields:
-            raise ValueError(
-                f"--where: the {options.gallery} have no field {name!r}; they have "
-                f"{', '.join(fields) or 'none'}"
-            )
+    order = options.sort.removeprefix("-")
+    wanted = [*where, *([order] if order else [])]
+    for lost in unknown_field(wanted, index.fields(options.gallery)) if wanted else ():
+        raise ValueError(lost)
     settings: dict[str, Any] = {"gallery": options.gallery, "where": where}
     if options.guarantee is not None:
         settings["guarantee"] = options.guarantee
@@ -86,6 +90,8 @@ def run(argv: Sequence[str]) -> None:
         hits = index.search_image([options.image], options.k, **settings)[0]
     else:
         hits = index.search_id(options.like, options.k, **settings)
+    if order:
+        hits = hits.sorted(order, descending=options.sort != order)
     if options.json:
         print(json.dumps(asdict(hits), indent=2, ensure_ascii=False))
     else:
@@ -93,10 +99,10 @@ def run(argv: Sequence[str]) -> None:
 
 
 def conditions(words: Sequence[str]) -> dict[str, Any]:
-    """Conditions as they are typed. A number matches as a number and as a text.
+    """Conditions as they are typed. A number is compared as a number and as a text.
 
-    >>> conditions(["split=test", "year>=2010", "year<2020"])
-    {'split': {'in': ['test']}, 'year': {'gte': 2010, 'lt': 2020}}
+    >>> conditions(["split=test", "taken>=2023-05", "year<2020"])
+    {'split': {'in': ['test']}, 'taken': {'gte': ['2023-05']}, 'year': {'lt': ['2020', 2020]}}
     >>> conditions(["room=12"])
     {'room': {'in': ['12', 12]}}
     """
@@ -104,7 +110,10 @@ def conditions(words: Sequence[str]) -> dict[str, Any]:
     for word in words:
         match = _CONDITION.fullmatch(word)
         if match is None:
-            raise ValueError(f"--where {word}: write FIELD=VALUE, FIELD!=VALUE or FIELD>=VALUE")
+            raise ValueError(
+                f"--where {word}: write FIELD=VALUE, FIELD!=VALUE or 'FIELD>=VALUE', in quotes: a "
+                "shell takes > and < for files"
+            )
         field, sign, value = (part.strip() for part in match.groups())
         values = [value, *_as_json(value)]
         name = _NAMES[sign]
@@ -112,16 +121,17 @@ def conditions(words: Sequence[str]) -> dict[str, Any]:
             known = found.setdefault(field, {}).setdefault(name, [])
             known += values  # several values of one field: any of them
         else:
-            found.setdefault(field, {})[name] = values[-1]
+            texts_and_numbers = [v for v in values if not isinstance(v, bool)]
+            found.setdefault(field, {})[name] = texts_and_numbers
     return found
 
 
 def _as_json(value: str) -> list[Any]:
     try:
-        plain = json.loads(value)
+        read = json.loads(value)
     except ValueError:
         return []
-    return [plain] if isinstance(plain, int | float | bool) else []
+    return [read] if isinstance(read, int | float | bool) else []
 
 
 def _show(hits: Hits) -> None:
@@ -135,12 +145,12 @@ def _show(hits: Hits) -> None:
     if not len(hits):
         print("nothing found")
         return
-    width = max(len(_plain(hit.id)) for hit in hits.hits)
+    width = max(len(plain(hit.id)) for hit in hits.hits)
     ambiguity = "general" if hits.gallery == "captions" else "ambiguous"
     print(f"\n{'':3} {'score':>9} {'match':>6} {ambiguity:>10}  {'id':{width}}")
     for rank, hit in enumerate(hits.hits, start=1):
         numbers = f"{hit.score:9.3f} {_percent(hit.probability):>6} {_own(hit):>10}"
-        print(f"{rank:3} {numbers}  {_plain(hit.id):{width}}  {_about(hit)}".rstrip())
+        print(f"{rank:3} {numbers}  {plain(hit.id):{width}}  {_about(hit)}".rstrip())
     if hits.hits[0].percentile is not None:
         print(f"\n{ambiguity}: the share of training {hits.gallery} that are less so")
 
@@ -167,15 +177,15 @@ def _own(hit: Hit) -> str:
 
 
 def _about(hit: Hit) -> str:
-    plain = hit.meta.get("caption") or next(iter(hit.meta.get("captions") or []), "")
-    text = _plain(str(plain))
+    said = hit.meta.get("caption") or next(iter(hit.meta.get("captions") or []), "")
+    text = plain(str(said))
     return text if len(text) <= MOST else f"{text[: MOST - 1]}…"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """On one line, and nothing that a terminal would obey: file names may hold anything.
 
-    >>> _plain("two\\nlines\\x1b[2J")
+    >>> plain("two\\nlines\\x1b[2J")
     'two�lines�[2J'
     """
     return "".join(c if c.isprintable() else "�" for c in text)

@@ -83,5 +83,5 @@ def encode(
             records += found[1]
         if bar is not None:
             bar.update(len(numbers))
-    skipped = source.skipped[before:]
+    skipped = list(source.skipped)[before:]
     return ShardContent(Gaussian.cat(gaussians) if gaussians else None, records, skipped)

@@ -26,12 +26,12 @@ class Work:
 
     run: Path
     source: str
-    skip_unreadable: bool = False
+    strict: bool = False
     device: str = "cpu"
 
     def __call__(self) -> tuple[Model, ItemSource]:
         model = load(self.run, torch.device(self.device))
-        return model, find_source(model, self.source, skip_unreadable=self.skip_unreadable)
+        return model, find_source(model, self.source, strict=self.strict)
 
     def embedding(self, source: ItemSource, shard: int) -> EmbeddingManifest:
         return EmbeddingManifest.of(hashes(self.run), source, describe_source(source), shard)

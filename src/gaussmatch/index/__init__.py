@@ -29,7 +29,7 @@ scores a shortlist again with the similarity itself; no backend has a formula of
 from __future__ import annotations
 
 from gaussmatch.index.backend import Backend, IndexBusyError
-from gaussmatch.index.fill import Changes, index_pairs, thumbnail, update
+from gaussmatch.index.fill import Changes, add_photos, index_pairs, thumbnail, update
 from gaussmatch.index.hits import SCHEMA, Hit, Hits, Level, level, phrase
 from gaussmatch.index.index import Index
 from gaussmatch.index.manifest import GALLERIES, Gallery, IndexSettings
@@ -51,6 +51,7 @@ __all__ = [
     "Level",
     "Record",
     "Where",
+    "add_photos",
     "backup",
     "index_pairs",
     "level",

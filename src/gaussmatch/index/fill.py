@@ -6,9 +6,10 @@ Both go on where they were stopped: what is in the index and has not changed is 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from tqdm import tqdm
@@ -18,9 +19,17 @@ from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.index import Index
 from gaussmatch.index.manifest import GALLERIES, Gallery
 from gaussmatch.index.record import Record
-from gaussmatch.index.sources import SUFFIXES, Encoded, FolderSource, SplitSource, thumbnail
+from gaussmatch.index.sources import (
+    Encoded,
+    FolderSource,
+    PhotoSource,
+    SplitSource,
+    captions_of,
+    check_photos,
+    thumbnail,
+)
 
-__all__ = ["Changes", "index_pairs", "thumbnail", "update"]
+__all__ = ["Changes", "add_photos", "index_pairs", "thumbnail", "update"]
 
 COMMIT = 256
 """Items after which they count: what a kill can lose."""
@@ -35,7 +44,10 @@ class Changes:
     added: int = 0
     changed: int = 0
     deleted: int = 0
-    skipped: Sequence[str] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """Photos that could not be read, and why."""
+    ignored: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Files beside the photos, see ``FolderSource``."""
 
 
 def index_pairs(index: Index, pairs: Pairs, split: str, *, progress: bool = True) -> None:
@@ -52,33 +64,77 @@ def update(
     index: Index,
     root: str | os.PathLike[str],
     *,
-    skip_unreadable: bool = False,
+    strict: bool = False,
     progress: bool = True,
 ) -> Changes:
     """Make an index hold the photos of a folder as they are now: new and changed files are
     encoded, those that are gone are deleted. Captions of a table (captions.csv, …) come along.
 
     Items that came from elsewhere stay.
+
+    Args:
+        strict: stop at a photo that cannot be read, instead of skipping it with the reason.
     """
-    source = FolderSource(root, skip_unreadable=skip_unreadable)
+    source = FolderSource(root, strict=strict)
     known = {r.id: r.source for r in index.records("images") if r.source is not None}
     gone = [name for name in known if name not in source.files]
     todo = [name for name, mark in source.marks.items() if known.get(name) != mark]
-    if not source.files:  # perhaps a disk that is not there: nothing is deleted for that
-        raise ValueError(f"{source.root}: no photos ({', '.join(SUFFIXES)})")
+    check_photos(source)
     _fill(index, "images", todo, partial(source.images, index.model), progress, source.batch)
-    skipped = source.skipped
-    index.delete([*gone, *(name for name in skipped if name in known)], missing_ok=True)
+    lost = [name for name in todo if name in source.skipped]
+    index.delete([*gone, *(name for name in lost if name in known)], missing_ok=True)
     _update_captions(index, source, progress)
     index.note_source({"folder": str(source.root.resolve())})
     index.compact()
-    changed = sum(name in known for name in todo if name not in skipped)
-    return Changes(len(todo) - len(skipped) - changed, changed, len(gone), skipped)
+    changed = sum(name in known for name in todo if name not in source.skipped)
+    added = len(todo) - len(lost) - changed
+    return Changes(added, changed, len(gone), source.skipped, source.ignored)
+
+
+def add_photos(
+    index: Index,
+    paths: Iterable[Path],
+    *,
+    replace: bool = False,
+    progress: bool = True,
+) -> Changes:
+    """Add single photos. One that lies in the folder of the index gets the id that ``update`` gives
+    it, and its captions; any other one has its path as given for an id, and stays when the folder
+    is updated.
+
+    Args:
+        replace: encode those that are in the index again; otherwise they are refused.
+    """
+    home = (index.manifest.source or {}).get("folder")
+    folder = None if home is None else Path(str(home))
+    inside: dict[str, Path] = {}
+    outside: dict[str, Path] = {}
+    for path in paths:
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: no such photo")
+        place = path.parent.resolve() / path.name  # a link has an id of its own
+        if folder is not None and place.is_relative_to(folder):
+            inside[place.relative_to(folder).as_posix()] = path
+        else:
+            outside[path.as_posix()] = path
+    there = [id_ for id_ in (*inside, *outside) if id_ in index]
+    if there and not replace:
+        raise ValueError(f"{there[0]!r} is in the index already; encode it again with --replace")
+    skipped: dict[str, str] = {}
+    of_folder = PhotoSource("photos", inside, captions_of(folder))
+    for source in (of_folder, PhotoSource("photos", outside, marked=False)):
+        todo = source.ids("images")
+        _fill(index, "images", todo, partial(source.images, index.model), progress, source.batch)
+        texts = [id_ for id_, (name, _) in source.captions.items() if name not in source.skipped]
+        _fill(index, "captions", texts, partial(source.texts, index.model), progress)
+        skipped |= source.skipped
+    good = [id_ for id_ in (*inside, *outside) if id_ not in skipped]
+    changed = sum(id_ in there for id_ in good)
+    return Changes(len(good) - changed, changed, 0, skipped)
 
 
 def _update_captions(index: Index, source: FolderSource, progress: bool) -> None:
-    lost = set(source.skipped)
-    wanted = {i: text for i, (name, text) in source.captions.items() if name not in lost}
+    wanted = {i: text for i, (name, text) in source.captions.items() if name not in source.skipped}
     known = {r.id: r.source for r in index.records("captions") if r.source is not None}
     todo = [id_ for id_, text in wanted.items() if known.get(id_) != text]
     _fill(index, "captions", todo, partial(source.texts, index.model), progress)

@@ -120,6 +120,26 @@ class Hits:
         expected = sum(chances) if len(chances) == len(some) and some else None
         return replace(self, hits=some, expected=expected, guarantee=guarantee)
 
+    def sorted(self, name: str, *, descending: bool = False) -> Hits:
+        """The same results in the order of a field of their metadata: numbers, then texts, then
+        those without the field.
+
+        >>> dated = {"b": "2023-05-17", "a": "2021-01-01", "c": None}
+        >>> hits = [Hit(id, 0.5, None, None, None, {"taken": day}) for id, day in dated.items()]
+        >>> Hits(hits, "images", "captions").sorted("taken").ids
+        ['a', 'b', 'c']
+        """
+        numbers: list[Hit] = []
+        texts: list[Hit] = []
+        others: list[Hit] = []
+        for hit in self.hits:
+            value = hit.meta.get(name)
+            of_type = {str: texts, int: numbers, float: numbers}.get(type(value), others)
+            of_type.append(hit)
+        for same in (numbers, texts):
+            same.sort(key=lambda hit: hit.meta[name], reverse=descending)
+        return replace(self, hits=[*numbers, *texts, *others])
+
     def for_text(self, text: str, unknown: Sequence[str]) -> Hits:
         """The same for a query in words, of which the model does not know some. Where it does not
         know most of what the query names, or the query names nothing, no result has a

@@ -22,7 +22,7 @@ from gaussmatch.index.manifest import GALLERIES, Gallery, IndexManifest, IndexSe
 from gaussmatch.index.model_copy import check_unchanged, hashes
 from gaussmatch.index.record import Record
 from gaussmatch.index.topk import Scanned, Searchable, TopK, top_k
-from gaussmatch.index.where import Where
+from gaussmatch.index.where import Where, unknown_field
 from gaussmatch.model import Model, Pictures
 from gaussmatch.run import MODEL, load
 from gaussmatch.similarities import Similarity
@@ -269,6 +269,9 @@ class Index:
             if guarantee is None:
                 kept = kept.clip(max=k)
             every = self._hits(parts, found, queries, side, gallery, size)
+            if not size and condition.conditions:
+                lost = unknown_field(condition.fields, self.fields(gallery))
+                every = [replace(hits, notes=[*hits.notes, *lost]) for hits in every]
             return [
                 hits.first(count, guarantee)
                 for hits, count in zip(every, kept.tolist(), strict=True)

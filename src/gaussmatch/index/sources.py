@@ -1,6 +1,6 @@
 """Where the items of an index come from: the split of a data set, or a folder of photos.
 
-A source names its items in a fixed order and encodes any of them on demand, so that one process
+A source names its items in a fixed order and encodes any of them on request, so that one process
 can fill an index from it, or many can share the work.
 """
 
@@ -9,7 +9,11 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +22,7 @@ from PIL import Image
 from gaussmatch.data import folder as tables
 from gaussmatch.data import load_data
 from gaussmatch.data.batches import read_images, read_texts
+from gaussmatch.data.metadata import photo_metadata
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.data.pictures import SUFFIXES, open_picture
 from gaussmatch.gaussian import Gaussian
@@ -27,6 +32,26 @@ from gaussmatch.model import Model
 
 SPLITS = ("train", "dev", "test")
 THUMBNAIL = 256  # pixels of the longer side
+DECODERS, AT_ONCE = 2, 4
+"""Threads that decode photos, and photos that go through the network together."""
+READ = "exif"
+"""What is read of a photo; an index that has read less is brought up to date by ``update``."""
+IGNORED = {
+    "RAW": (
+        "raw data of the sensor; export it as JPEG",
+        ".3fr .arw .cr2 .cr3 .crw .dng .erf .iiq .kdc .mef .mrw .nef .nrw .orf .pef .raf .raw "
+        ".rw2 .rwl .sr2 .srf .srw .x3f",
+    ),
+    "videos": (
+        "only photos are indexed",
+        ".3gp .avi .flv .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .webm .wmv",
+    ),
+    "other pictures": (
+        "the format is not read; export them as JPEG",
+        ".ai .cdr .eps .jp2 .jxl .pdf .psb .psd .svg .xcf",
+    ),
+}
+"""Files beside photos that are counted and not indexed: why, and how they end."""
 
 Encoded = tuple[Gaussian, list[Record]] | None
 """Items, or ``None`` where none of those requested could be read."""
@@ -35,13 +60,13 @@ Encoded = tuple[Gaussian, list[Record]] | None
 class ItemSource(Protocol):
     """Items in a fixed order.
 
-    ``batch`` images go through the model at once; ``skipped`` are the ids of those that could not
-    be read.
+    ``batch`` images are in memory at once; ``skipped`` has the ids of those that could not be read,
+    each with the reason.
     """
 
     name: str
     batch: int
-    skipped: list[str]
+    skipped: dict[str, str]
 
     def ids(self, gallery: Gallery) -> Sequence[str]: ...
     def encode(self, model: Model, gallery: Gallery, numbers: Sequence[int]) -> Encoded: ...
@@ -58,7 +83,7 @@ class SplitSource:
 
     def __init__(self, pairs: Pairs, split: str) -> None:
         self.pairs, self.split, self.name = pairs, split, pairs.name
-        self.skipped: list[str] = []
+        self.skipped: dict[str, str] = {}
         self._image_of = pairs.image_of.tolist()
         self._texts: dict[int, list[int]] = {}
         for caption, image in enumerate(self._image_of):
@@ -92,76 +117,124 @@ class SplitSource:
         return Record(self._image(number), {"split": self.split, "captions": said}, small)
 
 
-class FolderSource:
-    """All photos below a folder, and the captions of its table (captions.csv, …) if there is one.
+class PhotoSource:
+    """Photos by id, each with what its file and its captions say of it (``data.metadata``).
 
-    An id is the path of the file from the folder on; ``marks`` show whether a file, or what is
-    said of it, has changed.
+    A photo that cannot be read is skipped with the reason.
+
+    Args:
+        said: captions of some of them.
+        marked: whether they have ``marks``, which change when a file, or what is said of it, does:
+            ``update`` keeps photos without one, wherever they are.
+        strict: stop at a photo that cannot be read.
     """
 
     batch = 16
 
-    def __init__(self, root: str | os.PathLike[str], *, skip_unreadable: bool = False) -> None:
-        self.root = Path(root)
-        if not self.root.is_dir():
-            raise FileNotFoundError(f"{self.root}: no such folder of photos")
-        self.name, self.skip_unreadable = self.root.resolve().name, skip_unreadable
-        self.skipped: list[str] = []
-        self.files = dict(_photos(self.root))
-        for name in [name for name in self.files if not encodable(name)]:
-            if not skip_unreadable:
-                raise ValueError(f"{self.root}: the name of {name!r} is not UTF-8; rename the file")
-            warnings.warn(f"left out: {name!r}, as its name is not UTF-8", stacklevel=2)
-            del self.files[name]
-        said = _captions(self.root)
-        self.said = {name: said[name] for name in self.files if name in said}
-        self.marks = {n: _mark(path, self.said.get(n, [])) for n, path in self.files.items()}
+    def __init__(
+        self,
+        name: str,
+        files: Mapping[str, Path],
+        said: Mapping[str, Sequence[str]] | None = None,
+        *,
+        marked: bool = True,
+        strict: bool = False,
+    ) -> None:
+        self.name, self.strict = name, strict
+        self.skipped: dict[str, str] = {}
+        self.files = dict(files)
+        for id_ in [id_ for id_ in self.files if not encodable(id_)]:
+            self._skip(id_, f"{self.files.pop(id_)!r}", "its name is not UTF-8; rename the file")
+        self.said = {id_: said[id_] for id_ in self.files if said and id_ in said}
+        self.marks: dict[str, str] = {}
+        if marked:
+            self.marks = {i: _mark(path, self.said.get(i, [])) for i, path in self.files.items()}
         self.captions = {
-            f"{name}#{k}": (name, t)
-            for name, texts in self.said.items()
-            for k, t in enumerate(texts)
+            f"{id_}#{k}": (id_, text)
+            for id_, texts in self.said.items()
+            for k, text in enumerate(texts)
         }
-        self._names, self._caption_ids = list(self.files), list(self.captions)
+        self._ids, self._caption_ids = list(self.files), list(self.captions)
 
     def ids(self, gallery: Gallery) -> Sequence[str]:
-        return self._names if gallery == "images" else self._caption_ids
+        return self._ids if gallery == "images" else self._caption_ids
 
     def encode(self, model: Model, gallery: Gallery, numbers: Sequence[int]) -> Encoded:
         if gallery == "images":
-            return self.images(model, [self._names[n] for n in numbers])
+            return self.images(model, [self._ids[n] for n in numbers])
         return self.texts(model, [self._caption_ids[n] for n in numbers])
 
-    def images(self, model: Model, names: Sequence[str]) -> Encoded:
-        pictures, kept = [], []
-        for name in names:
-            try:
-                pictures.append(open_picture(self.files[name]))
-                kept.append(name)
-            except ValueError as error:
-                if not self.skip_unreadable:
-                    raise
-                warnings.warn(f"left out: {error}", stacklevel=2)
-                self.skipped.append(name)
-        if not kept:
-            return None
-        records = [
-            Record(n, self._meta(n), thumbnail(p), self.marks[n])
-            for n, p in zip(kept, pictures, strict=True)
-        ]
-        return model.encode_images(pictures), records
+    def images(self, model: Model, ids: Sequence[str]) -> Encoded:
+        """Decoded by threads that run ahead of the network."""
+        gaussians: list[Gaussian] = []
+        records: list[Record] = []
+        with ThreadPoolExecutor(DECODERS) as pool:
+            read = pool.map(self._read, ids)
+            while some := list(islice(read, AT_ONCE)):
+                good = [one for one in some if isinstance(one, tuple)]
+                for error in (one for one in some if isinstance(one, Unreadable)):
+                    self._skip(error.id, str(error.path), error.reason)
+                if good:
+                    gaussians.append(model.encode_images([picture for picture, _ in good]))
+                    records += [record for _, record in good]
+        return (Gaussian.cat(gaussians), records) if records else None
 
     def texts(self, model: Model, ids: Sequence[str]) -> Encoded:
-        rows = [(id_, *self.captions[id_]) for id_ in ids]
-        records = [Record(i, {"caption": t, "image": name}, None, t) for i, name, t in rows]
-        return model.encode_texts([t for _, _, t in rows], allow_unknown=True), records
+        said = [(id_, *self.captions[id_]) for id_ in ids]
+        records = [Record(i, {"caption": t, "image": name}, None, t) for i, name, t in said]
+        return model.encode_texts([t for _, _, t in said], allow_unknown=True), records
 
-    def _meta(self, name: str) -> dict[str, object]:
-        where: dict[str, object] = {"file": name, "folder": str(Path(name).parent.as_posix())}
-        said = self.said.get(name)
-        return {**where, "captions": list(said)} if said else where
+    def _read(self, id_: str) -> tuple[Image.Image, Record] | Unreadable:
+        path = self.files[id_]
+        try:
+            picture = open_picture(path)
+            small = thumbnail(picture)
+        except (ValueError, OSError) as error:
+            return Unreadable(id_, path, str(error).removeprefix(f"{path}: "))
+        meta = {"file": id_, "folder": Path(id_).parent.as_posix(), **photo_metadata(path)}
+        if id_ in self.said:
+            meta.pop("caption", None)
+            meta["captions"] = list(self.said[id_])
+        return picture, Record(id_, meta, small, self.marks.get(id_))
+
+    def _skip(self, id_: str, path: str, reason: str) -> None:
+        if self.strict:
+            raise ValueError(f"{path}: {reason}")
+        self.skipped[id_] = reason
 
 
-def find_source(model: Model, text: str, *, skip_unreadable: bool = False) -> ItemSource:
+@dataclass(frozen=True)
+class Unreadable:
+    """A photo that cannot be indexed, and why."""
+
+    id: str
+    path: Path
+    reason: str
+
+
+class FolderSource(PhotoSource):
+    """All photos below a folder, and the captions of its table (captions.csv, …) if there is one.
+
+    An id is the path of the file from the folder on. ``ignored`` counts files that are no photos to
+    index, by what they are and how they end: ``{("RAW", ".nef"): 12}``.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, strict: bool = False) -> None:
+        self.root = Path(root)
+        if not self.root.is_dir():
+            raise FileNotFoundError(f"{self.root}: no such folder of photos")
+        files = dict(_visible(self.root))
+        self.ignored = Counter(
+            (kind, ending)
+            for ending in (path.suffix.lower() for path in files.values())
+            for kind, (_, endings) in IGNORED.items()
+            if ending in endings.split()
+        )
+        photos = {id_: path for id_, path in files.items() if path.suffix.lower() in SUFFIXES}
+        super().__init__(self.root.resolve().name, photos, captions_of(self.root), strict=strict)
+
+
+def find_source(model: Model, text: str, *, strict: bool = False) -> ItemSource:
     """What a user names: ``train``, ``dev`` or ``test`` of the model's own data, or a folder."""
     if text in SPLITS:
         return SplitSource(load_data(model.recipe.data).split(text), text)
@@ -170,9 +243,8 @@ def find_source(model: Model, text: str, *, skip_unreadable: bool = False) -> It
             f"{text}: neither a folder of photos nor a split of the model's data "
             f"({', '.join(SPLITS)})"
         )
-    source = FolderSource(text, skip_unreadable=skip_unreadable)
-    if not source.files:
-        raise ValueError(f"{source.root}: no photos ({', '.join(SUFFIXES)})")
+    source = FolderSource(text, strict=strict)
+    check_photos(source)
     return source
 
 
@@ -192,29 +264,57 @@ def thumbnail(picture: Image.Image) -> bytes:
     return out.getvalue()
 
 
-def _photos(folder: Path) -> Iterator[tuple[str, Path]]:
-    """(id, path) of every photo below a folder, by name; hidden files and folders are left out."""
+def check_photos(source: FolderSource) -> None:
+    """A clear error where a folder holds no photo: perhaps a disk that is not there."""
+    if not source.files:
+        beside = "".join(f"; {line}" for line in describe_ignored(source.ignored))
+        raise ValueError(f"{source.root}: no photos ({', '.join(SUFFIXES)}){beside}")
+
+
+def describe_ignored(ignored: Mapping[tuple[str, str], int]) -> Iterator[str]:
+    """What was not indexed, how much of it, and why.
+
+    >>> next(describe_ignored({("RAW", ".nef"): 1200, ("RAW", ".dng"): 3}))
+    '1,203 RAW (.dng, .nef): raw data of the sensor; export it as JPEG'
+    """
+    for kind, (reason, _) in IGNORED.items():
+        endings = {ending: count for (of, ending), count in ignored.items() if of == kind}
+        if endings:
+            yield f"{sum(endings.values()):,} {kind} ({', '.join(sorted(endings))}): {reason}"
+
+
+def _visible(folder: Path) -> Iterator[tuple[str, Path]]:
+    """(id, path) of every file below a folder, by name; hidden files and folders are left out."""
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        hidden = any(part[0] == "." for part in name.parts)
-        if path.suffix.lower() in SUFFIXES and not hidden and path.is_file():
+        if not any(part[0] == "." for part in name.parts) and path.is_file():
             yield name.as_posix(), path
 
 
-def _captions(folder: Path) -> dict[str, list[str]]:
-    """The captions of each photo, under its id."""
+def captions_of(folder: Path | None) -> dict[str, list[str]]:
+    """The captions of each photo of a folder, under its id. A table that is not called captions may
+    be anything, and is left out if it holds none."""
+    if folder is None:
+        return {}
     try:
         table = tables.find_table(folder)
-    except ValueError:
+    except (ValueError, FileNotFoundError):
         return {}
     found: dict[str, list[str]] = {}
-    for row in tables.rows(table):
-        path = tables.find_image(folder, row.image)
-        found.setdefault(path.relative_to(folder).as_posix(), []).append(row.caption)
+    try:
+        for row in tables.rows(table):
+            path = tables.find_image(folder, row.image)
+            if path.is_relative_to(folder):
+                found.setdefault(path.relative_to(folder).as_posix(), []).append(row.caption)
+    except ValueError as error:
+        if table.stem.lower() == "captions":
+            raise
+        warnings.warn(f"not taken for captions: {error}", stacklevel=2)
+        return {}
     return found
 
 
 def _mark(path: Path, captions: Sequence[str]) -> str:
-    """What changes when the file or what is said of it changes."""
+    """What changes when the file, or what is said of it, or what is read of it, changes."""
     stat = path.stat()
-    return f"{stat.st_size}:{stat.st_mtime_ns}:{'|'.join(captions)}"
+    return f"{READ}:{stat.st_size}:{stat.st_mtime_ns}:{'|'.join(captions)}"

@@ -1,4 +1,4 @@
-"""Conditions on metadata: written once, applied to a dict, to SQLite, or to another store."""
+"""Conditions on metadata: written once, evaluated on a dict, by SQLite, or by another store."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from gaussmatch.suggest import did_you_mean
 
 Scalar = str | int | float | bool | None
 
@@ -24,7 +26,8 @@ OPERATORS = ("in", "not", *_ORDER)
 
 @dataclass(frozen=True)
 class Condition:
-    """One field compared with one value, or with several (``in``, ``not``).
+    """One field compared with one value, or with any of several; an order (``gte``, …) with one
+    text, one number or one of each, whichever the item has.
 
     ``types`` of the values follow from them, and keep apart what Python holds equal: 1 and True.
     """
@@ -41,7 +44,8 @@ class Condition:
 @dataclass(frozen=True)
 class Where:
     """All conditions must hold. Text, numbers and truth values never equal each other; a field
-    that is not there counts as ``None``; only like can be ordered with like.
+    that is not there counts as ``None``; only like can be ordered with like. Texts are ordered
+    letter by letter, so that ISO dates are ordered in time: ``{"taken": {"gte": "2023-05"}}``.
 
     >>> where = Where.of({"split": "test", "year": {"gte": 2010, "lt": 2020}, "by": ["ann", "bo"]})
     >>> where.holds({"split": "test", "year": 2014, "by": "bo"})
@@ -61,13 +65,19 @@ class Where:
         for key, wanted in (spec or {}).items():
             if not isinstance(key, str) or not key or any(c in '"\\' or c < " " for c in key):
                 raise ValueError(f"filter: {key!r} is no name of a field")
-            for name, value in _asked(key, wanted).items():
-                several = name in ("in", "not") and isinstance(value, Sequence | set)
-                values = tuple(value) if several and not isinstance(value, str) else (value,)
+            for name, value in _comparisons(key, wanted).items():
+                several = isinstance(value, Sequence | set) and not isinstance(value, str)
+                values = tuple(value) if several else (value,)
                 for v in values:
                     _check(key, name, v)
+                if name in _ORDER and (not values or len({*map(_type, values)}) < len(values)):
+                    raise ValueError(f"filter on {key!r}: {name} needs one text or one number")
                 found.append(Condition(key, name, values))
         return Where(tuple(found))
+
+    @property
+    def fields(self) -> list[str]:
+        return [c.field for c in self.conditions]
 
     def holds(self, meta: Mapping[str, Any]) -> bool:
         return all(_holds(c, meta.get(c.field)) for c in self.conditions)
@@ -83,7 +93,21 @@ class Where:
         return " AND ".join(parts) or "1", values
 
 
-def _asked(field: str, wanted: Any) -> Mapping[str, Any]:
+def unknown_field(names: Iterable[str], known: Sequence[str]) -> list[str]:
+    """A sentence about the first field that no item has, if there is one.
+
+    >>> unknown_field(["folder", "yeer"], ["folder", "year"])
+    ["no item has a field 'yeer'; did you mean 'year'? The fields are folder, year"]
+    """
+    for name in names:
+        if name not in known:
+            hint = f"; {near}" if (near := did_you_mean(name, known)) else "."
+            listed = ", ".join(known) or "none"
+            return [f"no item has a field {name!r}{hint} The fields are {listed}"]
+    return []
+
+
+def _comparisons(field: str, wanted: Any) -> Mapping[str, Any]:
     if isinstance(wanted, Mapping):
         strange = [name for name in wanted if name not in OPERATORS]
         if strange or not wanted:
@@ -118,8 +142,8 @@ def _type(value: Any) -> str:
 
 def _holds(c: Condition, value: Any) -> bool:
     if c.operator in _ORDER:
-        wanted = c.values[0]
-        return _type(value) == _type(wanted) and _ORDER[c.operator][1](value, wanted)
+        holds = _ORDER[c.operator][1]
+        return any(_type(value) == _type(v) and holds(value, v) for v in c.values)
     found = any(_type(value) == _type(v) and value == v for v in c.values)
     return found != (c.operator == "not")
 
@@ -129,14 +153,16 @@ _TYPES = {"text": "('text')", "number": "('integer', 'real')"}
 
 def _sql(c: Condition, column: str) -> tuple[str, list[Scalar]]:
     path: Scalar = f'$."{c.field}"'
-    if c.operator in _ORDER:
-        types, sign = _TYPES[_type(c.values[0])], _ORDER[c.operator][0]
-        return (
-            f"(coalesce(json_type({column}, ?), '') IN {types} "
-            f"AND json_extract({column}, ?) {sign} ?)"
-        ), [path, path, c.values[0]]
     parts: list[str] = []
     values: list[Scalar] = []
+    if c.operator in _ORDER:
+        for v in c.values:
+            parts.append(
+                f"(coalesce(json_type({column}, ?), '') IN {_TYPES[_type(v)]} "
+                f"AND json_extract({column}, ?) {_ORDER[c.operator][0]} ?)"
+            )
+            values += [path, path, v]
+        return f"({' OR '.join(parts)})", values
     if None in c.values:
         parts.append(f"coalesce(json_type({column}, ?), 'null') = 'null'")
         values += [path]

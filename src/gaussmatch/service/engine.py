@@ -54,6 +54,7 @@ class Query:
     where: Where = EVERYTHING
     on_map: bool = False
     gallery: Gallery = "images"
+    sort: str = ""
 
 
 class Encoded(NamedTuple):
@@ -171,6 +172,8 @@ class Engine:
         if found.percentile is not None:
             self.observe(q.type, found.percentile)
         hits = found.first(q.k)
+        if q.sort:
+            hits = hits.sorted(q.sort.removeprefix("-"), descending=q.sort.startswith("-"))
         if q.type == "text":
             hits = hits.for_text(str(q.value), encoded.unknown)
         return dumps(SearchResponse(hits, self._on_map(hits, encoded) if q.on_map else None))

@@ -35,6 +35,11 @@ class SearchOptions(Parameters):
         description='Conditions on metadata, as JSON: {"split": "test", "year": {"gte": 2010}}.',
         max_length=4000,
     )
+    sort: str = Field(
+        "",
+        description="A field of the metadata to order the results by; -FIELD: the last first.",
+        max_length=200,
+    )
     map: bool = Field(False, description="Return where query and results are on the map.")
 
 

@@ -171,6 +171,7 @@ def options(service: Service, given: requests.SearchOptions) -> dict[str, Any]:
     return {
         "k": checked_count(given.k, service.settings),
         "where": checked_where(given.where),
+        "sort": given.sort,
         "on_map": given.map,
         "gallery": getattr(given, "gallery", "images"),
     }

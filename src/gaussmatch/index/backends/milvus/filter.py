@@ -77,7 +77,9 @@ def quoted(text: str) -> str:
 
 def _condition(c: Condition) -> str:
     if c.operator in _SIGNS:
-        return f"{_fact(c.field, _type(c.values[0]))} {_SIGNS[c.operator]} {_value(c.values[0])}"
+        sign = _SIGNS[c.operator]
+        parts = [f"{_fact(c.field, _type(v))} {sign} {_value(v)}" for v in c.values]
+        return parts[0] if len(parts) == 1 else f"({' or '.join(parts)})"
     parts = [_equal(c.field, v) for v in c.values]
     if c.operator == "in":
         return f"({' or '.join(parts)})" if parts else "id in []"
