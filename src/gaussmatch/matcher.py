@@ -29,6 +29,7 @@ from gaussmatch.encoders.adapter import (
     TextAdapter,
 )
 from gaussmatch.encoders.backbone import Backbone
+from gaussmatch.encoders.base import ImageTransform
 from gaussmatch.encoders.pretrained import image_tower, text_tower
 from gaussmatch.encoders.vocabulary import Vocabulary
 from gaussmatch.encoders.vsrn import CaptionGenerator, RegionReasoning
@@ -76,6 +77,11 @@ class Matcher(nn.Module):
         encoder = self.get_submodule(side)
         point = encoder.encoder if isinstance(encoder, Probabilistic) else encoder
         return point.get_submodule(inner)
+
+    @property
+    def image_transform(self) -> ImageTransform | None:
+        """That of the image encoder; ``None`` where its features are made outside the model."""
+        return getattr(self.part("image"), "transform", None)
 
     @property
     def text_encoder(self) -> TextEncoder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from gaussmatch.data import featuriser
 from gaussmatch.data.batches import image_batches, prepared_texts
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.data.pictures import open_picture
-from gaussmatch.encoders import Reading
+from gaussmatch.encoders.base import ImageTransform, Reading
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.matcher import Matcher
 from gaussmatch.recipe import Recipe
@@ -53,7 +53,7 @@ class Model:
 
     def __init__(self, recipe: Recipe, matcher: Matcher) -> None:
         self.recipe, self.matcher = recipe, matcher.eval()
-        self._featurise: Callable[[Sequence[Image.Image]], np.ndarray] | None = None
+        self._transform: ImageTransform | None = None
 
     def __repr__(self) -> str:
         """One line: what was trained, on what.
@@ -193,12 +193,9 @@ class Model:
         return items.uncertainty()
 
     def _features(self, pictures: Sequence[str | os.PathLike[str] | Image.Image]) -> np.ndarray:
-        if self._featurise is None:
-            encoders = getattr(self.matcher.part("image"), "encoders", None)
-            if encoders is not None and (encoders.image or self.recipe.data.name == "arrays"):
-                self._featurise = lambda pictures: encoders.image_tower.encode(pictures).numpy()
-            else:
-                self._featurise = featuriser(self.recipe.data)
-        return self._featurise(
+        if self._transform is None:
+            own = self.matcher.image_transform
+            self._transform = featuriser(self.recipe.data) if own is None else own
+        return self._transform(
             [p if isinstance(p, Image.Image) else open_picture(p) for p in pictures]
         )

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-
-import numpy as np
-from PIL import Image
 
 from gaussmatch.data import arrays, coco, cxc, flickr, folder, precomputed, scenes, visual_genome
 from gaussmatch.data.listing import Photo
 from gaussmatch.data.pairs import DataSet, ImageSource, Pairs, Region, joined
 from gaussmatch.data.photos import find_extracted, load_photos, photo_featuriser, pixel_featuriser
 from gaussmatch.data.source import Source, data_root
+from gaussmatch.encoders.base import ImageTransform
 from gaussmatch.recipe import DataRecipe
 from gaussmatch.recipe.checks import known
 
@@ -109,10 +106,16 @@ def check_files(recipe: DataRecipe) -> dict[str, list[Photo]]:
     return splits
 
 
-def featuriser(recipe: DataRecipe) -> Callable[[Sequence[Image.Image]], np.ndarray]:
-    """How a picture becomes what a model trained on this data takes: (n, …) float32."""
+def featuriser(recipe: DataRecipe) -> ImageTransform:
+    """How pictures become what a model trained on this data takes, where the network that made the
+    features is outside the model: (n, …) float32."""
     if recipe.name == "scenes":
         return partial(scenes.featurise, features=recipe.features)
+    if recipe.name == "arrays":
+        raise ValueError(
+            "this model was trained on ready embeddings and its image encoder is not known: "
+            "give embeddings instead of pictures, or adapt again with --image-encoder NAME"
+        )
     if recipe.features == "pixels":
         return pixel_featuriser(recipe)
     root = data_root(recipe)

@@ -6,7 +6,7 @@ A folder of extracted features holds the precomputed layout (``{split}_ims.npy``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,13 +17,13 @@ import torch
 from PIL import Image
 
 from gaussmatch.encoders.backbone import Backbone
+from gaussmatch.encoders.base import ImageTransform
 from gaussmatch.encoders.pretrained import ImageTower, image_tower
 from gaussmatch.files import read_json, write_json
 
 MANIFEST = "manifest.json"
 Layout = Literal["pooled", "regions", "boxes"]
 View = Literal["center", "whole"]
-Featurise = Callable[[Sequence[Image.Image]], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def describe(
     return Manifest(net.name, file, net.sha256(), layout, net.width, view, crops)
 
 
-def featuriser_of(folder: Path) -> Featurise:
+def featuriser_of(folder: Path) -> ImageTransform:
     """Photos → the features of a folder; for features of unknown origin a clear refusal."""
     if not (folder / MANIFEST).is_file():
         raise ValueError(
@@ -93,7 +93,7 @@ def featuriser_of(folder: Path) -> Featurise:
     return featuriser_with(net, manifest.layout, manifest.view)
 
 
-def featuriser_with(net: ImageTower, layout: Layout, view: View = "center") -> Featurise:
+def featuriser_with(net: ImageTower, layout: Layout, view: View = "center") -> ImageTransform:
     if layout == "boxes":
         raise ValueError(
             "the features were made from a detector's boxes, which a new photo does not have; "

@@ -15,7 +15,6 @@ from gaussmatch.data import precomputed
 from gaussmatch.data.cache import cache_root
 from gaussmatch.data.extract import CROPS, UNREADABLE, extract
 from gaussmatch.data.features import (
-    Featurise,
     Layout,
     describe,
     featuriser_of,
@@ -26,6 +25,7 @@ from gaussmatch.data.pairs import DataSet, ImageSource
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.data.pixels import PhotoPixels, still, unit
 from gaussmatch.data.stored import CachedCrops, features_by_name, read_lines
+from gaussmatch.encoders.base import ImageTransform
 from gaussmatch.encoders.pretrained import Spec, image_tower
 from gaussmatch.recipe import DataRecipe
 
@@ -67,7 +67,7 @@ SAME = 0.99
 
 def photo_featuriser(
     recipe: DataRecipe, root: Path, listing: Callable[[], Listing] | None = None
-) -> Featurise:
+) -> ImageTransform:
     """New photos → the features that a recipe's model was trained on.
 
     A folder of features says how it was made. A single file does not: there ``data.backbone``,
@@ -85,7 +85,7 @@ def photo_featuriser(
 
 
 def _check_origin(
-    recipe: DataRecipe, given: Path, photos: Sequence[Photo], featurise: Featurise
+    recipe: DataRecipe, given: Path, photos: Sequence[Photo], featurise: ImageTransform
 ) -> None:
     """Make the features of a photo again: the network and the view must be those of the file."""
     photo = next((photo for photo in photos if photo.path.is_file()), None)
@@ -106,7 +106,7 @@ def _check_origin(
         )
 
 
-def pixel_featuriser(recipe: DataRecipe) -> Featurise:
+def pixel_featuriser(recipe: DataRecipe) -> ImageTransform:
     """New photos → pixels, as ``data.view`` says, for a model that was trained end to end."""
     view = still(recipe.crop, recipe.view)
     return lambda images: np.stack([unit(view(image.convert("RGB"))) for image in images])

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from gaussmatch.encoders.base import Reading, TextEncoder, Tokens, pad
+from gaussmatch.encoders.base import ImageTransform, Reading, TextEncoder, Tokens, pad
 from gaussmatch.encoders.pretrained import ImageTower, TextTower, image_tower, text_tower
 from gaussmatch.encoders.probabilistic import Probabilistic
 from gaussmatch.encoders.vocabulary import Vocabulary
@@ -69,11 +69,7 @@ class Encoders:
 
     @cached_property
     def image_tower(self) -> ImageTower:
-        if self.image is None:
-            raise ValueError(
-                "this model was trained on ready embeddings and its image encoder is not known: "
-                "give embeddings instead of pictures, or adapt again with --image-encoder NAME"
-            )
+        assert self.image is not None
         tower = image_tower(self.image.name)
         self.image.check(tower)
         return tower
@@ -178,6 +174,13 @@ class ImageAdapter(nn.Module):
     def fit(self, embeddings: Float[Tensor, "n w"]) -> None:
         """Learn the statistics of the training embeddings."""
         self.standardise.fit(embeddings, self._centre_only)
+
+    @property
+    def transform(self) -> ImageTransform | None:
+        """Pictures → embeddings by the published encoder, or ``None`` where it has no name."""
+        if self.encoders.image is None:
+            return None
+        return lambda pictures: self.encoders.image_tower.encode(pictures).numpy()
 
     def embedding(self, inputs: Any) -> Float[Tensor, "n w"]:
         """The published embedding of a batch."""

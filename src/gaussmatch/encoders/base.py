@@ -1,15 +1,20 @@
-"""What every text encoder has: texts in, prepared once by its own tokenizer."""
+"""What every encoder has: a text encoder owns its tokenizer, an image encoder its transform."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from jaxtyping import Int
+from PIL import Image
 from torch import Tensor, nn
+
+ImageTransform = Callable[[Sequence[Image.Image]], np.ndarray]
+"""Pictures → the inputs of an image encoder, (n, …) float32. One that has its network inside, or
+names it, has a ``transform``; for features made beforehand, their folder says how."""
 
 
 class Tokens(NamedTuple):
