@@ -201,10 +201,11 @@ class ModelRecipe:
                 f"model.similarity {self.similarity!r} is not for model.system {self.system!r}: "
                 "mil compares the embeddings of pvse, match_prob the Gaussians of pcme"
             )
-        elif self.probabilistic == (self.similarity == "cosine"):
+        elif self.probabilistic != SIMILARITIES[self.similarity].needs_variance:
             raise ValueError(
                 f"model.probabilistic is {str(self.probabilistic).lower()} but model.similarity is "
-                f"{self.similarity!r}: a point model takes cosine, a probabilistic one any other"
+                f"{self.similarity!r}: a point model takes one without variances (cosine), a "
+                "probabilistic one any other"
             )
         low, high = self.variance_range
         if not 0 < low < high:
