@@ -36,26 +36,26 @@ def main() -> None:
     for gallery in GALLERIES:
         truth = scores(used, gallery, items, queries).topk(10).indices.numpy()
         lift = Lift.of(used, gallery, items[:SAMPLE])
-        vectors, asked = lift.items(items)[0], lift.ask(queries).vectors[0]
+        vectors, lifted = lift.items(items)[0], lift.queries(queries).vectors[0]
         metric = faiss.METRIC_INNER_PRODUCT if lift.inner else faiss.METRIC_L2
         graph = faiss.IndexHNSWFlat(vectors.shape[1], 32, metric)
         graph.hnsw.efConstruction = 100
         graph.add(vectors)
         for width in (64, 256):
             graph.hnsw.efSearch = width
-            tell(f"{gallery} HNSW, efSearch {width}", graph, asked, truth)
+            report(f"{gallery} HNSW, efSearch {width}", graph, lifted, truth)
         for code in ("Flat", "SQ8"):
             cells = faiss.index_factory(vectors.shape[1], f"IVF{CELLS},{code}", metric)
             cells.train(vectors)
             cells.add(vectors)
             cells.nprobe = 16
-            tell(f"{gallery} IVF {code}, 16 of {CELLS} cells", cells, asked, truth)
+            report(f"{gallery} IVF {code}, 16 of {CELLS} cells", cells, lifted, truth)
 
 
-def tell(name: str, index: faiss.Index, asked: np.ndarray, truth: np.ndarray) -> None:
+def report(name: str, index: faiss.Index, lifted: np.ndarray, truth: np.ndarray) -> None:
     start = time.perf_counter()
-    _, found = index.search(asked, 32)
-    took = (time.perf_counter() - start) / len(asked)
+    _, found = index.search(lifted, 32)
+    took = (time.perf_counter() - start) / len(lifted)
     recall = np.mean([np.isin(t, f).mean() for t, f in zip(truth, found, strict=True)])
     print(f"{name:36} recall {recall:.3f}  {1000 * took:6.2f} ms a query", flush=True)
 

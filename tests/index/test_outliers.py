@@ -38,7 +38,9 @@ def test_a_graph_reaches_its_recall_or_is_not_used(tmp_path, name, how):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         index.add(items, records(0, len(items)))
-    used = not index.backend.segments("images")[0].structure.exact
+    ((segment,),) = (index.info()["segments"]["images"],)
+    used = segment["used"]
+    assert used == (not index.backend.segments("images")[0].structure.exact)
     assert used == (not any("searched exactly" in str(w.message) for w in caught))
     if how in ("none", "one outlier"):
         assert used
@@ -47,6 +49,14 @@ def test_a_graph_reaches_its_recall_or_is_not_used(tmp_path, name, how):
     found = [[int(i[1:]) for i in hits.ids] for hits in index.search(queries, 10)]
     right = sum(len(set(a) & set(b)) for a, b in zip(found, best, strict=True))
     assert right / (10 * len(best)) >= 0.93  # 0.95 on the sample that it was measured on
+
+
+def test_copies_of_one_item_are_equally_good(tmp_path):
+    """Ten of twenty equal ones are the best ten, whichever they are."""
+    items = clustered(300, 16)[torch.arange(6000) % 300]
+    index = Index.create(tmp_path / "i", similarity="kl", settings=IndexSettings(structure="hnsw"))
+    index.add(items, records(0, len(items)))
+    assert index.info()["segments"]["images"][0]["used"]
 
 
 @pytest.mark.parametrize("value", [1e3, -1e3])

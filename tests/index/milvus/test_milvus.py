@@ -258,11 +258,51 @@ def test_compact_standardises_on_more_items(make: Make) -> None:
     index.compact()
     after = index.info()["collections"]["images"]
     assert before != after
-    assert not index.backend._client("has_collection", before[0])
+    assert not index.backend._client("has_collection", before[0]["name"])
     same(index.search(queries, 5), here.search(queries, 5))
     assert index.get("a3").thumbnail == b"jpeg3"
     index.compact()
     assert index.info()["collections"]["images"] == after
+
+
+def test_what_an_index_finds_is_measured_and_too_little_is_not_used(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two far clusters drown the rest of a score in float32."""
+    index, here = make("kl", structure="hnsw")
+    g = gaussians(120)
+    g.mean[::2] += 3e3
+    for one in (index, here):
+        one.add(g, records(120))
+    with pytest.warns(UserWarning, match=r"less than the 95% wanted: .* searched exactly"):
+        index.compact()
+    (part,) = index.info()["collections"]["images"]
+    assert (part["structure"], part["used"]) == ("flat", False)
+    assert part["recall"] < 0.95
+    same(index.search(g[:3], 5), here.search(g[:3], 5))
+    monkeypatch.setattr(type(index.backend), "_measure", lambda *_: pytest.fail("measured again"))
+    index.compact()
+    again = Index.open(index.place)
+    assert again.info()["collections"]["images"] == [part]
+    again.close()
+
+
+def test_a_walk_is_widened_until_it_finds_enough(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, _ = make("kl", structure="hnsw", search=4)
+    g = gaussians(60)
+    index.add(g, records(60))
+    find = gallery_module.CollectionView.candidates
+
+    def poor(self: gallery_module.CollectionView, q: object, count: int):  # type: ignore[no-untyped-def]
+        return find(self, q, count if self.collection.settings.search >= 16 else 2)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(gallery_module.CollectionView, "candidates", poor)
+    index.compact()
+    (part,) = index.info()["collections"]["images"]
+    assert (part["search"], part["used"]) == (16, True)
+    assert Index.open(index.place).backend._held("images").settings.search == 16  # type: ignore[attr-defined]
 
 
 def test_an_open_index_sees_what_another_process_made_of_it(make: Make) -> None:

@@ -205,12 +205,7 @@ class Folder(Backend):
         sweep(target, manifest)  # what a moment ago was to be copied
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "segments": {
-                g: [{"items": p.items, "deleted": p.dead, "structure": p.structure} for p in parts]
-                for g, parts in self.manifest.galleries.items()
-            }
-        }
+        return {"segments": {g: [s.describe() for s in self.segments(g)] for g in GALLERIES}}
 
     def segments(self, gallery: Gallery) -> list[Segment]:
         return self._segments[known(gallery)]

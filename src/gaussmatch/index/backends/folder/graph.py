@@ -8,7 +8,7 @@ items are linked) and *walked* with the inner product (the score). Measured in d
 
 from __future__ import annotations
 
-import warnings
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,16 +20,12 @@ from gaussmatch.index.backends.folder.exact import Scan
 from gaussmatch.index.backends.folder.structure import SegmentContent, Structure
 from gaussmatch.index.lift import SAMPLE, Lift, LiftedQueries
 from gaussmatch.index.manifest import IndexSettings
+from gaussmatch.index.recall import BEST, QUERIES, REPORT, Recall, measure
 from gaussmatch.index.topk import Candidates
 
 MOST = 20.0
 """Standard deviations: farther coordinates are cut off, in the graph only. One wild item would
 otherwise be a hub that every walk ends in; scores are exact anyway."""
-REPORT = "graph.json"
-QUERIES, BEST = 64, 10
-"""Items of a graph that its recall is measured with, and how many of their best must be found."""
-WIDEST = 16
-"""A walk is widened to so many times ``search`` before a graph is given up."""
 FEW = 0.1
 """Where fewer than this share of the items is allowed, those are looked at one by one."""
 
@@ -64,32 +60,17 @@ class Hnsw(Structure):
         cls(content).measure(content)
 
     def measure(self, content: SegmentContent) -> None:
-        """Find the narrowest walk that reaches the recall that the settings ask for, on a sample of
-        the items as queries, and note it beside the graph."""
+        """Note beside the graph how well it searches, and how wide a walk must be."""
         queries = self.lifted(content.some(QUERIES))
-        best = self.scan.candidates(queries, BEST).rows
-        count = max(content.settings.rescore, 2 * BEST)
-        width, recall = content.settings.search, 0.0
-        while width <= WIDEST * content.settings.search:
+
+        def walk(width: int, count: int) -> Candidates:
             self.width = width
-            found = self.candidates(queries, count).rows
-            right = [np.isin(b, f).mean() for b, f in zip(best, found, strict=True)]
-            recall = float(np.mean(right))
-            if recall >= content.settings.recall:
-                break
-            width *= 2
-        reached = recall >= content.settings.recall
-        if not reached:
-            warnings.warn(
-                f"a {self.name} graph of {content.items:,} items finds {recall:.0%} of the best "
-                f"{BEST}, less than the {content.settings.recall:.0%} required: these items are "
-                "searched exactly",
-                stacklevel=2,
-            )
-        write_json(
-            content.folder / REPORT,
-            {"recall": recall, "search": self.width, "used": reached},
-        )
+            return self.candidates(queries, count)
+
+        best = self.scan.candidates(queries, BEST)
+        name = f"a graph ({self.name}) of {content.items:,} items"
+        report = measure(content.settings, queries, best, walk, content.read, name)
+        write_json(content.folder / REPORT, asdict(report))
 
     @classmethod
     def _empty(cls, faiss: Any, sample: np.ndarray, settings: IndexSettings) -> Any:
@@ -113,8 +94,8 @@ class Hnsw(Structure):
             self.graphs.append(graph)
         self.width, self.exact = self.settings.search, False
         if (content.folder / REPORT).is_file():
-            report = read_json(content.folder / REPORT)
-            self.width, self.exact = report["search"], not report["used"]
+            report = Recall(**read_json(content.folder / REPORT))
+            self.width, self.exact = report.search, not report.used
 
     def lifted(self, queries: Gaussian) -> LiftedQueries:
         return self.lift.queries(queries)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gaussmatch.files import sync
+from gaussmatch.files import read_json, sync
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.backends.folder.arrays import created, mapped
 from gaussmatch.index.backends.folder.exact import Flat, Scan
@@ -22,6 +22,7 @@ from gaussmatch.index.backends.folder.layout import SEGMENTS, check_mark, check_
 from gaussmatch.index.backends.folder.structure import SegmentContent, Structure
 from gaussmatch.index.lift import LiftedQueries
 from gaussmatch.index.manifest import Gallery, IndexSettings, SegmentInfo
+from gaussmatch.index.recall import REPORT
 from gaussmatch.index.record import Record
 from gaussmatch.index.topk import Candidates
 from gaussmatch.index.where import Where
@@ -92,6 +93,12 @@ class Segment:
                 f"{self.path}: its {self.part.structure} structure cannot be read ({error}); "
                 "restore the index or make it again"
             ) from error
+
+    def describe(self) -> dict[str, Any]:
+        """With what was measured of its graph, if it has one."""
+        report = read_json(self.path / REPORT) if REPORT in self.part.files else {}
+        about = {"items": self.part.items, "deleted": self.part.dead}
+        return {**about, "structure": self.part.structure, **report}
 
     @cached_property
     def scan(self) -> Scan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
 import tempfile
@@ -10,7 +11,7 @@ import weakref
 from collections.abc import Collection as Some
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -32,9 +33,15 @@ from gaussmatch.index.manifest import (
     Gallery,
     IndexManifest,
     SegmentInfo,
+    StructureName,
 )
+from gaussmatch.index.recall import BEST, QUERIES, REPORT, Recall, measure
 from gaussmatch.index.record import Record
+from gaussmatch.index.topk import Candidates
 from gaussmatch.index.where import Where
+
+MEASURED = 1_000_000
+"""Items of a collection up to which they are all read to measure what its index finds."""
 
 
 class Milvus(Backend):
@@ -208,9 +215,11 @@ class Milvus(Backend):
                 yield str(error)
 
     def describe(self) -> dict[str, Any]:
-        parts = self.manifest.galleries
         return {
-            "collections": {g: [part.name for part in parts[g]] for g in GALLERIES},
+            "collections": {
+                g: [self._describe(part) for part in parts]
+                for g, parts in self.manifest.galleries.items()
+            },
             "consistency": self.address.consistency,
         }
 
@@ -241,7 +250,8 @@ class Milvus(Backend):
         lift = Lift.of(similarity, gallery, gaussians[:SAMPLE]) if held is None else held.lift
         rows = coding.rows(gaussians, records, lift)  # refuses before anything is changed
         if held is None:
-            held = self._new_collection(gallery, form, lift, min(len(gaussians), SAMPLE))
+            typical, structure = min(len(gaussians), SAMPLE), self.settings.structure
+            held = self._new_collection(gallery, form, lift, typical, structure)
         for batch in coding.batches(rows):
             self._client("upsert", held.name, batch)
 
@@ -254,19 +264,26 @@ class Milvus(Backend):
     def compact(self, gallery: Gallery) -> None:
         """Standardise a gallery anew where that was done on a few first items, or index it as the
         settings say: into a new collection, which then takes the place of the old one. (Milvus
-        compacts by itself.)"""
+        compacts by itself.) What the index finds is then measured; where that is too little, Milvus
+        looks at every item instead."""
         structure, held = self.settings.structure, self._held(gallery)
-        if held is None:
+        if held is None or self._is_measured(held):
             return
         part = self.manifest.galleries[gallery][0]
         few = held.lift.inner and 2 * part.items < min(SAMPLE, held.count())
-        if part.structure == structure and (structure == "flat" or not few):
+        if part.structure != structure or (few and structure != "flat"):
+            held = self._again(gallery, held, structure)
+        if structure == "flat":
             return
-        typical = self.some(SAMPLE, gallery)
-        if typical is not None:
-            lift = Lift.of(self.similarity(gallery), gallery, typical[0])
-            self._new_collection(gallery, self._form, lift, len(typical[1]), held)
-            self._client("drop_collection", held.name)
+        report = self._measure(held, gallery)
+        if report is None:
+            return
+        if not report.used:
+            held = self._again(gallery, held, "flat")
+        about = {"items": held.count(), "settings": dict(self.manifest.settings)}
+        content = json.dumps({**asdict(report), **about}).encode()
+        self._files.write(f"{held.name}/{REPORT}", content)
+        self._collections.pop(gallery)  # it is searched so wide from now on
 
     # ---- inside ----
 
@@ -294,6 +311,8 @@ class Milvus(Backend):
         self, part: SegmentInfo, gallery: Gallery, form: dict[str, int], lift: Lift
     ) -> Collection:
         settings = replace(self.settings, structure=part.structure)  # type: ignore[arg-type]
+        width = self._report(part.name).get("search", 0)
+        settings = replace(settings, search=max(settings.search, width))
         return Collection(
             self._client, part.name, gallery, form, lift, settings, self.address.consistency
         )
@@ -304,6 +323,7 @@ class Milvus(Backend):
         form: dict[str, int],
         lift: Lift,
         typical: int,
+        structure: StructureName,
         old: Collection | None = None,
     ) -> Collection:
         """An empty collection, or one with the items of another, that is from now on the one."""
@@ -313,14 +333,14 @@ class Milvus(Backend):
             "create_collection",
             name,
             schema=coding.schema(form, lift, self.address.mmap),
-            index_params=coding.index_params(lift, self.settings),
+            index_params=coding.index_params(lift, replace(self.settings, structure=structure)),
             consistency_level=self.address.consistency,
         )
         folder = self._scratch / name
         folder.mkdir(exist_ok=True)
         lift.save(folder)
         self._files.write(f"{name}/{LIFT}", (folder / LIFT).read_bytes())
-        part = SegmentInfo(name, typical, self.settings.structure)
+        part = SegmentInfo(name, typical, structure)
         made = self._collection(part, gallery, form, lift)
         for some in () if old is None else old.all([*old.wanted(), "thumbnail"]):
             again = coding.rows(coding.gaussian(some, form), [*map(coding.record, some)], lift)
@@ -329,6 +349,48 @@ class Milvus(Backend):
         self.save(replace(self.manifest.with_parts(gallery, (part,)), form=form))
         self._collections[gallery] = made
         return made
+
+    def _again(self, gallery: Gallery, old: Collection, structure: StructureName) -> Collection:
+        """A gallery in a new collection, standardised on typical items."""
+        typical = self.some(SAMPLE, gallery)
+        if typical is None:
+            return old
+        lift = Lift.of(self.similarity(gallery), gallery, typical[0])
+        made = self._new_collection(gallery, self._form, lift, len(typical[1]), structure, old)
+        self._client("drop_collection", old.name)
+        return made
+
+    def _report(self, name: str) -> dict[str, Any]:
+        """What was measured of a collection; empty if nothing was."""
+        content = self._files.read(f"{name}/{REPORT}")
+        return {} if content is None else dict(json.loads(content))
+
+    def _describe(self, part: SegmentInfo) -> dict[str, Any]:
+        report = self._report(part.name)
+        found = {f.name: report[f.name] for f in fields(Recall) if report}
+        return {"name": part.name, "structure": part.structure, **found}
+
+    def _is_measured(self, held: Collection) -> bool:
+        """Whether it was with these settings, and the collection is less than twice as large."""
+        report = self._report(held.name)
+        same = report.get("settings") == self.manifest.settings
+        return same and held.count() < 2 * int(report["items"])
+
+    def _measure(self, held: Collection, gallery: Gallery) -> Recall | None:
+        """What the index of a collection finds; ``None`` where that would take too long."""
+        some = self.some(QUERIES, gallery)
+        view = CollectionView(held, self.similarity(gallery), "")
+        if some is None or view.reach > MEASURED:
+            return None
+
+        def walk(width: int, count: int) -> Candidates:
+            held.settings = replace(held.settings, search=width)
+            return view.candidates(queries, count)
+
+        queries = view.lifted(some[0])
+        best = view.scan(queries, BEST)
+        name = f"the index ({held.settings.structure}) of {held.name}, {view.reach:,} items,"
+        return measure(self.settings, queries, best, walk, view.gaussians, name)
 
     def _read_manifest(self) -> IndexManifest:
         content = self._files.read(MANIFEST) if self._files.open() else None
