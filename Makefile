@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt
 
-.PHONY: setup demo photos check test docs clean
+.PHONY: setup demo photos check test docs bench clean
 
 setup: $(VENV)/.dev
 
@@ -45,6 +45,9 @@ test: check
 
 docs: setup
 	$(BIN)/mkdocs build --strict
+
+bench: setup
+	$(BIN)/python benchmarks/bench.py --json build/bench.json --markdown build/bench.md
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache

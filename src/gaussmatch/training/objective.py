@@ -106,7 +106,7 @@ def _fitting(outcome: BatchOutput) -> Tensor:
         2 * disorder(whole, outcome.fits[:n])
         + 0.5 * disorder(short, outcome.fits[n:])
         + disorder(torch.cat([whole, short]), outcome.fits)
-        + below
+        + 2 * below
     )
 
 
