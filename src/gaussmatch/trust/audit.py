@@ -1,9 +1,10 @@
 """Faults of data: pairs that do not fit, vague captions, missing positives, odd photos, twins.
 
 Works on any vectors of images and captions: features, or the means of a model. What fits is
-learned from the data itself and cross-fitted: a map from captions to images, ridge regression in
-closed form, judges only pairs that it has not seen. How to weigh the evidence against a pair is
-learned from mismatches made for the purpose, by exchanging captions.
+learned from the data itself and cross-fitted: only pairs of the other folds say what a pair should
+look like. Three views score it: a map from captions to images (ridge regression in closed form),
+the captions of the most similar photos, and the photos of the most similar captions. How to weigh
+them is learned from mismatches made for the purpose, by exchanging captions.
 """
 
 from __future__ import annotations
@@ -20,22 +21,30 @@ RIDGE = 0.02
 """Share of the mean variance of captions that is added to every direction."""
 WIDTH = 256
 """Principal directions of the images that a caption is mapped to, at most."""
-RIVALS = 1000
-"""Other images and captions that a pair is compared with, at most."""
+NEIGHBOURS = 40
+"""Pairs of the other folds that a photo, or a caption, is compared with."""
+NEARNESS = 10.0
+"""How much more a nearer one counts: its weight is e^(10 · cosine)."""
+BLOCK = 1000
+"""Rows whose cosines with all others are held at a time."""
+COLUMNS = 6
+"""Evidence about a pair, see ``_standing`` and ``_likeness``."""
 TWINS = 0.98
 """Cosine of two photos from which they count as near-duplicates."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """How well each caption fits its image, by a map that has not seen either.
+    """How well each caption fits its image, judged by pairs of other folds.
 
     Args:
-        score: (m), cosine of the mapped caption with its image.
-        features: (m, f), evidence about each pair, see ``_evidence``.
+        score: (m), how well it fits its image, see ``_scores``.
+        features: (m, f), evidence about each pair, see ``_standing``.
         misfit: (m), the probability that the pair is a mismatch.
         better: (m), the image of its fold that fits each caption best, and ``margin``, by how much
             better than its own, in standard deviations.
+        others: (p), the same margin of other pairs, where they were given; NaN where caption and
+            image are of different folds.
     """
 
     score: Tensor
@@ -43,75 +52,98 @@ class Fit:
     misfit: Tensor
     better: Tensor
     margin: Tensor
+    others: Tensor
 
 
-def cross_fitted(images: Tensor, captions: Tensor, image_of: Tensor, seed: int = 0) -> Fit:
-    """Judge every pair by a map learned from the other folds.
+def cross_fitted(
+    images: Tensor,
+    captions: Tensor,
+    image_of: Tensor,
+    seed: int = 0,
+    others: tuple[Tensor, Tensor] | None = None,
+) -> Fit:
+    """Judge every pair by the pairs of the other folds.
 
     Args:
         images: (n, F) and ``captions``: (m, G), any vectors.
         image_of: (m), the image of each caption.
+        others: (p) captions and (p) images, other pairs to judge.
     """
     if len(images) < 2 * FOLDS:
         raise ValueError(f"an audit needs at least {2 * FOLDS} images, got {len(images)}")
     generator = torch.Generator().manual_seed(seed)
-    x, t = _principal(images.double()), _standardised(captions.double())
+    x, t = _principal(images), _unit(captions.float() - captions.float().mean(0))
     fold = torch.randperm(len(x), generator=generator) % FOLDS
-    columns = 6
-    score, features = torch.zeros(len(t)).double(), torch.zeros(len(t), columns).double()
-    wrong = torch.zeros(len(t), columns).double()
-    better, margin = torch.zeros(len(t)).long(), torch.zeros(len(t)).double()
+    score, better, margin = torch.zeros(len(t)), torch.zeros(len(t)).long(), torch.zeros(len(t))
+    features, wrong = torch.zeros(2, len(t), COLUMNS).double()
+    c, i = (torch.zeros(0).long(),) * 2 if others is None else others
+    of_others = torch.full((len(c),), torch.nan)
     for f in range(FOLDS):
-        fit, mine = fold[image_of] != f, (fold[image_of] == f).nonzero()[:, 0]
+        mine, here = (fold[image_of] == f).nonzero()[:, 0], (fold == f).nonzero()[:, 0]
         if not len(mine):
             continue
-        mapped = _unit(t[mine] @ _ridge(t[fit], x[image_of[fit]]))
-        here = (fold == f).nonzero()[:, 0]
-        scores = mapped @ _unit(x[here]).T
-        place = torch.full((len(x),), -1)
-        place[here] = torch.arange(len(here))
+        seen = (fold[image_of] != f).nonzero()[:, 0]
+        scores = _scores(t[mine], x[here], t[seen], x[image_of[seen]])
+        place, row = torch.full((len(x),), -1), torch.full((len(t),), -1)
+        place[here], row[mine] = torch.arange(len(here)), torch.arange(len(mine))
         own = place[image_of[mine]]
         exchanged = torch.randperm(len(mine), generator=generator)
+        for found, turn in ((features, slice(None)), (wrong, exchanged)):
+            columns = [*_standing(scores, own[turn]), *_likeness(t, image_of, mine, mine[turn])]
+            found[mine] = torch.stack(columns, 1).double()
         score[mine] = scores[torch.arange(len(mine)), own]
-        features[mine] = _evidence(scores, own, t[mine], *_siblings(t, image_of, mine))
-        wrong[mine] = _evidence(
-            scores, own[exchanged], t[mine], *_siblings(t, image_of, mine[exchanged])
-        )
-        best = scores.max(1)
+        best, spread = scores.max(1), scores.std(1)
         better[mine] = here[best.indices]
-        margin[mine] = (best.values - score[mine]) / scores.std(1)
+        margin[mine] = (best.values - score[mine]) / spread
+        both = (fold[image_of[c]] == f) & (fold[i] == f)
+        rows = row[c[both]]
+        of_others[both] = (scores[rows, place[i[both]]] - score[c[both]]) / spread[rows]
     labels = torch.cat([torch.zeros(len(t)), torch.ones(len(t))])
     weigh = ResultProbability.fit(torch.cat([features, wrong]), labels)
-    return Fit(score, features, weigh(features), better, margin)
+    return Fit(score, features, weigh(features), better, margin, of_others)
 
 
-def _evidence(
-    scores: Tensor,
-    column: Tensor,
-    text: Tensor,
-    others: Tensor,
-    some: Tensor,
-) -> Tensor:
-    """(m, 6) of captions with the images in ``column``: the score; where it lies among the
-    caption's scores with other images, as a z-score and as the logit of its rank; where it lies
-    among the image's scores with other captions; and how like the image's other captions it is,
-    and whether there are any."""
-    each = torch.arange(len(scores))
-    own = scores[each, column]
-    rank = ((scores >= own[:, None]).double().sum(1) - 0.5) / scores.shape[1]
-    by_image = (own - scores.mean(0)[column]) / scores.std(0)[column]
-    alike = (_unit(others) * _unit(text)).sum(1) * some
-    return torch.stack(
-        [
-            own,
-            (own - scores.mean(1)) / scores.std(1),
-            torch.logit(rank.clamp(1e-6, 1 - 1e-6)),
-            by_image,
-            alike,
-            some.double(),
-        ],
-        1,
+def _scores(t: Tensor, x: Tensor, seen_t: Tensor, seen_x: Tensor) -> Tensor:
+    """How well captions fit images of a fold (captions × images): the mean of three cosines in
+    their standard deviations — of a caption's mapped image with an image, of a caption with those
+    of similar photos, and of the photos of similar captions with an image."""
+    unit = _unit(x)
+    views = (
+        _unit(t @ _ridge(seen_t, seen_x)) @ unit.T,
+        t @ _borrowed(unit, _unit(seen_x), seen_t).T,
+        _borrowed(t, seen_t, seen_x) @ unit.T,
     )
+    return torch.stack([view / view.std() for view in views]).mean(0)
+
+
+def _borrowed(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """The mean value of the ``NEIGHBOURS`` nearest keys, the nearest counting most."""
+    parts = []
+    for some in queries.split(BLOCK):
+        near = (some @ keys.T).topk(min(NEIGHBOURS, len(keys)))
+        weight = (NEARNESS * near.values).softmax(1)
+        parts.append(torch.einsum("qk,qkd->qd", weight, values[near.indices]))
+    return _unit(torch.cat(parts))
+
+
+def _standing(scores: Tensor, column: Tensor) -> list[Tensor]:
+    """Of captions with the images in ``column``: the score; where it lies among the caption's
+    scores with other images, as a z-score and as the logit of its rank; and where it lies among the
+    image's scores with other captions."""
+    own = scores[torch.arange(len(scores)), column]
+    rank = ((scores >= own[:, None]).double().sum(1) - 0.5) / scores.shape[1]
+    return [
+        own,
+        (own - scores.mean(1)) / scores.std(1),
+        torch.logit(rank.clamp(1e-6, 1 - 1e-6)).float(),
+        (own - scores.mean(0)[column]) / scores.std(0)[column],
+    ]
+
+
+def _likeness(t: Tensor, image_of: Tensor, captions: Tensor, siblings_of: Tensor) -> list[Tensor]:
+    """How like the other captions of an image a caption is, and whether there are any."""
+    others, some = _siblings(t, image_of, siblings_of)
+    return [(_unit(others) * t[captions]).sum(1) * some, some.float()]
 
 
 def _siblings(t: Tensor, image_of: Tensor, captions: Tensor) -> tuple[Tensor, Tensor]:
@@ -124,22 +156,19 @@ def _siblings(t: Tensor, image_of: Tensor, captions: Tensor) -> tuple[Tensor, Te
 
 
 def _principal(x: Tensor) -> Tensor:
-    """The leading principal directions, each of equal size."""
-    x = x - x.mean(0)
+    """The leading principal directions, the larger ones drawn in."""
+    x = x.double() - x.double().mean(0)
     values, vectors = torch.linalg.eigh(x.T @ x / len(x))
     keep = min(WIDTH, x.shape[1], len(x) - 1)
     values, vectors = values[-keep:], vectors[:, -keep:]
-    return (x @ vectors) / values.clamp_min(1e-6 * values[-1]).sqrt() ** 0.5
-
-
-def _standardised(t: Tensor) -> Tensor:
-    return _unit(t - t.mean(0))
+    return ((x @ vectors) / values.clamp_min(1e-6 * values[-1]).sqrt() ** 0.5).float()
 
 
 def _ridge(t: Tensor, x: Tensor) -> Tensor:
+    t, x = t.double(), x.double()
     gram = t.T @ t
     ridge = RIDGE * gram.diagonal().mean() * torch.eye(len(gram), dtype=t.dtype)
-    return torch.linalg.solve(gram + ridge, t.T @ x)
+    return torch.linalg.solve(gram + ridge, t.T @ x).float()
 
 
 def _unit(x: Tensor) -> Tensor:
@@ -199,7 +228,7 @@ def audit(
             reason = f"a mismatch with probability {100 * float(fit.misfit[c]):.0f} %"
             found.append(Finding("misfit", float(fit.misfit[c]), int(image_of[c]), c, None, reason))
     sound = fit.misfit < 0.5
-    ahead = torch.where(sound & (fit.better != image_of), fit.margin, torch.zeros(()).double())
+    ahead = torch.where(sound & (fit.better != image_of), fit.margin, torch.zeros(()))
     for c in ahead.argsort(descending=True)[:most].tolist():
         if ahead[c] > 0:
             reason = f"fits the other photo better by {float(ahead[c]):.1f} standard deviations"
@@ -225,7 +254,7 @@ def audit(
 def _odd(images: Tensor, most: int) -> list[Finding]:
     """Photos far from all others: robust z-scores of the distance to the nearest of them."""
     x = _unit(images.double() - images.double().mean(0))
-    near = torch.cat([_nearest(x, start)[0] for start in range(0, len(x), RIVALS)])
+    near = torch.cat([_nearest(x, start)[0] for start in range(0, len(x), BLOCK)])
     apart = 1 - near
     median = apart.median()
     z = (apart - median) / (1.4826 * (apart - median).abs().median()).clamp_min(1e-12)
@@ -239,7 +268,7 @@ def _odd(images: Tensor, most: int) -> list[Finding]:
 def _twins(images: Tensor, most: int) -> list[Finding]:
     """Pairs of photos whose vectors nearly agree, each named once."""
     x = _unit(images.double() - images.double().mean(0))
-    parts = [_nearest(x, start) for start in range(0, len(x), RIVALS)]
+    parts = [_nearest(x, start) for start in range(0, len(x), BLOCK)]
     alike, other = (torch.cat(column) for column in zip(*parts, strict=True))
     pairs = {
         (min(i, int(other[i])), max(i, int(other[i]))): float(alike[i])
@@ -254,7 +283,7 @@ def _twins(images: Tensor, most: int) -> list[Finding]:
 
 def _nearest(x: Tensor, start: int) -> tuple[Tensor, Tensor]:
     """Cosine and position of the nearest other photo, of some."""
-    some = x[start : start + RIVALS]
+    some = x[start : start + BLOCK]
     cosines = some @ x.T
     cosines[torch.arange(len(some)), torch.arange(start, start + len(some))] = -2
     best = cosines.max(1)
