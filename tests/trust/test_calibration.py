@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +125,44 @@ def test_a_calibration_is_the_same_after_saving(calibration, tmp_path: Path):
     path.write_text('{"quantiles": {"captions": 3}, "about": {}}')
     with pytest.raises(ValueError, match="not a calibration"):
         Calibration.load(path)
+
+
+def test_a_calibration_with_a_square_whitening_still_loads(calibration, tmp_path: Path):
+    """As version 0.2 wrote it first; now the triangle is stored, in a quarter of the space."""
+    path = tmp_path / "calibration.json"
+    calibration.save(path)
+    content = json.loads(path.read_text())
+    for side, f in calibration.familiarity.items():
+        stored = content["familiarity"][side]
+        assert stored.pop("triangle")["shape"] == [D * (D + 1) // 2]
+        raw = base64.b64encode(f.whitening.numpy().tobytes()).decode()
+        stored["whitening"] = {"dtype": "float32", "shape": [D, D], "base64": raw}
+    path.write_text(json.dumps(content))
+    _, captions, _ = world(50, 9)
+    again = Calibration.load(path).familiarity["captions"]
+    assert torch.equal(
+        again.distance(captions), calibration.familiarity["captions"].distance(captions)
+    )
+
+
+def test_short_queries_join_the_captions_in_their_percentiles():
+    images, captions, truth = world(100, 1)
+    short = Gaussian(captions.mean, captions.log_var + 9)  # all vaguer than any caption
+    seen = {"images": images, "captions": captions}
+    alone, both = (
+        calibrate_gaussians(similarity("kl"), images, captions, truth, seen=s)
+        for s in (seen, {**seen, "queries": short})
+    )
+    vague = captions.uncertainty().double().max(0, keepdim=True).values.numpy()
+    assert alone.percentile("captions", vague) == pytest.approx(100)
+    assert both.percentile("captions", vague) == pytest.approx(50, abs=1)
+    assert alone.quantiles["images"] == both.quantiles["images"]
+
+
+def test_an_absent_topic_is_easier_to_notice_than_an_absent_match(calibration):
+    for gallery in ("images", "captions"):
+        about = calibration.about[gallery]
+        assert about["absent_topic_auroc"] > about["absent_auroc"] > 0.5
 
 
 def test_too_few_items_are_refused_and_everything_matching_is_not():

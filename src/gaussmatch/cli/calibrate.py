@@ -25,8 +25,8 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("run", type=Path, help="a run folder")
     options = parser.parse(argv)
     calibration = calibrate_run(options.run)
-    names = ("ece", "isotonic_ece", "brier", "isotonic_brier", "absent_auroc")
-    titles = ("ECE", "isotonic", "Brier", "isotonic", "absent AUROC")
+    names = ("ece", "isotonic_ece", "brier", "isotonic_brier", "absent_auroc", "absent_topic_auroc")
+    titles = ("ECE", "isotonic", "Brier", "isotonic", "match absent", "topic absent")
     rows = [
         (f"search among {g}", *(f"{calibration.about[g].get(n, float('nan')):.4f}" for n in names))
         for g in GALLERIES

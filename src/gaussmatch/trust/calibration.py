@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from gaussmatch.data.batches import read_images, read_texts
 from gaussmatch.data.pairs import DataSet, Pairs
+from gaussmatch.data.queries import shortened
 from gaussmatch.evaluation.reliability import REFERENCE, evenly
 from gaussmatch.evaluation.scores import query_scores
 from gaussmatch.files import read_json, write_json
@@ -43,7 +45,8 @@ GALLERIES = SIDES
 
 QUANTILES = 1001
 MOST = 20_000
-"""Training items of each side that percentiles are taken from."""
+"""Training items of each side that percentiles are taken from; of the texts, half are whole
+captions and half their shortened forms, as people type queries."""
 TOP = 10
 """Results of a query that its match probabilities are computed from."""
 SHARES = (1.0, 0.5, 0.25, 0.125)
@@ -89,7 +92,8 @@ class Judgement:
     """What a calibration says about n queries and their k results; ``None`` where not known.
 
     Args:
-        percentile: (n), the share (0–100) of training items that are surer than the query.
+        percentile: (n), the share (0–100) of training items that are surer than the query; texts
+            are compared with whole captions and shortened ones in equal parts.
         familiar: (n), p-value: the share of validation queries at least as far from training.
         evidence: (n, k), see ``metrics.evidence``.
         probability: (n, k), that a result is a match, never increasing; NaN for an unfamiliar
@@ -219,7 +223,7 @@ class Calibration:
                     for side, g in self.reference.items()
                 },
                 "familiarity": {
-                    side: {name: _packed(getattr(f, name)) for name in Familiarity.FIELDS}
+                    side: {name: _packed(t) for name, t in f.tensors().items()}
                     for side, f in self.familiarity.items()
                 },
                 "ways": {gallery: asdict(way) for gallery, way in self.ways.items()},
@@ -240,7 +244,7 @@ class Calibration:
                     for side, tensors in content.get("reference", {}).items()
                 },
                 {
-                    side: Familiarity(**{name: _unpacked(t) for name, t in tensors.items()})
+                    side: Familiarity.from_tensors({n: _unpacked(t) for n, t in tensors.items()})
                     for side, tensors in content.get("familiarity", {}).items()
                 },
                 {gallery: _way_from(way) for gallery, way in content.get("ways", {}).items()},
@@ -294,8 +298,10 @@ def calibrate_gaussians(
         truth: which images match each caption.
         own: the image that each caption was written for, which a guarantee is about; ``truth`` if
             not given.
-        seen: ``"images"`` and ``"captions"`` as the model has seen them; without them percentiles
-            and reference are taken from those held out, and familiarity is not known.
+        seen: ``"images"`` and ``"captions"`` as the model has seen them, and perhaps
+            ``"queries"``, short ones as people type them, which join the captions in their
+            percentiles. Without it percentiles and reference are taken from what is held out, and
+            familiarity is not known.
         about: what it was learned from, for people.
     """
     _check_enough(len(images), len(captions), "validation")
@@ -308,11 +314,16 @@ def calibrate_gaussians(
             )
     held_out = {"images": images, "captions": captions}
     known = held_out if seen is None else seen
-    quantiles = {k: _quantiles(g) for k, g in known.items() if not g.is_point}
-    reference = {
-        k: g[evenly(len(g), REFERENCE)].to(torch.float16).to(torch.float32)  # as it is stored
-        for k, g in known.items()
+    typed = {"captions": [known["queries"]]} if "queries" in known else {}
+    quantiles = {
+        k: _quantiles(Gaussian.cat([known[k], *typed.get(k, ())]))
+        for k in held_out
+        if not known[k].is_point
     }
+    reference = {
+        k: known[k][evenly(len(known[k]), REFERENCE)].to(torch.float16).to(torch.float32)
+        for k in held_out
+    }  # as it is stored
     familiarity = {}
     if seen is not None:
         familiarity = {k: Familiarity.fit(seen[k], g) for k, g in held_out.items()}
@@ -368,7 +379,11 @@ def _learned(
     quality = _cross_validated(parts)
     nothing, growth = _best_without_match(e, right)
     if len(nothing) and len(parts[0].query):  # else there is nothing to separate
-        quality["absent_auroc"] = auroc(parts[0].features[:, 0, 0], nothing)
+        present = parts[0].features[:, 0, 0]
+        quality["absent_auroc"] = auroc(present, nothing)
+        off_topic = _best_without_topic(e, items, own)
+        if len(off_topic):
+            quality["absent_topic_auroc"] = auroc(present, off_topic)
 
     null = tuple(nothing.sort().values.tolist())
     way = Way(temperature, weight, probability, null, len(items), growth, guarantee)
@@ -383,6 +398,21 @@ def _best_without_match(e: Tensor, right: Tensor) -> tuple[Tensor, float]:
     best, best_of_half = without.amax(1), without[:, some[: (e.shape[1] + 1) // 2]].amax(1)
     growth = float(best.median() - best_of_half.median()) / float(np.log(2))
     return best[best.isfinite()], growth if np.isfinite(growth) else 0.0
+
+
+TOPIC = 0.05
+"""Share of a gallery that is taken for the topic of a query: the items most like its match."""
+
+
+def _best_without_topic(e: Tensor, items: Gaussian, own: Relevance) -> Tensor:
+    """The best evidence of each query without the items most like its match: the topic is absent,
+    not only the one match among others that fit as well."""
+    unit = normalize(items.mean.double().flatten(1), dim=1)
+    answerable = (own.counts > 0).nonzero()[:, 0]
+    match = own.items[own.indptr[answerable]]
+    topic = (unit[match] @ unit.T).topk(max(1, round(TOPIC * len(items)))).indices
+    best = e[answerable].scatter(1, topic, -torch.inf).amax(1)
+    return best[best.isfinite()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -487,16 +517,21 @@ def _cross_validated(parts: Sequence[_Results]) -> dict[str, float]:
 
 
 def _sample(pairs: Pairs, model: Model) -> dict[str, Gaussian]:
-    """Training items of each kind, evenly spread."""
-    images, captions = (evenly(len(side), MOST) for side in (pairs.images, pairs.captions))
+    """Training items of each side, evenly spread, and shortened captions as queries."""
+    images = evenly(len(pairs.images), MOST)
     parts = [
         model.encode_images(read_images(pairs, images[k : k + 256].tolist()))
         for k in range(0, len(images), 256)
     ]
-    return {
-        "images": Gaussian.cat(parts),
-        "captions": _captions(pairs, captions.tolist(), model),
-    }
+    found = {"images": Gaussian.cat(parts)}
+    if pairs.texts is not None:
+        found["captions"] = _captions(pairs, evenly(len(pairs.captions), MOST).tolist(), model)
+        return found
+    half = evenly(len(pairs.captions), MOST // 2).tolist()
+    found["captions"] = _captions(pairs, half, model)
+    queries = [shortened(pairs.captions[at], np.random.default_rng(at)) for at in half]
+    found["queries"] = model.encode_texts([canonical(q) for q in queries], allow_unknown=True)
+    return found
 
 
 def _captions(pairs: Pairs, numbers: Sequence[int], model: Model) -> Gaussian:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -28,15 +28,13 @@ class Familiarity:
 
     Args:
         centre: m, (D).
-        whitening: W with W Wᵀ = C⁻¹, (D, D).
+        whitening: W with W Wᵀ = C⁻¹, (D, D), lower triangular.
         held_out: the distances of items that were held out, ascending.
     """
 
     centre: Tensor
     whitening: Tensor
     held_out: Tensor
-
-    FIELDS: ClassVar = ("centre", "whitening", "held_out")
 
     @staticmethod
     def fit(seen: Gaussian, held_out: Gaussian) -> Familiarity:
@@ -45,7 +43,8 @@ class Familiarity:
         cov = (x - centre).T @ (x - centre) / len(x)
         ridge = RIDGE * cov.diagonal().mean().clamp_min(1e-12) * torch.eye(len(cov))
         whitening = torch.linalg.cholesky(torch.linalg.inv(cov + ridge))
-        fitted = Familiarity(centre.float(), whitening.float(), torch.zeros(0))
+        stored = whitening.half().float()  # lower triangular, kept in float16
+        fitted = Familiarity(centre.float(), stored, torch.zeros(0))
         far = fitted.distance(held_out).sort().values
         return Familiarity(fitted.centre, fitted.whitening, far.float())
 
@@ -58,6 +57,23 @@ class Familiarity:
         """(n), the share of held-out items that lie at least as far out; near 0 is unlike all."""
         below = np.searchsorted(self._held_out, distance.float().numpy(), "left")
         return (1 + len(self._held_out) - below) / (1 + len(self._held_out))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What is stored: of the whitening only the lower triangle, in float16."""
+        rows, columns = torch.tril_indices(len(self.centre), len(self.centre))
+        triangle = self.whitening[rows, columns].half()
+        return {"centre": self.centre, "triangle": triangle, "held_out": self.held_out}
+
+    @staticmethod
+    def from_tensors(stored: Mapping[str, Tensor]) -> Familiarity:
+        """Read what ``tensors`` gives; before 0.2 the whitening was stored as a square."""
+        centre = stored["centre"]
+        whitening = stored.get("whitening")
+        if whitening is None:
+            whitening = torch.zeros(len(centre), len(centre))
+            rows, columns = torch.tril_indices(len(centre), len(centre))
+            whitening[rows, columns] = stored["triangle"].float()
+        return Familiarity(centre, whitening, stored["held_out"])
 
     @cached_property
     def _held_out(self) -> np.ndarray:
