@@ -298,4 +298,65 @@ OTHER_DOMAINS = _lines(
     ooo aaa eee uuu
     """
 )
-"""Queries that neither everyday photos nor drawn shapes answer."""
+"""Queries that neither everyday photos nor drawn shapes answer; for tests, nothing was chosen by
+them since version 0.2."""
+
+OTHER_DOMAINS_DEV = _lines(
+    """
+    ultrasound image of a kidney stone
+    fundus photograph showing diabetic retinopathy
+    ct angiogram of the coronary arteries
+    dermoscopy of an atypical nevus
+    blood smear with sickle cells
+    western blot of the membrane fraction
+    cryo-em density of a ribosome
+    scanning tunnelling image of a graphene lattice
+    cash flow statement of the third quarter
+    yield curve of government bonds
+    bid ask spread of currency futures
+    amortisation schedule of a mortgage
+    the seller warrants that the goods are free of defects
+    arbitration clause of the licence
+    update orders set status to shipped
+    stack overflow in a recursive function
+    unresolved external symbol at link time
+    docker compose file with two volumes
+    regular expression for email addresses
+    schematic of a buck converter
+    karnaugh map of four variables
+    derivation of the quadratic formula
+    singular value decomposition of a tall matrix
+    limit of a sequence of partial sums
+    phase diagram of the iron carbon system
+    infrared spectrum of benzaldehyde
+    calibration curve of the spectrophotometer
+    cladogram of flowering plants
+    codon table of the mitochondrial genome
+    light curve of an eclipsing binary
+    hertzsprung russell diagram of a globular cluster
+    bouguer gravity anomaly of the rift
+    wind profile of the stratosphere
+    stratigraphic column of the formation
+    birth rate by age cohort
+    network diagram of the subnet
+    swimlane chart of the approval process
+    fingering chart for the oboe
+    time signature of the second movement
+    conjugation of an irregular verb
+    phonetic transcription of the vowel
+    fiscal deficit and public debt
+    free will and determinism
+    the treaty that ended the war of succession
+    why is there something rather than nothing
+    spin of an electron in a magnetic field
+    zero knowledge proof of membership
+    two factor authentication code
+    value added tax on imports
+    opening hours of the consulate
+    jkl poiu mnbv
+    consectetur adipiscing elit sed do
+    bzzt grlm fnork
+    uuu iii ooo
+    """
+)
+"""Others of the same kind, to choose by: how familiarity is measured was decided with these."""
