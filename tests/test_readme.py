@@ -38,7 +38,7 @@ def test_own_encoder_example_learns_what_captions_leave_open() -> None:
     assert example["main"](steps=300) > 0.5
 
 
-def test_own_search_example_tells_the_vague_from_the_precise(tmp_path, monkeypatch) -> None:
+def test_own_search_example_separates_the_vague_from_the_precise(tmp_path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "examples")
     vague, precise = runpy.run_path(str(ROOT / "examples" / "own_search.py"))["main"](
         tmp_path / "index", steps=300
