@@ -81,7 +81,7 @@ def test_real_coco_is_checked(
     assert "80 object classes; 159 images show at least one" in told
 
 
-def test_the_format_is_guessed_or_asked_for(tmp_path: Path) -> None:
+def test_the_format_is_guessed_or_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--format"):
         recognise(tmp_path)
     with pytest.raises(FileNotFoundError, match="no such folder"):

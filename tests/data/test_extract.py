@@ -149,7 +149,7 @@ def test_two_parts_make_what_one_makes(root: Path, weights: Path) -> None:
     assert np.array_equal(np.load(out / "train_ims.npy"), whole)
 
 
-def test_broken_photos_stop_it_unless_told_otherwise(
+def test_broken_photos_stop_it_unless_skipped(
     root: Path, weights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (root / "images" / "4.jpg").write_bytes((root / "images" / "4.jpg").read_bytes()[:300])

@@ -71,7 +71,7 @@ def test_mirrored_half_of_the_time(tmp_path: Path) -> None:
     assert 8 < sum(rising) < 32
 
 
-def test_evaluation_sees_the_middle(tmp_path: Path) -> None:
+def test_evaluation_sees_the_center(tmp_path: Path) -> None:
     """Short side to 256/224 of the crop, then the centre: a 256 × 512 photo is only cut."""
     noise = np.random.default_rng(0).integers(0, 255, (256, 512, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "a.png")
@@ -109,7 +109,7 @@ def test_steps_shorten_an_epoch(recipe: DataRecipe) -> None:
         assert torch.equal(a.images, b.images)
 
 
-def test_what_is_wrong_is_told(recipe: DataRecipe) -> None:
+def test_what_is_wrong_is_reported(recipe: DataRecipe) -> None:
     (Path(str(recipe.root)) / "images" / "3.jpg").unlink()
     with pytest.raises(FileNotFoundError, match=r"3\.jpg: no such image \(1 of 10 are missing\)"):
         load_data(recipe)

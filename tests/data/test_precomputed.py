@@ -71,7 +71,7 @@ def test_dev_may_be_capped_and_named_val(root: Path) -> None:
     assert len(next(image_batches(dev, 8))) == 2
 
 
-def test_a_row_for_each_caption_told(root: Path) -> None:
+def test_a_row_for_each_caption_given(root: Path) -> None:
     (root / "test_caps.txt").write_text("a\nb\nc\n")
     (root / "test_rows.txt").write_text("0\n0\n1\n")
     assert torch.equal(read_split(root, "test").image_of, torch.tensor([0, 0, 1]))

@@ -67,7 +67,7 @@ def running(backbone: Backbone) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("name", ["scenenet", "test_resnet"])
 @pytest.mark.parametrize("norm", ["frozen", "train"])
-def test_statistics_move_only_where_asked(name: str, norm: NormMode) -> None:
+def test_statistics_move_only_where_set(name: str, norm: NormMode) -> None:
     backbone = Backbone(name, norm)
     before = running(backbone)
     assert before
@@ -114,7 +114,7 @@ def test_width_is_that_of_the_features(name: str) -> None:
     assert backbone(pictures(2, 160)).shape == (2, backbone.width)
 
 
-def test_features_are_normalised_as_officially_unless_told() -> None:
+def test_features_are_normalised_as_officially_unless_set() -> None:
     torch.manual_seed(0)
     net, x = SceneNet().eval(), pictures(3, 64)
     official = Projection(256, 6, backbone=net)

@@ -203,7 +203,7 @@ def test_the_spread_of_a_caption_has_attention_and_a_gru_of_its_own():
     assert spread.embed.rnn.weight_ih_l0.data_ptr() != encoder.embed.rnn.weight_ih_l0.data_ptr()
 
 
-def test_the_spread_starts_where_asked():
+def test_the_spread_starts_where_set():
     torch.manual_seed(0)
     image = PCMEImage(10, 6, start=-3.0)(torch.randn(50, 5, 10))
     text = PCMEText(toy_words(9), 6, word_dim=4, start=-3.0)(pad([[5, 6, 7], [8]]))

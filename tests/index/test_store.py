@@ -177,7 +177,7 @@ def test_a_writer_that_dies_leaves_the_old_index(tmp_path, monkeypatch, moment):
     }
 
 
-def test_a_full_disk_is_told_and_takes_nothing(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_and_takes_nothing(tmp_path, monkeypatch):
     index = made(tmp_path / "i")
     before = sorted((tmp_path / "i").rglob("*"))
 

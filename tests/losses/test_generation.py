@@ -69,7 +69,7 @@ def test_its_input_is_left_alone() -> None:
     assert torch.equal(ids, before)
 
 
-def test_too_short_to_tell_anything() -> None:
+def test_too_short_to_generate_anything() -> None:
     with pytest.raises(ValueError, match="at least 2"):
         teacher_forcing(*padded([[START, END]]), longest=1)
 

@@ -134,7 +134,7 @@ def test_semi_hard_falls_back_to_the_least_similar_one():
     assert value(TripletLoss(0.5, "semi-hard"), scores, negatives(torch.arange(3))) == 0.75
 
 
-def test_other_captions_of_an_image_are_no_negatives_unless_asked():
+def test_other_captions_of_an_image_are_no_negatives_unless_set():
     ids = torch.tensor([7, 7, 9])
     assert negatives(ids).tolist() == [[0, 0, 1], [0, 0, 1], [1, 1, 0]]
     official = negatives(ids, same_image_negatives=True)

@@ -23,7 +23,7 @@ def test_recall_needs_a_k(k):
 
 
 @given(RANKS)
-def test_median_rank_counts_from_one_and_takes_the_lower_middle(ranks):
+def test_median_rank_counts_from_one_and_takes_the_lower_median(ranks):
     assert median_rank(torch.tensor(ranks)) == sorted(ranks)[(len(ranks) - 1) // 2] + 1
 
 

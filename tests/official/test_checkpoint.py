@@ -68,7 +68,7 @@ class Call:
 
 
 @pytest.mark.parametrize("how", ["zip", "legacy"])
-def test_what_is_asked_for_is_named(
+def test_what_is_referred_to_is_named(
     tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = {"model": [{}, {}], "opt": argparse.Namespace(margin=Call())}

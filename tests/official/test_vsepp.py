@@ -101,7 +101,7 @@ def test_options_that_cannot_be_reproduced(
     refused(tmp_path, vsepp(network=network, cnn_type="resnet18", **option), message)
 
 
-def test_options_of_a_fork_are_told(tmp_path: Path) -> None:
+def test_options_of_a_fork_are_reported(tmp_path: Path) -> None:
     path = save(tmp_path / "x.pth.tar", vsepp(temperature=0.1))
     with pytest.warns(UserWarning, match="not known here: temperature"):
         import_checkpoint(path, tmp_path / "run", vocabulary(tmp_path / "v.pkl"))

@@ -56,7 +56,7 @@ class TestSearch:
         assert "% of captions" in found.phrase
         assert set(told) == {field.name for field in fields(found)}
 
-    def test_unknown_words_are_told(self, client: CheckedClient) -> None:
+    def test_unknown_words_are_reported(self, client: CheckedClient) -> None:
         told = client.get("/api/search", params={"text": "a red zebra"}).json()
         assert told["results"]["unknown"] == ["zebra"]
         message = refused(client.get("/api/search", params={"text": "zebra"}), 422, "unknown_words")
@@ -195,7 +195,7 @@ class TestLimits:
 
 
 @pytest.mark.parametrize("path", ["/api/search?text=a+star", "/api/about", "/api/item?id=x"])
-def test_a_failure_of_the_service_is_json_and_tells_nothing_but_its_id(
+def test_a_failure_of_the_service_is_json_and_contains_nothing_but_its_id(
     index: Index, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the gate answers at once or FastAPI and its layers do."""

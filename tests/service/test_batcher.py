@@ -33,7 +33,7 @@ def test_what_arrives_together_is_one_batch() -> None:
     assert sizes == [20]
 
 
-def test_who_asks_alone_does_not_wait() -> None:
+def test_a_lone_request_does_not_wait() -> None:
     async def test() -> None:
         batcher = Batcher(double, wait=3600)
         async with asyncio.timeout(30):
@@ -43,7 +43,7 @@ def test_who_asks_alone_does_not_wait() -> None:
     run(test)
 
 
-def test_those_who_asked_together_are_waited_for_but_not_for_ever() -> None:
+def test_requests_sent_together_are_waited_for_but_not_for_ever() -> None:
     sizes: list[int] = []
 
     async def test() -> None:
@@ -102,7 +102,7 @@ def test_the_next_batch_gathers_while_one_is_worked_on() -> None:
     assert sizes == [1, 5]
 
 
-def test_an_error_is_told_to_the_one_who_caused_it() -> None:
+def test_an_error_is_returned_to_the_request_that_caused_it() -> None:
     async def test() -> None:
         batcher = Batcher(double, wait=0.02)
         answers = await asyncio.gather(*map(batcher, [1, -1, 2]), return_exceptions=True)
@@ -114,7 +114,7 @@ def test_an_error_is_told_to_the_one_who_caused_it() -> None:
     run(test)
 
 
-def test_a_failure_of_all_is_told_to_all_and_the_next_batch_works() -> None:
+def test_a_failure_of_all_is_returned_to_all_and_the_next_batch_works() -> None:
     def broken_once(jobs: list[int]) -> list[int | Exception]:
         if 13 in jobs:
             raise RuntimeError("broken")

@@ -82,7 +82,7 @@ def test_it_outlives_its_event_loop() -> None:
         assert asyncio.run(work(deadlines, asyncio.Event())) == "late"
 
 
-def test_who_asks_for_too_much_waits_and_all_is_given_back() -> None:
+def test_a_request_for_too_much_waits_and_all_is_given_back() -> None:
     async def run() -> None:
         budget, most, done = Budget(10, 60), 0, []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gaussmatch.service.metrics import Metrics
 
 
-def test_gauges_are_read_when_asked() -> None:
+def test_gauges_are_read_on_demand() -> None:
     metrics, waiting = Metrics(), 3
     metrics.watch(metrics.waiting, lambda: waiting)
     metrics.in_flight = 2

@@ -79,7 +79,7 @@ def test_a_request_keeps_its_id_if_it_is_sane() -> None:
     assert first != second
 
 
-def test_a_failure_tells_the_caller_nothing_but_its_id() -> None:
+def test_a_failure_gives_the_caller_nothing_but_its_id() -> None:
     answer = client().get("/api/broken")
     assert answer.status_code == 500
     assert "secret" not in answer.text
@@ -93,7 +93,7 @@ def test_a_slow_request_is_ended() -> None:
 
 
 class TestKey:
-    def test_it_is_asked_of_the_data_but_not_of_page_and_probes(self) -> None:
+    def test_it_is_required_for_the_data_but_not_for_page_and_probes(self) -> None:
         gate = client(api_keys=(KEY,))
         assert gate.get("/").status_code == 200
         assert gate.get("/healthz").status_code == 200

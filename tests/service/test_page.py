@@ -154,7 +154,7 @@ def test_search_shows_cards_and_can_be_linked(tab: Any, address: str) -> None:
     until(tab, "document.querySelectorAll('.card').length === 48")
 
 
-def test_a_vague_question_is_told_and_sharpened(tab: Any, address: str, vague: str) -> None:
+def test_a_vague_question_is_named_and_sharpened(tab: Any, address: str, vague: str) -> None:
     open_page(tab, address, f"?q={quote(vague)}")
     tab.wait_for_selector('#query[data-level="vague"]')
     assert re.match(r"Vague: more general than \d+\s% of captions", tab.text_content("#verdict"))
@@ -338,7 +338,7 @@ def test_text_can_be_read_in_the_light_and_in_the_dark(tab: Any, address: str, v
     assert [(name, round(ratio, 2)) for name, ratio in found if ratio < 4.5] == []
 
 
-def test_errors_and_unknown_words_are_told(tab: Any, address: str) -> None:
+def test_errors_and_unknown_words_are_reported(tab: Any, address: str) -> None:
     tab.expected = ["422"]
     open_page(tab, address, "?q=zebra")
     tab.wait_for_selector("#trouble:not([hidden])")
@@ -348,7 +348,7 @@ def test_errors_and_unknown_words_are_told(tab: Any, address: str) -> None:
     assert "“zebra”" in tab.text_content("#unknown")
 
 
-def test_the_page_asks_for_the_key(tab: Any, index: Index) -> None:
+def test_the_page_prompts_for_the_key(tab: Any, index: Index) -> None:
     tab.expected = ["401"]
     with Served(index, Settings(api_keys=(KEY,))) as address:
         tab.goto(address)

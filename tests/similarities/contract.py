@@ -334,7 +334,7 @@ class PairwiseContract(SimilarityContract):
     """A similarity without a lift."""
 
     @pytest.mark.parametrize("side", ["images", "captions"])
-    def test_tells_why_an_index_cannot_hold_it_and_what_to_do(self, side):
+    def test_says_why_an_index_cannot_hold_it_and_what_to_do(self, side):
         lift = getattr(self.similarity, f"lift_{side}")
         with pytest.raises(ValueError, match=f"{self.name} cannot be lifted .* index") as error:
             lift(draw(3, 4))

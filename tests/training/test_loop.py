@@ -235,7 +235,9 @@ def test_nan_features_are_named(tmp_path: Path) -> None:
         train(RECIPE, tmp_path / "run", data=DataSet("toy", bad, data.dev, data.test))
 
 
-def test_collapse_is_told_with_its_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collapse_is_reported_with_its_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All features alike and no learning: every pair scores alike, for as long as one looks."""
     data = toy_data(400)
     flat = Rows(np.ones((400, 16), dtype=np.float32))
@@ -268,7 +270,7 @@ def test_log_survives_a_line_cut_short(tmp_path: Path) -> None:
     assert read_log(tmp_path) == [{"epoch": 1}]
 
 
-def test_wrong_feature_width_is_told(tmp_path: Path) -> None:
+def test_wrong_feature_width_is_reported(tmp_path: Path) -> None:
     recipe = replace(RECIPE, model=replace(RECIPE.model, feature_dim=9))
     with pytest.raises(ValueError, match=r"feature_dim is 9, but toy/train has 16"):
         run(tmp_path / "run", recipe)

@@ -49,7 +49,7 @@ def test_one_image_is_not_enough() -> None:
         activation_bytes(nn.Linear(2, 2), torch.rand(1, 2))
 
 
-def test_what_is_told() -> None:
+def test_the_line_for_the_user() -> None:
     assert (
         memory_line(2_000_000, 500) == "activation memory: 2.0 MB an image, 1.00 GB a batch of 500"
     )

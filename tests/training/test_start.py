@@ -146,7 +146,7 @@ def test_the_backbone_learns_and_the_model_loads_again(
     assert not any("fc." in name for name in checkpoint)
 
 
-def test_batch_statistics_are_trained_where_asked(
+def test_batch_statistics_are_trained_where_set(
     tmp_path: Path, frozen: Path, weights: Path, pixels: DataSet
 ) -> None:
     recipe = tuned(frozen, weights, model_backbone_norm="train", training_epochs=1)

@@ -72,7 +72,7 @@ def first_batch() -> tuple[Batch, Tokenizer]:
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "kl"])
-def test_it_learns_and_tells_its_terms(tmp_path: Path, similarity: str) -> None:
+def test_it_learns_and_reports_its_terms(tmp_path: Path, similarity: str) -> None:
     model = replace(MODEL, similarity=similarity, probabilistic=similarity != "cosine")
     longer = replace(RECIPE.training, epochs=8, decay_epoch=7)
     run(tmp_path / "run", replace(RECIPE, model=model, training=longer))

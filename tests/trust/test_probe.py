@@ -48,7 +48,7 @@ CAPTIONS = [f"a brown dog runs through the deep white snow near tree {i}" for i 
 
 
 @pytest.mark.parametrize(("sign", "share"), [(1.0, 1.0), (-1.0, 0.0)])
-def test_edits_and_chains_tell_a_right_uncertainty_from_a_wrong_one(tiny_run, sign, share):
+def test_edits_and_chains_separate_a_right_uncertainty_from_a_wrong_one(tiny_run, sign, share):
     p = prober(tiny_run, sign)
     found = edits(p, CAPTIONS)
     assert found["truncation"] == share

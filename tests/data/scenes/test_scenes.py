@@ -188,7 +188,7 @@ def test_the_shipped_weights_are_small() -> None:
     assert not any(p.requires_grad for p in load_backbone().parameters())
 
 
-def test_features_tell_what_is_there(tiny: DataSet) -> None:
+def test_features_show_what_is_there(tiny: DataSet) -> None:
     """A linear probe on frozen features finds colours and shapes far above chance."""
     pooled = [
         np.stack([s.images[i] for i in range(len(s.images))]) for s in (tiny.train, tiny.test)

@@ -72,7 +72,7 @@ def test_transient_failures_are_tried_again(error: Exception) -> None:
     [MilvusException(1100, "bad parameter"), Rpc(grpc.StatusCode.INVALID_ARGUMENT), KeyError("x")],
     ids=lambda e: type(e).__name__,
 )
-def test_other_failures_are_told_at_once(error: Exception) -> None:
+def test_other_failures_are_reported_at_once(error: Exception) -> None:
     fake = Failing(error, times=1)
     told = MilvusError if isinstance(error, MilvusException) else type(error)
     with pytest.raises(told, match="bad parameter" if told is MilvusError else None):

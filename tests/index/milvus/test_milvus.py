@@ -329,7 +329,7 @@ def test_an_open_index_sees_what_another_process_made_of_it(make: Make) -> None:
     other.close()
 
 
-def test_a_name_is_taken_once_and_absence_is_told(make: Make, database: str) -> None:
+def test_a_name_is_taken_once_and_absence_is_reported(make: Make, database: str) -> None:
     index, _ = make("kl")
     with pytest.raises(FileExistsError, match="is an index already"):
         Index.create(str(index.place), similarity="kl")
