@@ -56,7 +56,7 @@ def latex(title: str, measures: Mapping[str, Any]) -> str:
     """A ``tabular`` that needs no package."""
     lines = [f"% {title}: {_about(measures)}", r"\begin{tabular}{lrr}", r"\hline"]
     lines += [r"measure & images & captions \\", r"\hline"]
-    lines += [" & ".join(_tex(cell) for cell in row) + r" \\" for row in rows(measures)]
+    lines += [" & ".join(tex(cell) for cell in row) + r" \\" for row in rows(measures)]
     return "\n".join([*lines, r"\hline", r"\end{tabular}"]) + "\n"
 
 
@@ -84,7 +84,21 @@ def _cell(measures: Mapping[str, Any], key: str) -> str:
     return text if interval is None else f"{text} [{interval[0]:.1f}, {interval[1]:.1f}]"
 
 
-def _tex(text: str) -> str:
-    for plain, escaped in (("%", r"\%"), ("ζ", r"$\zeta$"), ("ρ", r"$\rho$"), ("<", "$<$")):
-        text = text.replace(plain, escaped)
-    return text
+def tex(text: str) -> str:
+    """Text with what LaTeX would take for a command written out.
+
+    >>> tex("ρ < 5 %")
+    '$\\\\rho$ $<$ 5 \\\\%'
+    """
+    return "".join(_MARKS.get(character, character) for character in text)
+
+
+_MARKS = {
+    "%": r"\%",
+    "ζ": r"$\zeta$",
+    "ρ": r"$\rho$",
+    "†": r"$^\dagger$",
+    "²": r"$^2$",
+    "<": "$<$",
+    "±": r"$\pm$",
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from gaussmatch.evaluation.tables import tex
 from gaussmatch.experiments.experiment import Column
 from gaussmatch.experiments.results import Line, PairedTest, Table, Value
 
@@ -83,15 +84,15 @@ def latex(table: Table) -> str:
         heads = [""]
         named = [c.group[level] if level < len(c.group) else "" for c in columns]
         for name, same in groupby(named):
-            heads.append(rf"\multicolumn{{{len(list(same))}}}{{c}}{{{_tex(name)}}}")
+            heads.append(rf"\multicolumn{{{len(list(same))}}}{{c}}{{{tex(name)}}}")
         lines.append(" & ".join(heads) + r" \\")
-    lines += [" & ".join(["model", *(_tex(c.label) for c in columns)]) + r" \\", r"\hline"]
+    lines += [" & ".join(["model", *(tex(c.label) for c in columns)]) + r" \\", r"\hline"]
     for n, (_, group) in enumerate(groupby(table.lines, lambda line: line.row.group)):
         lines += [r"\hline"] if n else []
         for line in group:
-            cells = [_tex(line.row.title), *(_latex_cell(table, line, c) for c in columns)]
+            cells = [tex(line.row.title), *(_latex_cell(table, line, c) for c in columns)]
             if line.runs == 0 and columns:
-                state = rf"\multicolumn{{{len(columns)}}}{{c}}{{{_tex(line.state or 'not run')}}}"
+                state = rf"\multicolumn{{{len(columns)}}}{{c}}{{{tex(line.state or 'not run')}}}"
                 cells = [cells[0], state]
             lines.append(" & ".join(cells) + r" \\")
     lines += [r"\hline", r"\end{tabular}"]
@@ -195,15 +196,3 @@ def tested(test: PairedTest, key: str) -> str:
     r = test.measures[key]
     interval = f"[{signed(r['low'], 1)}, {signed(r['high'], 1)}]"
     return f"{signed(r['difference'], 1)} {interval} p {r['p']:.4f}"
-
-
-def _tex(text: str) -> str:
-    marks = {
-        "%": r"\%",
-        "ρ": r"$\rho$",
-        "†": r"$^\dagger$",
-        "²": r"$^2$",
-        "<": "$<$",
-        "±": r"$\pm$",
-    }
-    return "".join(marks.get(c, c) for c in text)
