@@ -12,7 +12,8 @@ from gaussmatch.recipe import DataRecipe
 
 
 def run(argv: Sequence[str]) -> None:
-    run_one_of("data", "Inspect data before training on it.", VERBS, argv)
+    examples = ["gaussmatch data check my-photos", "gaussmatch data where coco"]
+    run_one_of("data", "Inspect data before training on it.", VERBS, argv, examples=examples)
 
 
 def _where(argv: Sequence[str]) -> None:

@@ -112,6 +112,8 @@ def run_one_of(
     description: str,
     verbs: Mapping[str, Callable[[Sequence[str]], None]],
     argv: Sequence[str],
+    *,
+    examples: Sequence[str],
 ) -> None:
     """Run ``gaussmatch VERB SUBVERB …``; the docstring of each sub-verb is its line of help."""
     if argv and argv[0] in verbs:
@@ -119,7 +121,7 @@ def run_one_of(
         return
     text = f"usage: gaussmatch {verb} {{{','.join(verbs)}}} …\n\n{description}\n\n"
     text += "\n".join(f"  gaussmatch {verb} {name:8} {verbs[name].__doc__}" for name in verbs)
-    text += f"\n\nExamples and options: gaussmatch {verb} {next(iter(verbs))} --help"
+    text += f"\n\nOptions: gaussmatch {verb} {next(iter(verbs))} --help\n\n{epilog(examples)}"
     if argv and argv[0] in ("-h", "--help"):
         print(text)
         return

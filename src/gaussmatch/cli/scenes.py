@@ -11,7 +11,8 @@ from gaussmatch.data.scenes.backbone import pretrain
 
 
 def run(argv: Sequence[str]) -> None:
-    run_one_of("scenes", "The embedded data set.", VERBS, argv)
+    examples = ["gaussmatch scenes make", "gaussmatch scenes pretrain --out scenenet.safetensors"]
+    run_one_of("scenes", "The embedded data set.", VERBS, argv, examples=examples)
 
 
 def _pretrain(argv: Sequence[str]) -> None:
