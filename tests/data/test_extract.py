@@ -14,8 +14,7 @@ from safetensors.torch import save_file
 import gaussmatch as gm
 from gaussmatch.cli import main
 from gaussmatch.data import featuriser, load_data
-from gaussmatch.data.boxes import Boxes
-from gaussmatch.data.extract import ExtractionPlan, extract
+from gaussmatch.data.extract import Boxes, ExtractionPlan, extract
 from gaussmatch.data.features import Layout, describe, encode
 from gaussmatch.data.flickr import read_flickr8k
 from gaussmatch.data.listing import Photo

@@ -18,9 +18,9 @@ from PIL import Image
 
 from gaussmatch.cli import main
 from gaussmatch.embedding import EmbeddingManifest, Share, embed, index_embeddings
+from gaussmatch.embedding.embed import Work
 from gaussmatch.embedding.ray_engine import embed_with_ray
 from gaussmatch.embedding.shards import ShardContent
-from gaussmatch.embedding.work import Work
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import GALLERIES, Hits, Index, Record, index_pairs, update
 from gaussmatch.index.joined import JoinedIndex

@@ -10,8 +10,7 @@ from encoders.contract import EncoderContract
 from torch import nn
 
 from gaussmatch.encoders import Probabilistic, Projection
-from gaussmatch.encoders.backbone import Backbone, NormMode, statistics
-from gaussmatch.encoders.scenenet import SceneNet
+from gaussmatch.encoders.backbone import Backbone, NormMode, SceneNet, statistics
 from gaussmatch.encoders.torchvision_compat import make_importable
 
 make_importable()

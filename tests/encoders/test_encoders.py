@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from toy import toy_words
 
 from gaussmatch.encoders import Probabilistic, Projection, Shape, Tokens, WordGRU, pad
+from gaussmatch.encoders.backbone import SceneNet
 from gaussmatch.encoders.gru import LastState
-from gaussmatch.encoders.scenenet import SceneNet
 
 
 class TestProjection(EncoderContract):

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from toy import toy_words
 
 from gaussmatch.encoders import PCMEImage, PCMEText, PVSEImage, PVSEText, pad
+from gaussmatch.encoders.backbone import SceneNet
 from gaussmatch.encoders.gru import BiGRU, padding_of
 from gaussmatch.encoders.pie import PIE, Attention
-from gaussmatch.encoders.scenenet import SceneNet
 
 
 class RegionContract(EncoderContract):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gaussmatch.experiments.experiment import Column
-from gaussmatch.experiments.page import heads
 from gaussmatch.experiments.paper import PAPER
+from gaussmatch.experiments.sections import heads
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
          "--disable-background-networking", "--disable-component-update",

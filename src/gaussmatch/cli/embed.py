@@ -12,8 +12,8 @@ from gaussmatch.cli.index import STRICT
 from gaussmatch.cli.parser import Parser
 from gaussmatch.cli.search import plain
 from gaussmatch.embedding import EmbeddingManifest, Share, embed
+from gaussmatch.embedding.embed import Work
 from gaussmatch.embedding.ray_engine import embed_with_ray
-from gaussmatch.embedding.work import Work
 from gaussmatch.training.setup import choose_device
 
 

@@ -9,8 +9,7 @@ from typing import cast
 
 from gaussmatch.cli.parser import Parser
 from gaussmatch.data import SOURCES, recognise
-from gaussmatch.data.boxes import Boxes
-from gaussmatch.data.extract import UNREADABLE, ExtractionPlan, extract
+from gaussmatch.data.extract import UNREADABLE, Boxes, ExtractionPlan, extract
 from gaussmatch.data.features import Layout, describe
 from gaussmatch.encoders.pretrained import Spec, image_tower
 from gaussmatch.recipe import DataRecipe

@@ -14,7 +14,7 @@ from gaussmatch.cli.parser import Parser
 from gaussmatch.cli.search import plain
 from gaussmatch.data import load_data
 from gaussmatch.embedding import index_embeddings, is_embedding
-from gaussmatch.embedding.into_index import whole_embedding
+from gaussmatch.embedding.embed import whole_embedding
 from gaussmatch.index import (
     GALLERIES,
     Index,

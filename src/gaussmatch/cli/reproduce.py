@@ -10,7 +10,6 @@ from pathlib import Path
 from gaussmatch.cli.parser import SECTIONS, Parser
 from gaussmatch.cli.tables import plain_table
 from gaussmatch.experiments.estimate import estimate
-from gaussmatch.experiments.page import write_page
 from gaussmatch.experiments.paper import NAMES, PAPER
 from gaussmatch.experiments.reproduce import (
     Outcome,
@@ -22,7 +21,7 @@ from gaussmatch.experiments.reproduce import (
     made_before,
     plan,
 )
-from gaussmatch.experiments.sections import Section, write_all
+from gaussmatch.experiments.sections import Section, write_all, write_page
 from gaussmatch.recipe import recipe_folder
 from gaussmatch.run import is_run
 

@@ -9,9 +9,7 @@ itself.
 
 from __future__ import annotations
 
-from gaussmatch.embedding.embed import Share, embed
-from gaussmatch.embedding.into_index import index_embeddings
-from gaussmatch.embedding.manifest import EmbeddingManifest, is_embedding
-from gaussmatch.embedding.shards import Shard
+from gaussmatch.embedding.embed import Share, embed, index_embeddings
+from gaussmatch.embedding.shards import EmbeddingManifest, Shard, is_embedding
 
 __all__ = ["EmbeddingManifest", "Shard", "Share", "embed", "index_embeddings", "is_embedding"]

@@ -1,21 +1,24 @@
-"""One process's part of a bulk embedding."""
+"""Bulk embedding: what each process loads, its share of the shards, and an index made of them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
+import torch
 from tqdm import tqdm
 
-from gaussmatch.embedding.manifest import BATCH, EmbeddingManifest
-from gaussmatch.embedding.shards import Shard, ShardContent
+from gaussmatch.embedding.shards import BATCH, EmbeddingManifest, Shard, ShardContent
 from gaussmatch.gaussian import Gaussian
+from gaussmatch.index.index import Index
+from gaussmatch.index.model_copy import hashes
 from gaussmatch.index.record import Record
-from gaussmatch.index.sources import ItemSource
+from gaussmatch.index.sources import ItemSource, describe_source, find_source
 from gaussmatch.model import Model
+from gaussmatch.run import load
 
 
 @dataclass(frozen=True)
@@ -85,3 +88,85 @@ def encode(
             bar.update(len(numbers))
     skipped = list(source.skipped)[before:]
     return ShardContent(Gaussian.cat(gaussians) if gaussians else None, records, skipped)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Small enough to be sent to any process; ``load`` there gives model and source.
+
+    Args:
+        run: a run folder.
+        source: a split of the run's own data, or a folder of photos.
+        device: cpu, cuda, …
+    """
+
+    run: Path
+    source: str
+    strict: bool = False
+    device: str = "cpu"
+
+    def __call__(self) -> tuple[Model, ItemSource]:
+        model = load(self.run, torch.device(self.device))
+        return model, find_source(model, self.source, strict=self.strict)
+
+    def embedding(self, source: ItemSource, shard: int) -> EmbeddingManifest:
+        return EmbeddingManifest.of(hashes(self.run), source, describe_source(source), shard)
+
+
+def index_embeddings(
+    index: Index, folder: str | os.PathLike[str], *, progress: bool = True
+) -> None:
+    """Add all items of a folder of embeddings that the index does not hold yet.
+
+    Items count shard by shard, so that a killed run goes on where it was. Captions of photos that
+    could not be read are left out.
+    """
+    folder = Path(folder)
+    embedding = whole_embedding(folder)
+    if index.manifest.run != embedding.run:
+        raise ValueError(
+            f"{folder} was embedded by another model than that of {index.place}: their Gaussians "
+            "cannot be compared"
+        )
+    skipped: set[str] = set()
+    shards = embedding.shards()
+    with tqdm(total=sum(map(len, shards)), desc="index", unit="item", disable=not progress) as bar:
+        for gallery in dict.fromkeys(shard.gallery for shard in shards):
+            held = {record.id: record for record in index.records(gallery)}
+            for shard in (s for s in shards if s.gallery == gallery):
+                content = ShardContent.load(shard.path(folder))
+                skipped |= set(content.skipped)
+                kept = [
+                    n
+                    for n, r in enumerate(content.records)
+                    if (r.id not in held or not same(held[r.id], r))
+                    and (gallery == "images" or r.meta.get("image") not in skipped)
+                ]
+                if kept and content.gaussians is not None:
+                    index.add(
+                        content.gaussians[kept],
+                        [content.records[n] for n in kept],
+                        gallery,
+                        replace=True,
+                    )
+                bar.update(len(shard))
+    if embedding.source:
+        index.note_source(embedding.source)
+    index.compact()
+
+
+def whole_embedding(folder: Path) -> EmbeddingManifest:
+    """A clear error if shards are missing."""
+    embedding = EmbeddingManifest.load(folder)
+    lost = embedding.missing(folder)
+    if lost:
+        raise ValueError(
+            f"{folder}: {len(lost)} of {len(embedding.shards())} shards are missing "
+            f"({lost[0].path(folder).name}, …); run 'gaussmatch embed' again, it makes only those"
+        )
+    return embedding
+
+
+def same(a: object, b: object) -> bool:
+    """Whether an item is held as it is, whatever its picture looks like."""
+    return replace(a, thumbnail=None) == replace(b, thumbnail=None)  # type: ignore[type-var]

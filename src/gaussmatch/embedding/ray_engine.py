@@ -14,7 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 from gaussmatch.embedding.embed import encode
-from gaussmatch.embedding.manifest import EmbeddingManifest
+from gaussmatch.embedding.shards import EmbeddingManifest
 from gaussmatch.index.sources import ItemSource
 from gaussmatch.model import Model
 

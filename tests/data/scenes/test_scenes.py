@@ -17,7 +17,7 @@ from gaussmatch.data.scenes.backbone import WEIGHTS, _look, _Window, load_backbo
 from gaussmatch.data.scenes.draw import draw
 from gaussmatch.data.scenes.truth import true_of
 from gaussmatch.data.scenes.world import COLOURS, SHAPES, Scene, Thing
-from gaussmatch.encoders.scenenet import SceneNet
+from gaussmatch.encoders.backbone import SceneNet
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ from gaussmatch.data.scenes.world import (
     Scene,
     sample_scene,
 )
-from gaussmatch.encoders.scenenet import SceneNet
+from gaussmatch.encoders.backbone import SceneNet
 
 #: Standard deviation of a pooled feature. A fresh linear layer then starts near zero, well inside
 #: the bound of the log-variances; at 1 it would start outside, where the clamp has no gradient.
