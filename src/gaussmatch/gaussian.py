@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -178,6 +179,40 @@ class Gaussian:
             torch.cat(log_vars) if log_vars else None,
             sides.pop() if len(sides) == 1 else None,
         )
+
+    @staticmethod
+    def product(parts: Sequence[Gaussian], powers: Sequence[float] | None = None) -> Gaussian:
+        """∏ N(μₖ, Σₖ)^wₖ, scaled to a density: what lies where *all* of some Gaussians are high.
+
+        Σ⁻¹ = Σₖ wₖ Σₖ⁻¹ and μ = Σ · Σₖ wₖ Σₖ⁻¹ μₖ: a mean weighted by precision, so that the
+        narrower Gaussian counts for more. Points, which have no precision, are equally precise.
+
+        Args:
+            parts: of one kind (point, sphere or ellipsoid) and shape.
+            powers: wₖ > 0, one for each part; all 1 if not given.
+
+        >>> wide = Gaussian(torch.tensor([0.0]), torch.tensor([3.0]).log())
+        >>> narrow = Gaussian(torch.tensor([4.0]), torch.tensor([1.0]).log())
+        >>> both = Gaussian.product([wide, narrow])
+        >>> round(both.mean.item(), 3), round(both.variance.item(), 3)
+        (3.0, 0.75)
+        """
+        powers = [1.0] * len(parts) if powers is None else powers
+        if not parts or len(parts) != len(powers) or min(powers) <= 0:
+            raise ValueError(
+                f"a product needs as many positive powers as parts, got {len(powers)} for "
+                f"{len(parts)}"
+            )
+        if len({(p.is_point, p.is_spherical, p.mean.shape) for p in parts}) > 1:
+            raise ValueError("cannot multiply Gaussians of different kinds, shapes or dimensions")
+        precision = torch.stack(  # its logarithm
+            [
+                (torch.zeros_like(p.variance) if p.log_var is None else -p.log_var) + math.log(w)
+                for p, w in zip(parts, powers, strict=True)
+            ]
+        )
+        mean = (precision.softmax(0) * torch.stack([p.mean for p in parts])).sum(0)
+        return Gaussian(mean, None if parts[0].is_point else -precision.logsumexp(0))
 
     def _map(self, f: Any) -> Gaussian:
         return Gaussian(f(self.mean), None if self.log_var is None else f(self.log_var), self.side)

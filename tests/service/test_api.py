@@ -100,10 +100,58 @@ class TestSearch:
         params = {"text": "a star", "map": "true", "k": 100}
         told = client.get("/api/search", params=params).json()
         whole = client.get("/api/map").json()
-        places = {i["id"]: p for i, p in zip(whole["items"], whole["places"], strict=True)}
+        places = dict(zip(whole["ids"], whole["x"], strict=True))
         assert told["map"]["query"]["a"] >= told["map"]["query"]["b"] > 0
         for hit, place in zip(told["results"]["hits"], told["map"]["hits"], strict=True):
-            assert place["x"] == pytest.approx(places[hit["id"]]["x"], abs=1e-4)
+            assert place["x"] == pytest.approx(places[hit["id"]], abs=1e-4)
+
+    def test_pages_follow_each_other(self, client: CheckedClient, index: Index) -> None:
+        whole = index.search_text(["a red star"], 30)[0]
+        params = {"text": "a red star", "k": 10, "offset": 20}
+        page = client.get("/api/search", params=params).json()["results"]
+        assert [hit["id"] for hit in page["hits"]] == whole.ids[20:]
+        assert page["total"] == 100
+        params["offset"] = 95
+        assert len(client.get("/api/search", params=params).json()["results"]["hits"]) == 5
+
+    def test_what_is_excluded_is_not_found(self, client: CheckedClient) -> None:
+        params = {"text": "a star", "k": 3}
+        first = client.get("/api/search", params=params).json()["results"]["hits"]
+        params["exclude"] = orjson.dumps([first[0]["id"]]).decode()
+        assert client.get("/api/search", params=params).json()["results"]["hits"][:2] == [
+            {**hit, "probability": pytest.approx(hit["probability"], abs=0.2)} for hit in first[1:]
+        ]
+
+    @pytest.mark.parametrize("coverage", [0.5, 0.9])
+    def test_the_guaranteed_set(self, client: CheckedClient, index: Index, coverage: float) -> None:
+        params = {"text": "a red star", "guarantee": coverage, "k": 5}
+        told = client.get("/api/search", params=params).json()["results"]
+        found = index.search_text(["a red star"], guarantee=coverage)[0]
+        assert (told["total"], told["guarantee"]) == (len(found), coverage)
+        assert [hit["id"] for hit in told["hits"]] == found.ids[:5]
+        whole = index.search_text(["a red star"], 100)[0]
+        fitting = [hit.id for hit in whole.hits if hit.p_value is not None]
+        assert fitting == whole.ids
+        inside = [hit.id for hit in whole.hits if (hit.p_value or 0) > 1 - coverage]
+        assert inside == found.ids
+
+    def test_no_guarantee_among_pictures_for_a_picture(self, client: CheckedClient) -> None:
+        params = {"id": ID, "guarantee": 0.9}
+        message = refused(client.get("/api/similar", params=params), 422, "no_guarantee")
+        assert "only across sides" in message
+
+    def test_a_picture_and_words_are_one_query(self, client: CheckedClient, index: Index) -> None:
+        picture = client.get("/api/similar", params={"id": ID, "k": 50}).json()["results"]["hits"]
+        both = client.get("/api/similar", params={"id": ID, "k": 50, "text": "a red star"})
+        g = index.together([index.gaussian(ID), index.model.encode_texts(["a red star"])])
+        expected = index.search(g, 50, side="images", exclude=[ID])[0].ids
+        assert [hit["id"] for hit in both.json()["results"]["hits"]] == expected
+        assert expected != [hit["id"] for hit in picture]
+        posted = client.post("/api/search/image?text=a+red+star&k=5", content=jpeg())
+        assert len(posted.json()["results"]["hits"]) == 5
+        refused(
+            client.get("/api/similar", params={"id": ID, "text": "zebra"}), 422, "unknown_words"
+        )
 
 
 class TestGaussians:
@@ -158,6 +206,10 @@ class TestLimits:
             ("/api/search?text=a+star&gallery=files", "invalid"),
             ("/api/search?text=a+star&where=x", "bad_filter"),
             ("/api/search?text=a+star&where=[]", "bad_filter"),
+            ("/api/search?text=a+star&exclude=x", "invalid"),
+            ("/api/search?text=a+star&exclude={}", "invalid"),
+            ("/api/search?text=a+star&guarantee=1", "invalid"),
+            ("/api/search?text=a+star&offset=-1", "invalid"),
             ("/api/search?text=a+star&where={%22a%22:{%22like%22:1}}", "bad_filter"),
             ("/api/search?text=" + "a+" * 501, "text_too_long"),
             ("/api/uncertainty?text=" + "a+" * 501, "text_too_long"),
@@ -302,9 +354,8 @@ class TestSafety:
 def test_the_description_is_whole(client: CheckedClient) -> None:
     told = client.get("/openapi.json").json()
     search = told["paths"]["/api/search"]["get"]
-    assert {p["name"] for p in search["parameters"]} == {
-        *("text", "k", "where", "sort", "map", "gallery")
-    }
+    names = {"text", "k", "where", "sort", "map", "gallery", "offset", "exclude", "guarantee"}
+    assert {p["name"] for p in search["parameters"]} == names
     assert next(p for p in search["parameters"] if p["name"] == "text")["required"]
     for path, methods in told["paths"].items():
         for operation in methods.values():
@@ -428,7 +479,7 @@ class TestOddItems:
     def test_they_are_found_and_shown(self, odd: CheckedClient) -> None:
         found = odd.get("/api/search?text=a+star&k=50&map=true").json()["results"]["hits"]
         assert {hit["id"] for hit in found} == {*ODD, "deep", "one"}
-        assert len(odd.get("/api/map").json()["items"]) == len(found)
+        assert len(odd.get("/api/map").json()["ids"]) == len(found)
         for id_ in ODD:
             item = odd.get("/api/item", params={"id": id_}).json()
             assert (item["id"], item["meta"]["huge"]) == (id_, 10**30)

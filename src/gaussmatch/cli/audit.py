@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,15 @@ from gaussmatch.data import SOURCES, load_data, recognise
 from gaussmatch.recipe import DataRecipe
 from gaussmatch.run import load
 from gaussmatch.trust.audit import ISSUES
-from gaussmatch.trust.audit_report import audit_pairs, write_page, write_table
+from gaussmatch.trust.audit_report import (
+    PAGE,
+    PICTURES,
+    TABLE,
+    audit_pairs,
+    write_page,
+    write_pictures,
+    write_table,
+)
 
 
 def run(argv: Sequence[str]) -> None:
@@ -47,10 +56,12 @@ def run(argv: Sequence[str]) -> None:
     pairs = load_data(recipe).split(options.split)
     findings = audit_pairs(pairs, model, options.most)
     options.out.mkdir(parents=True, exist_ok=True)
-    write_table(options.out / "audit.csv", findings, pairs)
-    write_page(options.out / "audit.html", findings, pairs)
+    write_table(options.out / TABLE, findings, pairs)
+    write_page(options.out / PAGE, findings, pairs)
+    write_pictures(options.out / PICTURES, findings, pairs)
     counts = Counter(f.issue for f in findings)
     print(f"{pairs.name}: {len(pairs.images)} images, {len(pairs.captions)} captions\n")
     rows = [(issue, str(counts[issue]), meaning) for issue, meaning in ISSUES.items()]
     print(plain_table([("", "found", ""), *rows]))
-    print(f"\nwritten: {options.out / 'audit.csv'}, {options.out / 'audit.html'}")
+    print(f"\nwritten: {options.out / TABLE}, {options.out / PAGE}")
+    print(f"next: gaussmatch serve INDEX --review {options.out}", file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from gaussmatch.cli.parser import Parser
 from gaussmatch.index import Index
@@ -39,6 +40,7 @@ def run(argv: Sequence[str]) -> None:
         "Search an index in the browser, and from programs (docs/service.md).",
         examples=[
             "gaussmatch serve photos.index",
+            "gaussmatch serve photos.index --review audit",
             "gaussmatch serve photos.index --port 8080 --workers 2",
             "gaussmatch serve photos.index --host 0.0.0.0 --api-key-env SEARCH_KEY",
         ],
@@ -61,6 +63,15 @@ def run(argv: Sequence[str]) -> None:
         "--allow-host", nargs="+", default=[], metavar="NAME", help="names it is reached by"
     )
     parser.add_argument("--no-browser", action="store_true", help="do not open the page")
+    parser.add_argument(
+        "--review",
+        type=Path,
+        metavar="AUDIT",
+        help="findings of 'gaussmatch audit' to decide on",
+    )
+    parser.add_argument(
+        "--no-originals", action="store_true", help="show small pictures only, no file in full size"
+    )
     parser.add_argument("--workers", type=int, default=1, help="processes that answer")
     parser.add_argument("--grace", type=int, default=20, help="seconds to finish when stopped")
     parser.add_argument(
@@ -84,6 +95,8 @@ def run(argv: Sequence[str]) -> None:
         api_keys=tuple(keys),
         cors=tuple(options.cors),
         hosts=hosts(options.host, tuple(options.allow_host)),
+        originals=not options.no_originals,
+        review=options.review,
         **{name: getattr(options, name) for name in LIMITS},
     )
     serve(

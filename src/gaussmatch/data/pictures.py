@@ -7,6 +7,7 @@ size costs time but little memory.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,16 @@ FORMATS = {
 """The allowed formats and how their files are named; HEIF needs the extra ``heic``."""
 
 SUFFIXES = tuple(suffix for suffixes in FORMATS.values() for suffix in suffixes)
+
+SHOWN = {
+    "JPEG": "image/jpeg",
+    "PNG": "image/png",
+    "WEBP": "image/webp",
+    "GIF": "image/gif",
+    "BMP": "image/bmp",
+    "AVIF": "image/avif",
+}
+"""Formats that every browser shows, and what they are called on the web."""
 
 ENOUGH = 2**20
 """Pixels that are enough for any network here: a picture is halved as long as it keeps so many, and
@@ -67,6 +78,19 @@ def picture_size(path: str | os.PathLike[str]) -> tuple[int, int]:
             return (height, width) if _orientation(image) >= 5 else (width, height)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def picture_format(path: str | os.PathLike[str]) -> str:
+    """The format of a file, from its head: one of ``FORMATS``."""
+    with open(path, "rb") as file, opened(file) as image:
+        return str(image.format)
+
+
+def as_jpeg(path: str | os.PathLike[str]) -> bytes:
+    """A picture, upright and of bounded size, as JPEG."""
+    out = io.BytesIO()
+    open_picture(path).save(out, "JPEG", quality=90)
+    return out.getvalue()
 
 
 def decode(file: IO[bytes], max_memory: int = MAX_MEMORY) -> Image.Image:

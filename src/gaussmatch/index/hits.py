@@ -46,6 +46,9 @@ class Hit:
     """The share (0–100) of the model's training items of its side that are surer."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """What was stored with the item."""
+    p_value: float | None = None
+    """Of "this is the match": the share of validation matches that look no better. Results above
+    0.1 are the set that is guaranteed at 0.9. Null where the probability is."""
 
     def __repr__(self) -> str:
         """One line, without the metadata.
@@ -86,6 +89,12 @@ class Hits:
     guarantee: float | None = None
     """If requested, the probability with which the results hold the match: of queries like those of
     validation, and if the match is in the gallery."""
+    exhaustive: bool = False
+    """Whether the calibration knew every true match. Otherwise it knew only the item that each
+    query was written for, and the probability is that of being this very one."""
+    total: int | None = None
+    """How many results there are, of which these may be a part: all items that the conditions
+    allow, or the guaranteed set."""
     unknown: Sequence[str] = ()
     """Words of a caption that the model has never seen."""
     notes: Sequence[str] = ()
@@ -113,12 +122,12 @@ class Hits:
         heads = "".join(f"<th>{word}</th>" for word in ("", "id", "score", "match"))
         return f"<p>query: {escape(self.phrase)}</p><table><tr>{heads}</tr>{rows}</table>"
 
-    def first(self, count: int, guarantee: float | None = None) -> Hits:
-        """The first so many results, and how many of them are expected to match."""
-        some = self.hits[:count]
+    def part(self, start: int, count: int) -> Hits:
+        """Some of the results, and how many of them are expected to match."""
+        some = self.hits[start : start + count]
         chances = [hit.probability for hit in some if hit.probability is not None]
         expected = sum(chances) if len(chances) == len(some) and some else None
-        return replace(self, hits=some, expected=expected, guarantee=guarantee)
+        return replace(self, hits=some, expected=expected)
 
     def sorted(self, name: str, *, descending: bool = False) -> Hits:
         """The same results in the order of a field of their metadata: numbers, then texts, then
@@ -151,7 +160,7 @@ class Hits:
         note = f"the model does not know {names}" if unknown else "the query names nothing to see"
         return replace(
             self,
-            hits=[replace(hit, probability=None) for hit in self.hits],
+            hits=[replace(hit, probability=None, p_value=None) for hit in self.hits],
             familiar=0.0,
             absent=None,
             expected=None,

@@ -29,7 +29,7 @@ from gaussmatch.similarities import Similarity
 from gaussmatch.similarities import similarity as similarity_called
 from gaussmatch.similarities.base import other_side
 from gaussmatch.trust import Calibration, canonical
-from gaussmatch.trust.calibration import TOP
+from gaussmatch.trust.calibration import TOP, query_scores
 
 RUN, CALIBRATION = "run", "calibration.json"
 Filter = Mapping[str, Any] | Where | None
@@ -273,7 +273,11 @@ class Index:
                 lost = unknown_field(condition.fields, self.fields(gallery))
                 every = [replace(hits, notes=[*hits.notes, *lost]) for hits in every]
             return [
-                hits.first(count, guarantee)
+                replace(
+                    hits.part(0, count),
+                    guarantee=guarantee,
+                    total=size if guarantee is None else count,
+                )
                 for hits, count in zip(every, kept.tolist(), strict=True)
             ]
 
@@ -304,6 +308,20 @@ class Index:
         if gallery == of:
             options["exclude"] = [*options.get("exclude", ()), id]
         return self.search(self.gaussian(id, of), k, side=of, **options)[0]
+
+    def together(self, parts: Sequence[Gaussian], gallery: Gallery = "images") -> Gaussian:
+        """One query of several, such as a picture and words: their product, "like this, but at
+        night". Each Gaussian has the power that makes its scores of training items spread
+        equally, as pictures are far more like each other than like any words."""
+        known_items = self.calibration.reference.get(known(gallery))
+        if known_items is None:
+            return Gaussian.product(parts)
+        spread = [
+            float(query_scores(self.similarity, part, known_items, gallery).double().std())
+            for part in parts
+        ]
+        powers = [1 / max(each, 1e-9) for each in spread]
+        return Gaussian.product(parts, [len(parts) * power / sum(powers) for power in powers])
 
     # ---- change ----
 
@@ -435,11 +453,12 @@ class Index:
         judged = self.calibration.judge(
             self.similarity, queries, side, gallery, found.score, of_items, size
         )
-        columns = (
-            _listed(x, len(described)) for x in (found.score, judged.probability, of_items, shares)
+        *columns, fits = (
+            _listed(x, len(described))
+            for x in (found.score, judged.probability, of_items, shares, judged.p_value)
         )
         ids, metas = [one[0] for one in described], [one[1] for one in described]
-        hits = list(map(Hit, ids, *columns, metas))
+        hits = list(map(Hit, ids, *columns, metas, fits))
         (n, k), notes = found.score.shape, self._notes(side, gallery, queries)
         own, share, familiar, absent = (
             _listed(x, n) for x in (unsure, judged.percentile, judged.familiar, judged.absent)
@@ -453,6 +472,7 @@ class Index:
                 percentile=share[q],
                 familiar=familiar[q],
                 absent=absent[q],
+                exhaustive=self.calibration.exhaustive,
                 notes=notes,
             )
             for q in range(n)

@@ -74,10 +74,14 @@ class JoinedIndex:
 
 
 def join(answers: Sequence[Hits], k: int) -> Hits:
-    """The best k of several answers to one query."""
+    """The best k of several answers to one query; or all of them, where they are guaranteed sets:
+    thresholds do not depend on the gallery, so together they are the set of all."""
     found: dict[str, Hit] = {}
+    most = k if answers[0].guarantee is None else sum(map(len, answers))
     for hit in heapq.merge(*(a.hits for a in answers), key=lambda hit: -hit.score):
         found.setdefault(hit.id, hit)
-        if len(found) == k:
+        if len(found) == most:
             break
-    return replace(answers[0], hits=list(found.values()))
+    hits = list(found.values())
+    total = sum(a.total or 0 for a in answers) if answers[0].guarantee is None else len(hits)
+    return replace(answers[0], hits=hits, total=total).part(0, most)

@@ -95,6 +95,22 @@ class Guarantee:
         thresholds: np.ndarray = np.asarray(each)[_group(uncertainty, self.bounds)]
         return thresholds
 
+    def p_value(self, evidence: np.ndarray, uncertainty: np.ndarray) -> np.ndarray:
+        """(n, k), the conformal p-value of "this is the match" for each result: (1 + the number of
+        held-out matches whose evidence is no greater) / (1 + their number), in the tertile of the
+        query. The results above 1 − coverage are the set that ``threshold`` cuts off.
+
+        >>> g = Guarantee((), ((0.0, 1.0, 2.0),))
+        >>> g.p_value(np.array([[5.0, 1.0, -1.0]]), np.zeros(1))
+        array([[1.  , 0.75, 0.25]])
+        """
+        found = np.ones_like(evidence)
+        group = _group(uncertainty, self.bounds)
+        for g, part in enumerate(self.held_out):
+            below = np.searchsorted(part, evidence[group == g], "right")
+            found[group == g] = (1 + below) / (1 + len(part))
+        return found
+
 
 def fit_evidence(
     match: Float[Tensor, "n"], reference: Float[Tensor, "n r"], coverage: float = 0.9

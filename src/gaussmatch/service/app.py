@@ -152,6 +152,7 @@ def create_app(index: Index, settings: Settings | None = None) -> FastAPI:
             {"name": "search", "description": "Search with words, a picture, or an item."},
             {"name": "items", "description": "What is in the index."},
             {"name": "gaussians", "description": "Embeddings, their uncertainty, and a map."},
+            {"name": "review", "description": "The findings of an audit."},
             {"name": "probes", "description": "For those who run the service."},
         ],
     )

@@ -9,29 +9,35 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from PIL import Image
 
 from gaussmatch import __version__
+from gaussmatch.data.pictures import SUFFIXES
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import GALLERIES, Gallery, Hits, Index, Record, Where
 from gaussmatch.model import UnknownWordsError
 from gaussmatch.projection import PlaneProjection
+from gaussmatch.service.fields import describe_fields
 from gaussmatch.service.logs import LOGGER
 from gaussmatch.service.responses import (
     About,
     ApiError,
+    FieldsResponse,
     ItemResponse,
     ItemsResponse,
     Limits,
     Map,
     OnMap,
+    ReviewResponse,
     SearchResponse,
     Suggestions,
     Uncertainty,
     dumps,
 )
+from gaussmatch.service.review import read_review, review_picture
 from gaussmatch.service.settings import Settings
 from gaussmatch.service.suggest import examples, suggest
 from gaussmatch.trust import canonical
@@ -42,11 +48,13 @@ SIDES: dict[QueryType, Gallery] = {"text": "captions", "image": "images", "item"
 EVERYTHING = Where()
 MAP_MEANS = 5000
 """How many means the axes of the map are fitted to."""
+FIELD_ITEMS = 20_000
+"""Items whose metadata is looked at for what they can be filtered by."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One search: by a text, a picture or the id of an image."""
+    """One search: by a text, a picture or the id of an image; a picture may have words with it."""
 
     type: QueryType
     value: str | Image.Image
@@ -55,6 +63,16 @@ class Query:
     on_map: bool = False
     gallery: Gallery = "images"
     sort: str = ""
+    words: str | None = None
+    offset: int = 0
+    exclude: tuple[str, ...] = ()
+    guarantee: float | None = None
+
+    def group(self) -> tuple[Any, ...]:
+        """What queries must have in common to be searched together."""
+        own = self.type == "item" and self.gallery == "images"
+        exclude = (*self.exclude, str(self.value)) if own else self.exclude
+        return SIDES[self.type], self.gallery, self.where, exclude, self.guarantee
 
 
 class Encoded(NamedTuple):
@@ -97,6 +115,7 @@ class Engine:
         self._checked = time.monotonic()
         self._cache: dict[str, Any] = {}
         self.sizes = self._count()
+        self.review = None if settings.review is None else read_review(settings.review)
 
     def warm_up(self) -> None:
         """Load what the first request would have to wait for; a broken index fails here."""
@@ -146,22 +165,24 @@ class Engine:
     def _search(self, queries: Sequence[Query]) -> list[bytes | Exception]:
         """Encode all queries, search in groups that share their options, and make the answers."""
         results: list[Any] = self._encode(queries)
-        groups: dict[tuple[QueryType, Gallery, Where, str | None], list[int]] = {}
+        groups: dict[tuple[Any, ...], list[int]] = {}
         for at, (q, encoded) in enumerate(zip(queries, results, strict=True)):
             if isinstance(encoded, Encoded):
-                own = str(q.value) if q.type == "item" else None
-                groups.setdefault((q.type, q.gallery, q.where, own), []).append(at)
-        for (type, gallery, where, own), members in groups.items():
+                groups.setdefault((*q.group(), id(encoded.batch)), []).append(at)
+        for (side, gallery, where, exclude, guarantee, _), members in groups.items():
             rows: list[Encoded] = [results[at] for at in members]
             found = attempt(
                 self.index.search,
                 rows[0].batch[[encoded.row for encoded in rows]],
-                max(queries[at].k for at in members),
+                max(queries[at].offset + queries[at].k for at in members),
                 gallery=gallery,
-                side=SIDES[type],
+                side=side,
                 where=where,
-                exclude=(own,) if own is not None and gallery == "images" else (),
+                exclude=exclude,
+                guarantee=guarantee,
             )
+            if guarantee is not None and isinstance(found, ValueError):
+                found = ApiError(422, "no_guarantee", str(found))
             for place, at in enumerate(members):
                 results[at] = found
                 if not isinstance(found, Exception):
@@ -171,7 +192,7 @@ class Engine:
     def _answer(self, q: Query, found: Hits, encoded: Encoded) -> bytes:
         if found.percentile is not None:
             self.observe(q.type, found.percentile)
-        hits = found.first(q.k)
+        hits = found.part(q.offset, q.k)
         if q.sort:
             hits = hits.sorted(q.sort.removeprefix("-"), descending=q.sort.startswith("-"))
         if q.type == "text":
@@ -199,7 +220,21 @@ class Engine:
             g = attempt(self._gaussian, id)
             found[at] = g if isinstance(g, Exception) else Encoded(g, 0)
         found |= self._encode_texts(of["text"]) | self._encode_images(of["image"])
+        words = {at: q.words for at, q in enumerate(queries) if q.words is not None}
+        for at, text in self._encode_texts(words).items():
+            found[at] = attempt(self._together, found[at], text, queries[at].gallery)
         return [found[at] for at in range(len(queries))]
+
+    def _together(
+        self, picture: Encoded | Exception, text: Encoded | Exception, gallery: Gallery
+    ) -> Encoded:
+        """A picture and words as one query."""
+        parts = []
+        for encoded in (picture, text):
+            if isinstance(encoded, Exception):
+                raise encoded
+            parts.append(encoded.batch[encoded.row : encoded.row + 1])
+        return Encoded(self.index.together(parts, gallery), 0)
 
     def _encode_texts(self, texts: Mapping[int, str]) -> dict[int, Encoded | Exception]:
         """Texts without any known word are left out, all others encoded together."""
@@ -252,6 +287,8 @@ class Engine:
                 dimension=recipe.model.dim,
                 probabilistic=recipe.model.has_variance,
                 thumbnails=bool(some) and index.get(some[0].id).thumbnail is not None,
+                originals=self._photos is not None,
+                review=self.review is not None,
                 images=self.sizes["images"],
                 captions=self.sizes["captions"],
                 examples=examples(index),
@@ -269,6 +306,50 @@ class Engine:
             raise ApiError(
                 404, "no_item", f"there is no item {id!r} among the {gallery}"
             ) from error
+
+    @property
+    def _photos(self) -> Path | None:
+        """The folder that the photos came from, if it is there and may be shown."""
+        folder = (self.index.manifest.source or {}).get("folder")
+        if not self.settings.originals or not isinstance(folder, str):
+            return None
+        return Path(folder) if Path(folder).is_dir() else None
+
+    def original(self, id: str) -> Path:
+        """The file of a picture. Only one inside the folder that the index was made from is given,
+        wherever a name or a link may point."""
+        folder, name = self._photos, self.record(id).meta.get("file")
+        if folder is not None and isinstance(name, str) and "\0" not in name:
+            path, root = (folder / name).resolve(), folder.resolve()
+            if path.is_relative_to(root) and path.suffix.lower() in SUFFIXES and path.is_file():
+                return path
+        raise ApiError(
+            404, "no_picture", f"{id!r} is not here in full size; /api/thumbnail may have it"
+        )
+
+    def fields(self) -> FieldsResponse:
+        def make() -> FieldsResponse:
+            records, _ = self.index.some(FIELD_ITEMS)
+            return FieldsResponse(describe_fields(record.meta for record in records))
+
+        found: FieldsResponse = self._cached("fields", make)
+        return found
+
+    def findings(self) -> ReviewResponse:
+        if self.review is None:
+            raise ApiError(
+                404, "no_review", "there is nothing to review; serve with --review AUDIT"
+            )
+        return self.review
+
+    def finding_picture(self, number: int) -> bytes:
+        """A picture of the data that was audited."""
+        self.findings()
+        assert self.settings.review is not None
+        found = review_picture(self.settings.review, number)
+        if found is None:
+            raise ApiError(404, "no_picture", f"the audit has no picture of image {number}")
+        return found
 
     def _gaussian(self, id: str) -> Gaussian:
         self.record(id)
@@ -289,8 +370,22 @@ class Engine:
             plane = self._plane()
             records, g = self.index.some(self.settings.map_items)
             assert g is not None
-            total = self.sizes["images"]
-            return dumps(Map(self._items(records, g), plane(g), total, plane.explained))
+            places = plane(g)
+            x, y, a, b, angle = (
+                [getattr(place, name) for place in places] for name in ("x", "y", "a", "b", "angle")
+            )
+            sure = self._uncertainty(g, "images")[1]
+            return dumps(
+                Map(
+                    [record.id for record in records],
+                    x,
+                    y,
+                    *((None,) * 3 if g.is_point else (a, b, angle)),
+                    None if None in sure else [round(share, 1) for share in sure],
+                    self.sizes["images"],
+                    plane.explained,
+                )
+            )
 
         found: bytes = self._cached("map", make)
         return found
@@ -316,6 +411,10 @@ class Engine:
             for r, unsure, percentile in known
         ]
 
+    def text_uncertainty(self, text: str) -> Uncertainty:
+        """How vague a caption is, in the form in which it would be searched for."""
+        return self.uncertainty(self.encode_texts([canonical(text)]), "captions")
+
     def uncertainty(self, g: Gaussian, side: Gallery) -> Uncertainty:
         """How vague one caption, or how ambiguous one picture is."""
         (unsure,), (percentile,) = self._uncertainty(g, side)
@@ -331,6 +430,7 @@ class Engine:
         return unsure.tolist(), nothing if percentile is None else percentile.tolist()
 
     def suggest(self, text: str, k: int) -> Suggestions:
+        text = canonical(text)
         return Suggestions(suggest(self.index, text, self.encode_texts([text]), k))
 
 

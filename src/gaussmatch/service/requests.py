@@ -41,18 +41,37 @@ class SearchOptions(Parameters):
         max_length=200,
     )
     map: bool = Field(False, description="Return where query and results are on the map.")
+    offset: int = Field(0, ge=0, le=10_000, description="Results to skip: the pages before.")
+    exclude: str | None = Field(
+        None, description='Ids that must not be found, as JSON: ["dog.jpg"].', max_length=8000
+    )
+    guarantee: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Only the set that holds the match with at least this probability; `total` "
+        "is its size. For words among pictures, or a picture among captions.",
+    )
 
 
-class ImageSearch(SearchOptions):
+class Gallerywide(SearchOptions):
     gallery: Gallery = Field("images", description="What is searched.")
 
 
-class TextSearch(ImageSearch):
+class TextSearch(Gallerywide):
     text: str = Field(min_length=1, examples=["two dogs in the snow"])
+
+
+TOO = "Words too: the picture and they are one query, the product of their Gaussians."
+
+
+class ImageSearch(Gallerywide):
+    text: str | None = Field(None, min_length=1, description=TOO)
 
 
 class ItemSearch(SearchOptions):
     id: str = Field(min_length=1, description="Of a picture in the index.")
+    text: str | None = Field(None, min_length=1, description=TOO, examples=["at night"])
 
 
 class CaptionSearch(Parameters):
@@ -79,6 +98,10 @@ class ItemId(Parameters):
 
 class GalleryItem(ItemId):
     gallery: Gallery = "images"
+
+
+class ImageNumber(Parameters):
+    image: int = Field(ge=0, description="The position of an image that a finding names.")
 
 
 class Nothing(Parameters):
@@ -171,6 +194,18 @@ def checked_where(where: str | None) -> Where:
         return Where.of(spec)
     except ValueError as error:
         raise ApiError(422, "bad_filter", f"where: {error}") from error
+
+
+def checked_exclude(exclude: str | None) -> tuple[str, ...]:
+    if exclude is None:
+        return ()
+    try:
+        ids = orjson.loads(exclude)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(422, "invalid", f"exclude: not JSON: {error}") from error
+    if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
+        raise ApiError(422, "invalid", "exclude: give a JSON list of ids")
+    return tuple(ids)
 
 
 # ---- pictures ----

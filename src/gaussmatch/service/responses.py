@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from starlette.responses import JSONResponse, Response
@@ -63,15 +63,72 @@ class ItemsResponse(Answer):
 
 @dataclass(frozen=True, slots=True)
 class Map(Answer):
-    """Pictures of the index on the two principal axes of the means."""
+    """Pictures of the index on the two principal axes of the means, as columns: thousands of them
+    are small enough for a telephone."""
 
-    items: Sequence[ItemResponse]
-    places: Sequence[Place]
-    """In the order of the items."""
+    ids: Sequence[str]
+    x: Sequence[float]
+    y: Sequence[float]
+    a: Sequence[float] | None
+    """Semi-major axes of the ellipses one standard deviation wide; null for a point model."""
+    b: Sequence[float] | None
+    """Semi-minor axes."""
+    angle: Sequence[float] | None
+    """Of the major axes against x, in radians."""
+    percentile: Sequence[float] | None
+    """The share (0–100) of training images that are surer; null where it means nothing."""
     total: int
     """Pictures in the index, which may be more than are on the map."""
     explained: float
     """The share of the variance of the means that the two axes explain."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldResponse(Answer):
+    """Metadata that items can be filtered by."""
+
+    name: str
+    type: Literal["text", "number", "date", "truth"]
+    """A date is a text that begins like 2023-05-17."""
+    values: Sequence[str | bool]
+    """What there is to choose from; empty for numbers and dates."""
+    least: float | str | None
+    """The smallest number, or the first day; null for other types."""
+    most: float | str | None
+    """The greatest number, or the last day."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldsResponse(Answer):
+    fields: Sequence[FieldResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class FindingResponse(Answer):
+    """Something that an audit found, see docs/trust.md."""
+
+    issue: str
+    severity: float
+    """Comparable within an issue; higher is worse."""
+    image: int
+    """Its position in the data."""
+    caption: int | None
+    other: int | None
+    """The position of another image that it is about."""
+    reason: str
+    text: str
+    """Of the caption."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewResponse(Answer):
+    """The findings of an audit, issue by issue, worst first."""
+
+    mark: str
+    """Changes when the findings do."""
+    issues: Mapping[str, str]
+    """Issue → what it means."""
+    findings: Sequence[FindingResponse]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +205,10 @@ class About(Answer):
     """Whether items are Gaussians rather than points."""
     thumbnails: bool
     """Whether /api/thumbnail has pictures."""
+    originals: bool
+    """Whether /api/picture has them in full size."""
+    review: bool
+    """Whether /api/review has findings of an audit."""
     images: int
     captions: int
     examples: Sequence[str]

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 
+from gaussmatch.data.pictures import SHOWN, as_jpeg, picture_format
 from gaussmatch.service import page, requests
 from gaussmatch.service.engine import Query
 from gaussmatch.service.metrics import CONTENT_TYPE_LATEST
-from gaussmatch.service.requests import checked_count, checked_text, checked_where, picture, read
+from gaussmatch.service.requests import (
+    checked_count,
+    checked_exclude,
+    checked_text,
+    checked_where,
+    picture,
+    read,
+)
 from gaussmatch.service.responses import (
     About,
     ApiError,
     EmbeddingsResponse,
     ErrorResponse,
+    FieldsResponse,
     ItemResponse,
     ItemsResponse,
     Json,
     Map,
+    ReviewResponse,
     SearchResponse,
     Status,
     Suggestions,
@@ -146,7 +156,7 @@ async def search(request: Request) -> Response:
 async def search_image(request: Request) -> Response:
     """Search with a picture."""
     service, given = service_of(request), read(requests.ImageSearch, request)
-    common = options(service, given)
+    common = {**options(service, given), "words": words(service, given)}
     async with picture(request, service) as image:
         return await answer(service, Query("image", image, **common))
 
@@ -155,7 +165,8 @@ async def search_image(request: Request) -> Response:
 async def similar(request: Request) -> Response:
     """More like a picture of the index."""
     service, given = service_of(request), read(requests.ItemSearch, request)
-    return await answer(service, Query("item", given.id, **options(service, given)))
+    common = {**options(service, given), "words": words(service, given)}
+    return await answer(service, Query("item", given.id, **common))
 
 
 @route("GET", "/captions", "search", SearchResponse, requests.CaptionSearch, (404,))
@@ -174,7 +185,15 @@ def options(service: Service, given: requests.SearchOptions) -> dict[str, Any]:
         "sort": given.sort,
         "on_map": given.map,
         "gallery": getattr(given, "gallery", "images"),
+        "offset": given.offset,
+        "exclude": checked_exclude(given.exclude),
+        "guarantee": given.guarantee,
     }
+
+
+def words(service: Service, given: requests.ImageSearch | requests.ItemSearch) -> str | None:
+    """What comes with a picture."""
+    return None if given.text is None else checked_text(given.text, service.settings)
 
 
 async def answer(service: Service, query: Query) -> Response:
@@ -215,24 +234,71 @@ async def sample(request: Request) -> Response:
     return await run(request, partial(service.engine.sample, k))
 
 
-@api.get(
-    "/thumbnail",
-    tags=["items"],
-    response_class=Response,
-    responses={
-        200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}},
-        **_errors(404),
-    },
-    openapi_extra={"parameters": _described(requests.ItemId)},
-)
+@route("GET", "/fields", "items", FieldsResponse)
+async def fields(request: Request) -> Response:
+    """The metadata that pictures can be filtered by."""
+    read(requests.Nothing, request)
+    return await run(request, service_of(request).engine.fields)
+
+
+def picture_route(
+    path: str, parameters: type[BaseModel], types: Iterable[str] = ("image/jpeg",)
+) -> Callable[[Endpoint], Endpoint]:
+    """An endpoint that gives a picture, with all that OpenAPI says of it."""
+    content = {type: {"schema": {"type": "string", "format": "binary"}} for type in types}
+    return api.get(
+        path,
+        tags=["items"],
+        response_class=Response,
+        responses={200: {"content": content}, **_errors(404)},
+        openapi_extra={"parameters": _described(parameters)},
+    )
+
+
+KEPT = {"Cache-Control": "private, max-age=3600"}
+
+
+@picture_route("/thumbnail", requests.ItemId)
 async def thumbnail(request: Request) -> Response:
     """The small picture of an item, as it is kept inside the index."""
     service, id = service_of(request), read(requests.ItemId, request).id
     record = await service.batcher(partial(service.engine.record, id))
     if record.thumbnail is None:
         raise ApiError(404, "no_thumbnail", f"{id!r} has no thumbnail in the index")
-    headers = {"Cache-Control": "private, max-age=3600"}
-    return Response(record.thumbnail, media_type="image/jpeg", headers=headers)
+    return Response(record.thumbnail, media_type="image/jpeg", headers=KEPT)
+
+
+@picture_route("/picture", requests.ItemId, SHOWN.values())
+async def full_picture(request: Request) -> Response:
+    """A picture in full size: its file, where that is still in the folder that the index was made
+    from; as JPEG where browsers do not show its format."""
+    service, id = service_of(request), read(requests.ItemId, request).id
+    path = await service.batcher(partial(service.engine.original, id))
+    try:
+        format = await service.decode(picture_format, path)
+        if format in SHOWN:
+            return FileResponse(path, media_type=SHOWN[format], headers=KEPT)
+        return Response(await service.decode(as_jpeg, path), media_type="image/jpeg", headers=KEPT)
+    except (OSError, ValueError) as error:
+        raise ApiError(404, "no_picture", f"the file of {id!r} cannot be read") from error
+
+
+# ---- review ----
+
+
+@route("GET", "/review", "review", ReviewResponse, errors=(404,))
+async def review(request: Request) -> Response:
+    """What an audit found, for people to decide about."""
+    read(requests.Nothing, request)
+    return await run(request, service_of(request).engine.findings)
+
+
+@picture_route("/review/picture", requests.ImageNumber)
+async def review_picture(request: Request) -> Response:
+    """A picture of the data that was audited."""
+    service, number = service_of(request), read(requests.ImageNumber, request).image
+    data = await service.batcher(partial(service.engine.finding_picture, number))
+    return Response(data, media_type="image/jpeg", headers=KEPT)
 
 
 # ---- Gaussians ----
@@ -267,8 +333,7 @@ async def uncertainty(request: Request) -> Response:
     """How vague a caption is."""
     service = service_of(request)
     text = checked_text(read(requests.Text, request).text, service.settings)
-    engine = service.engine
-    return await run(request, lambda: engine.uncertainty(engine.encode_texts([text]), "captions"))
+    return await run(request, partial(service.engine.text_uncertainty, text))
 
 
 @route("POST", "/uncertainty/image", "gaussians", Uncertainty, errors=(415,), body=IMAGE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,9 @@ class Settings:
     batch_wait: float = 0.005  #: seconds that queries wait for others that are expected
     max_waiting: int = 1024  #: queries in the queue before new ones are refused with 503
     decoders: int = 2  #: pictures decoded at a time
-    map_items: int = 600  #: Gaussians on the map
+    map_items: int = 10_000  #: pictures on the map
+    originals: bool = True  #: whether photos are sent in full size, where they are
+    review: Path | None = None  #: what ``gaussmatch audit`` wrote, to be reviewed
 
     def __post_init__(self) -> None:
         for name in (

@@ -10,6 +10,7 @@ import numpy as np
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import Index
 from gaussmatch.service.responses import Suggestion
+from gaussmatch.trust.wording import EVERYDAY, HYPERNYMS
 
 NEAREST = 200  #: captions near the query that are considered
 PICTURES = 12  #: best pictures whose captions are considered too
@@ -36,7 +37,8 @@ def words(text: str) -> set[str]:
 
 
 def suggest(index: Index, query: str, g: Gaussian, k: int) -> list[Suggestion]:
-    """Captions near the query that are surer, those with its words first, all different.
+    """Captions near the query that are surer and keep its meaning: all its words, or words for
+    kinds of what it names. Short ones first, all different.
 
     They come from two places: the captions nearest to the query, and those of the pictures it
     finds, because each of these is one of the things that may be meant.
@@ -53,7 +55,7 @@ def suggest(index: Index, query: str, g: Gaussian, k: int) -> list[Suggestion]:
     share = index.calibration.percentile("captions", np.array([unsure]))
     most = None if share is None else float(share[0]) - MARGIN
     wanted, seen = words(query), set[str]()
-    ranked: list[tuple[float, bool, int, Suggestion]] = []
+    ranked: list[tuple[bool, int, Suggestion]] = []
     for place, hit in enumerate(found):
         text = hit.meta.get("caption")
         if not isinstance(text, str) or text.lower() in seen or hit.uncertainty is None:
@@ -62,14 +64,26 @@ def suggest(index: Index, query: str, g: Gaussian, k: int) -> list[Suggestion]:
         surer = hit.uncertainty < unsure
         if most is not None and hit.percentile is not None:
             surer = hit.percentile <= most
-        if surer and words(text) != wanted:
-            kept = len(words(text) & wanted) / len(wanted) if wanted else 1.0
-            ranked.append((-kept, len(text) > SHORT, place, Suggestion(text, hit.percentile)))
-    return different((s for *_, s in sorted(ranked, key=lambda entry: entry[:3])), k)
+        if surer and words(text) != wanted and wanted <= meant_by(text):
+            ranked.append((len(text) > SHORT, place, Suggestion(text, hit.percentile)))
+    return different((s for *_, s in sorted(ranked, key=lambda entry: entry[:2])), k)
+
+
+def meant_by(text: str) -> set[str]:
+    """The words of a text, and more general ones for them: what else it is about.
+
+    >>> sorted(meant_by("two dogs"))
+    ['animal', 'dog', 'two']
+    """
+    general = (HYPERNYMS.get(word) for word in re.findall(r"\w+", text.lower()))
+    return words(text) | words(" ".join(word for word in general if word))
 
 
 def examples(index: Index, most: int = 5) -> list[str]:
-    """Short captions of the index to try, from vague to precise."""
+    """Short captions of the index to try, from vague to precise; or everyday searches that find
+    something in it, where it has no captions."""
+    if not index.size("captions"):
+        return _found(index, EVERYDAY)[:most]
     records, g = index.some(1000, "captions")
     texts = [r.meta.get("caption") for r in records]
     known = [(i, t) for i, t in enumerate(texts) if isinstance(t, str) and 3 <= len(t) <= 70]
@@ -81,6 +95,16 @@ def examples(index: Index, most: int = 5) -> list[str]:
     chosen = np.linspace(0.03, 0.97, most) * (len(known) - 1)
     picked = [Suggestion(known[int(at)][1], None) for at in chosen]
     return [s.text for s in different(picked, most)]
+
+
+def _found(index: Index, queries: Sequence[str]) -> list[str]:
+    """Those of some queries that the model knows and that have a match."""
+    if not index.size("images"):
+        return []
+    read = index.model.read(list(queries))
+    known = [q for q, r in zip(queries, read, strict=True) if not r.unknown]
+    best = [hits.hits[0].p_value for hits in index.search_text(known, 1)] if known else []
+    return [q for q, p in zip(known, best, strict=True) if p is not None and p > 0.1]
 
 
 def different(found: Iterable[Suggestion], k: int) -> list[Suggestion]:

@@ -24,7 +24,10 @@ from gaussmatch.trust.wording import words_of
 
 WORDS = 1000
 """Frequent words that captions are counted by where no model reads them."""
-SIDE = 160  # pixels of a picture
+SIDE = 160  # pixels of a picture in the page
+LARGE = 512  # and of one to be reviewed
+TABLE, PAGE, PICTURES = "audit.csv", "audit.html", "pictures"
+"""What is in the folder of an audit."""
 FIELDS = ("issue", "severity", "image", "caption", "other", "reason", "text")
 STYLE = (
     "body{font:15px/1.4 system-ui,sans-serif;margin:2rem auto;max-width:60rem}"
@@ -99,12 +102,27 @@ def _page(findings: Sequence[Finding], pairs: Pairs) -> Iterator[str]:
         yield "</ol>"
 
 
+def write_pictures(folder: Path, findings: Sequence[Finding], pairs: Pairs) -> None:
+    """The pictures that the findings are about, named by position, for ``serve --review``."""
+    folder.mkdir(exist_ok=True)
+    for number in sorted({i for f in findings for i in (f.image, f.other) if i is not None}):
+        data = _jpeg(pairs, number, LARGE)
+        if data is not None:
+            (folder / f"{number}.jpg").write_bytes(data)
+
+
 def _picture(pairs: Pairs, image: int) -> str:
+    data = _jpeg(pairs, image, SIDE)
+    if data is None:
+        return ""
+    return f"<img alt='' src='data:image/jpeg;base64,{base64.b64encode(data).decode('ascii')}'>"
+
+
+def _jpeg(pairs: Pairs, image: int, side: int) -> bytes | None:
     picture = pairs.images.picture(image)
     if picture is None:
-        return ""
+        return None
     small, buffer = picture.convert("RGB"), io.BytesIO()
-    small.thumbnail((SIDE, SIDE))
+    small.thumbnail((side, side))
     small.save(buffer, "JPEG", quality=80)
-    data = base64.b64encode(buffer.getvalue()).decode("ascii")
-    return f"<img alt='' src='data:image/jpeg;base64,{data}'>"
+    return buffer.getvalue()

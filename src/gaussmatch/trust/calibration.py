@@ -52,6 +52,8 @@ TOP = 10
 SHARES = (1.0, 0.5, 0.25, 0.125)
 """Parts of the validation gallery that the match probability is fitted on, to know its size."""
 FOLDS = 5
+ANNOTATED_PAIRS, TRUE_PAIRS = "annotated pairs", "true pairs"
+"""What a calibration takes for matches."""
 FEWEST = 10
 """Validation images, and captions, without which nothing is learned."""
 CELLS = 25_000_000
@@ -100,6 +102,8 @@ class Judgement:
             query, about which the model cannot know.
         absent: (n), p-value of "nothing in this gallery matches": the share of such queries whose
             best result looks as good. Small where there is a match.
+        p_value: (n, k), conformal p-value of "this is the match", never increasing; NaN for an
+            unfamiliar query. See ``metrics.Guarantee``.
     """
 
     percentile: np.ndarray | None = None
@@ -107,6 +111,7 @@ class Judgement:
     evidence: np.ndarray | None = None
     probability: np.ndarray | None = None
     absent: np.ndarray | None = None
+    p_value: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,11 @@ class Calibration:
         low = np.searchsorted(values, uncertainty, "left")
         inside = np.interp(uncertainty, values, share)
         return np.where(low == 0, 0.0, np.where(low == len(values), 100.0, inside))
+
+    @property
+    def exhaustive(self) -> bool:
+        """Whether it was learned from every true match, and not from annotated pairs only."""
+        return self.about.get("matches_are") == TRUE_PAIRS
 
     @cached_property
     def _values(self) -> dict[str, np.ndarray]:
@@ -184,10 +194,12 @@ class Calibration:
             return Judgement(share, familiar, found.numpy())
         chance = _never_rising(way.probability, features)
         absent = way.absent(found[:, 0].numpy(), size)
+        group = np.zeros(len(queries)) if own is None else own.numpy()
         probability = chance.numpy()
+        fits = way.guarantee.p_value(found.numpy(), group)
         if familiar is not None:
-            probability[familiar < CLEARLY] = np.nan
-        return Judgement(share, familiar, found.numpy(), probability, absent)
+            probability[familiar < CLEARLY] = fits[familiar < CLEARLY] = np.nan
+        return Judgement(share, familiar, found.numpy(), probability, absent, fits)
 
     @torch.no_grad()
     def needed_score(
@@ -267,7 +279,7 @@ def calibrate(model: Model, data: DataSet) -> Calibration:
     about = {
         "percentiles_from": data.train.name,
         "learned_from": data.dev.name,
-        "matches_are": "annotated pairs" if truth is None else "true pairs",
+        "matches_are": ANNOTATED_PAIRS if truth is None else TRUE_PAIRS,
     }
     return calibrate_gaussians(
         model.matcher.similarity,
@@ -462,10 +474,9 @@ def _features(
     e = e.double().clamp_min(-1e4)
     best = e[:, :TOP]
     total = best.logsumexp(1, keepdim=True)
-    inside = torch.arange(e.shape[1]) < TOP
-    others = torch.stack(
-        [_without(best, at) if bool(inside[at]) else total[:, 0] for at in range(e.shape[1])], 1
-    )
+    others = total.expand_as(e).clone()
+    for at in range(best.shape[1]):
+        others[:, at] = _without(best, at)
     rivals = torch.logaddexp(others, torch.zeros_like(others))
     columns = [e, rivals, torch.full_like(e, float(np.log(size)))]
     columns += [each[:, None].expand_as(e) for each in (far, spread)]

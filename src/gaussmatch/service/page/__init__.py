@@ -14,16 +14,21 @@ TYPES = {
 }
 FILES = (
     "index.html",
+    "review.html",
     "style.css",
     "icon.svg",
     "api.js",
     "app.js",
     "dom.js",
-    "item.js",
+    "filters.js",
     "keys.js",
+    "likelihood.js",
     "map.js",
+    "picture.js",
     "query.js",
     "results.js",
+    "review.js",
+    "viewer.js",
 )
 
 
@@ -38,7 +43,15 @@ class PageFile:
 
 def load() -> dict[str, PageFile]:
     """Address → file."""
-    return {"/" if name == "index.html" else f"/{name}": _read(name) for name in FILES}
+    return {_address(name): _read(name) for name in FILES}
+
+
+def _address(name: str) -> str:
+    """
+    >>> _address("index.html"), _address("review.html"), _address("app.js")
+    ('/', '/review', '/app.js')
+    """
+    return "/" if name == "index.html" else f"/{name.removesuffix('.html')}"
 
 
 def _read(name: str) -> PageFile:

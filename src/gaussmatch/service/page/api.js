@@ -3,7 +3,7 @@
 import { $ } from "./dom.js";
 
 const STORE = "gaussmatch-key";
-let asking = null;
+let requesting = null;
 
 export class Refused extends Error {
   constructor(status, code, message) {
@@ -26,19 +26,19 @@ async function send(path, options) {
     throw new Refused(0, "offline", "The service does not answer. Is it still running?");
   }
   if (response.status === 401) {
-    await askKey();
+    await requestKey();
     return send(path, options);
   }
   if (response.ok) return response;
   let error = null;
-  try { error = (await response.json()).error; } catch { /* not ours */ }
+  try { ({ error } = await response.json()); } catch { /* not ours */ }
   throw new Refused(response.status, error?.code ?? "failure",
                     error?.message ?? `The service answered ${response.status}.`);
 }
 
-/** Ask for the API key; whoever asks meanwhile waits for the same answer. */
-function askKey() {
-  asking ??= new Promise((resolve) => {
+/** Request the API key; whoever needs it meanwhile waits for the same one. */
+function requestKey() {
+  requesting ??= new Promise((resolve) => {
     const wrong = sessionStorage.getItem(STORE) !== null;
     $("keynote").textContent = wrong
       ? "That key was not accepted. Please try again."
@@ -49,12 +49,12 @@ function askKey() {
       sessionStorage.setItem(STORE, $("keyfield").value);
       $("keyfield").value = "";
       $("key").close();
-      asking = null;
+      requesting = null;
       resolve();
     };
     $("key").showModal();
   });
-  return asking;
+  return requesting;
 }
 
 function address(path, params) {
@@ -72,17 +72,19 @@ export async function post(path, params, picture, signal = undefined) {
   return (await send(address(path, params), options)).json();
 }
 
-/** Give an <img> (or svg <image>) its thumbnail; with a key it must be fetched, not linked. */
-export async function picture(node, url) {
-  const name = node instanceof SVGElement ? "href" : "src";
+/** Give an <img> its picture; with a key it must be fetched, not linked. */
+export async function image(node, url) {
   if (!sessionStorage.getItem(STORE)) {
-    node.setAttribute(name, url);
+    node.src = url;
     return;
   }
   try {
-    const blob = await (await send(url, {})).blob();
-    const local = URL.createObjectURL(blob);
+    const local = URL.createObjectURL(await blob(url));
     node.addEventListener("load", () => URL.revokeObjectURL(local), { once: true });
-    node.setAttribute(name, local);
+    node.src = local;
   } catch { /* the alternative text stands in */ }
+}
+
+export async function blob(url) {
+  return (await send(url, {})).blob();
 }

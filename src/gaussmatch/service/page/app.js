@@ -1,64 +1,101 @@
-// The page: one question at a time, its answer, and the address that leads back to it.
+// The page: one query at a time, its answer, and the address that leads back to it.
 
-import { get, post } from "./api.js";
-import { $, el, plural, press } from "./dom.js";
-import { openItem } from "./item.js";
+import { get } from "./api.js";
+import { $, chip, el, number, press, plural } from "./dom.js";
+import { ORDERS, count, prepare } from "./filters.js";
 import { listen } from "./keys.js";
-import { EmbeddingMap } from "./map.js";
-import { chip, showQuery, suggest } from "./query.js";
-import { show, shownIn, thumbnail, thumbnails, waiting } from "./results.js";
+import { known, likelihood } from "./likelihood.js";
+import { PictureMap } from "./map.js";
+import { kept, shownIn, thumbnail } from "./picture.js";
+import { isEmpty, request, showQuery, suggest, unfamiliar } from "./query.js";
+import { append, grow, show, waiting } from "./results.js";
+import { listen as listenViewer, view } from "./viewer.js";
 
-const PAGE = 24;
-const state = { request: null, answer: null, sure: 0, view: "grid", k: PAGE };
+const GUARANTEE = 0.9; // 9 of 10 times
+const PAGE = 200; // results that are requested at a time; fewer cards are made
+const MARKED = 48; // results that the map marks where it is not known which match
+const NOTHING = { text: "", like: null, file: null, url: null };
+const START = { query: NOTHING, exclude: [], only: false, where: {}, sort: "best", view: "grid" };
+const state = { ...START, answer: null };
 let about = null;
 let map = null;
 let running = null;
 
-// ---- asking ----
+// ---- searching ----
 
-async function ask(request, { remember = true, k = PAGE } = {}) {
+/** Search for what the state says; `change` is what is new. */
+async function search(change, { remember = true } = {}) {
   running?.abort();
   const turn = running = new AbortController();
-  if (state.request?.url && state.request !== request) URL.revokeObjectURL(state.request.url);
-  Object.assign(state, { request, k });
-  if (request.type !== "text") $("q").value = "";
-  else $("q").value = request.text;
+  if (change.query && state.query.url && state.query.url !== change.query.url) URL.revokeObjectURL(state.query.url);
+  if (change.query) change = { exclude: [], ...change };
+  Object.assign(state, change);
+  const { query } = state;
+  showQuery(query, () => search({ query: { ...NOTHING, text: $("q").value.trim() } }));
+  if (isEmpty(query)) { welcome(remember); return; }
   if (remember) history.pushState(null, "", address());
-  document.title = request.type === "text" ? `${request.text} – gaussmatch` : "gaussmatch";
-  $("welcome").hidden = true;
-  $("trouble").hidden = true;
+  document.title = query.text ? `${query.text} – gaussmatch` : "gaussmatch";
+  for (const id of ["welcome", "trouble", "help", "undo"]) $(id).hidden = true;
+  if (change.query) scrollTo(0, 0);
   waiting();
   try {
-    const answer = await call(request, { k, map: true }, turn.signal);
+    const answer = await call(turn.signal);
     if (turn !== running) return;
     state.answer = answer;
-    showQuery(request, answer.results, about);
     render();
-    if (request.type === "text" && answer.results.level === "vague" && about.captions) {
-      await suggest(request.text, turn.signal, (text) => ask({ type: "text", text }));
+    if (answer.results.level === "vague" && about.captions && query.text && !query.like && !query.file && !unfamiliar(query, answer.results)) {
+      await suggest(query.text, turn.signal, (text) => search({ query: { ...NOTHING, text } }));
     }
   } catch (error) {
-    if (error.name !== "AbortError" && turn === running) trouble(error);
+    if (error.name !== "AbortError" && turn === running) failed(error);
   }
 }
 
-function call(request, options, signal) {
-  if (request.type === "picture") return post("api/search/image", options, request.file, signal);
-  if (request.type === "like") return get("api/similar", { id: request.id, ...options }, signal);
-  return get("api/search", { text: request.text, ...options }, signal);
+/** One page of the answer. Where nothing is guaranteed to match, the nearest are requested instead. */
+async function call(signal, offset = 0) {
+  const { query, only, where, exclude, view } = state;
+  const options = {
+    k: Math.min(PAGE, about.limits.max_results), offset: offset || null, map: view === "map" ? true : null,
+    where: Object.keys(where).length ? JSON.stringify(where) : null,
+    exclude: exclude.length ? JSON.stringify(exclude.map((item) => item.id)) : null,
+  };
+  const guaranteed = only && !query.like && !query.file;
+  const answer = await request(query, { ...options, guarantee: guaranteed ? GUARANTEE : null }, signal);
+  if (guaranteed && !answer.results.total) return { query, only: false, ...await request(query, options, signal) };
+  return { query, only: guaranteed, ...answer };
 }
 
-function askPicture(file) {
+let loading = false;
+
+/** Near the end of the page: more cards, or more results. */
+async function more() {
+  const { answer } = state;
+  if (!answer || loading || grow()) return;
+  const had = answer.results.hits.length;
+  if (had >= (answer.results.total ?? had)) { $("more").hidden = true; return; }
+  loading = true;
+  try {
+    const { results } = await call(running.signal, had);
+    if (answer !== state.answer) return;
+    answer.results.hits.push(...results.hits);
+    append(results);
+    if (!results.hits.length) $("more").hidden = true;
+  } catch (error) {
+    if (error.name !== "AbortError") trouble(error.message);
+  } finally {
+    loading = false;
+  }
+}
+
+function searchPicture(file) {
   if (!file) return;
   if (file.type && !file.type.startsWith("image/")) {
-    trouble(new Error("That is not a picture. Choose a JPEG, PNG, WebP, GIF or BMP file."));
-    return;
+    trouble("That is not a picture. Choose a JPEG, PNG, WebP, GIF or BMP file.");
+  } else if (file.size > about.limits.max_body) {
+    trouble(`That picture has ${megabytes(file.size)} and at most ${megabytes(about.limits.max_body)} are taken.`);
+  } else {
+    search({ query: { ...NOTHING, file, url: URL.createObjectURL(file) } });
   }
-  if (file.size > about.limits.max_body) {
-    trouble(new Error(`That picture has ${megabytes(file.size)} and at most ${megabytes(about.limits.max_body)} are taken.`));
-    return;
-  }
-  ask({ type: "picture", file, url: URL.createObjectURL(file) });
 }
 
 const megabytes = (bytes) => `${(bytes / 2 ** 20).toFixed(1)} MB`;
@@ -66,133 +103,181 @@ const megabytes = (bytes) => `${(bytes / 2 ** 20).toFixed(1)} MB`;
 // ---- showing ----
 
 function render() {
-  const { sure, view, k } = state;
-  const { hits } = state.answer.results;
+  const { answer, view: shownAs, sort } = state;
   $("found").hidden = false;
-  $("surebox").hidden = !hits.some((hit) => hit.probability !== null);
-  const kept = show(hits, about.images, sure, open);
-  $("sureout").textContent = sure ? `${sure} %` : "any";
-  $("more").hidden = view !== "grid" || hits.length < k || k >= about.limits.max_results || !kept.length;
-  press([$("asgrid"), $("asmap")], view === "grid" ? $("asgrid") : $("asmap"));
-  $("results").hidden = view !== "grid";
-  $("map").hidden = view !== "map";
-  if (view === "map") drawMap(kept);
+  const { shown, matches } = show(answer, sort, open);
+  $("more").hidden = !shown.length;
+  $("onlybox").hidden = !answer.only && (!known(answer.results) || !matches || matches === Infinity);
+  $("only").checked = answer.only;
+  const set = count(state);
+  $("tofilters").textContent = set ? `Filters (${set})` : "Filters";
+  press([$("asgrid"), $("asmap")], shownAs === "grid" ? $("asgrid") : $("asmap"));
+  $("grid").hidden = shownAs !== "grid";
+  $("map").hidden = shownAs !== "map";
+  if (shownAs === "map") drawMap(shown.slice(0, matches === Infinity ? MARKED : matches));
 }
 
-async function drawMap(kept) {
+async function drawMap(found) {
   try {
-    map ??= new EmbeddingMap($("plane"), $("mapnote"), open);
+    map ??= new PictureMap($("plane"), { legend: $("legend"), picked: $("picked"), ellipses: $("toellipses") }, { open, like });
     await map.load();
-    map.show(state.answer, kept);
+    map.show(state.answer, found);
   } catch (error) {
-    trouble(error);
+    trouble(error.message);
   }
 }
 
-function open(hit) {
-  openItem(hit, about, {
-    onlike: (item) => ask({ type: "like", id: item.id }),
-    ontext: (text) => ask({ type: "text", text }),
+function open(hit, list) {
+  view(hit, list, {
+    sure: (item) => (state.answer ? likelihood(item, state.answer.results) : null),
+    like,
+    exclude,
+    search: (text) => search({ query: { ...NOTHING, text } }),
+    captions: about.captions > 0,
   });
 }
 
-function trouble(error) {
-  $("trouble").textContent = error.message;
-  $("trouble").hidden = false;
-  $("results").replaceChildren();
-  $("results").removeAttribute("aria-busy");
+const like = (item) => search({ query: { ...NOTHING, like: item.id } });
+
+/** Not this one: it is left out of this search, until that is undone. */
+async function exclude(item) {
+  if (!state.answer) return;
+  await search({ exclude: [...state.exclude, item] });
+  $("undo").replaceChildren(`Left out: ${shownIn(item)}. `, el("button", { type: "button", className: "link",
+    onclick: () => search({ exclude: state.exclude.filter((other) => other.id !== item.id) }) }, "Undo"));
+  $("undo").hidden = false;
+}
+
+/** Words that the model cannot read are no fault of whoever typed them: say so, and help. */
+function failed(error) {
+  if (error.code !== "unknown_words") { trouble(error.message); return; }
   $("found").hidden = true;
-  $("query").hidden = true;
+  $("helptitle").textContent = `I don’t know “${state.query.text}”`;
+  $("helptext").textContent = "I know the words that stand in captions of pictures. Is it spelt right? Or try one of these:";
+  $("help").hidden = false;
 }
 
-function welcome() {
-  Object.assign(state, { request: null, answer: null });
-  for (const id of ["query", "found", "trouble"]) $(id).hidden = true;
+function trouble(message) {
+  $("trouble").textContent = message;
+  $("trouble").hidden = false;
+  $("found").hidden = true;
+}
+
+function welcome(remember) {
+  Object.assign(state, START, { answer: null });
+  if (remember) history.pushState(null, "", location.pathname);
+  for (const id of ["found", "trouble", "help", "undo"]) $(id).hidden = true;
   $("welcome").hidden = false;
-  wall();
-  $("q").value = "";
   document.title = "gaussmatch";
+  wall();
 }
 
-/** Some pictures to look at before the first search. */
+/** Some pictures to look at before anything was searched for. */
 async function wall() {
   if ($("wall").childElementCount) return;
   try {
-    const { items } = await get("api/sample", { k: 18 });
-    $("wall").replaceChildren(...items.map((item) => {
-      const hit = { probability: null, ...item };
-      return el("li", {}, el("button", { type: "button", className: "tile", "aria-label": shownIn(hit), onclick: () => open(hit) }, thumbnail(hit)));
-    }));
+    const { items } = await get("api/sample", { k: 24 });
+    $("wall").replaceChildren(...items.map((item) => el("li", {}, el("button", { type: "button", className: "tile", "aria-label": shownIn(item), onclick: () => open(item, items) }, thumbnail(item)))));
   } catch { /* the page works without */ }
 }
 
 // ---- the address ----
 
 function address() {
-  const { request, sure, view } = state;
+  const { query, only, where, sort, exclude: not, view: shownAs } = state;
   const params = new URLSearchParams();
-  if (request?.type === "text") params.set("q", request.text);
-  if (request?.type === "like") params.set("like", request.id);
-  if (sure) params.set("sure", sure);
-  if (view !== "grid") params.set("view", view);
+  if (query.text) params.set("q", query.text);
+  if (query.like) params.set("like", query.like);
+  if (not.length) params.set("not", JSON.stringify(not.map((item) => item.id)));
+  if (only) params.set("only", "1");
+  if (Object.keys(where).length) params.set("where", JSON.stringify(where));
+  if (sort !== "best") params.set("sort", sort);
+  if (shownAs !== "grid") params.set("view", shownAs);
   return params.size ? `?${params}` : location.pathname;
 }
 
 function follow() {
   const params = new URLSearchParams(location.search);
-  state.sure = Math.min(95, Math.max(0, Number(params.get("sure")) || 0));
-  state.view = params.get("view") === "map" ? "map" : "grid";
-  $("sure").value = state.sure;
-  if (params.get("q")) ask({ type: "text", text: params.get("q") }, { remember: false });
-  else if (params.get("like")) ask({ type: "like", id: params.get("like") }, { remember: false });
-  else welcome();
+  const json = (name, otherwise) => { try { return JSON.parse(params.get(name)) ?? otherwise; } catch { return otherwise; } };
+  const left = json("not", []);
+  const change = {
+    query: { ...NOTHING, text: params.get("q") ?? "", like: params.get("like") },
+    exclude: Array.isArray(left) ? left.map((id) => ({ id: String(id) })) : [],
+    only: params.get("only") === "1",
+    where: json("where", {}),
+    sort: params.get("sort") in ORDERS ? params.get("sort") : "best",
+    view: params.get("view") === "map" ? "map" : "grid",
+  };
+  if (!$("filters").hidden) prepare(change, narrow);
+  search(change, { remember: false });
 }
 
+/** Another look at the same answer. */
 function look(change) {
   Object.assign(state, change);
   history.replaceState(null, "", address());
   if (state.answer) render();
 }
 
+/** Filters: another answer to the same query, unless only the order is another. */
+function narrow(change) {
+  if (JSON.stringify(change.where) === JSON.stringify(state.where)) look(change);
+  else search(change);
+}
+
 // ---- wiring ----
+
+async function toggleFilters() {
+  const opened = $("filters").hidden;
+  if (opened) await prepare(state, narrow);
+  $("filters").hidden = !opened;
+  $("tofilters").setAttribute("aria-expanded", String(opened));
+}
+
+function aboutFacts() {
+  const rows = [["Pictures", number(about.images)], ["Captions", number(about.captions)], ["Model", about.model],
+    ["Compared by", about.similarity], ["Dimensions", number(about.dimension)], ["gaussmatch", about.version]];
+  if (!about.probabilistic) rows.push(["Note", "This is a point model: it ranks, but it cannot say how broad a search is."]);
+  $("aboutfacts").replaceChildren(...rows.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, String(value))]));
+}
 
 async function start() {
   $("search").addEventListener("submit", (event) => {
     event.preventDefault();
-    const text = $("q").value.trim();
-    if (text) ask({ type: "text", text });
+    search({ query: { ...state.query, text: $("q").value.trim() } });
   });
-  $("file").addEventListener("change", () => { askPicture($("file").files[0]); $("file").value = ""; });
-  $("sure").addEventListener("input", () => look({ sure: Number($("sure").value) }));
+  $("file").addEventListener("change", () => { searchPicture($("file").files[0]); $("file").value = ""; });
+  $("tofilters").addEventListener("click", toggleFilters);
   $("asgrid").addEventListener("click", () => look({ view: "grid" }));
-  $("asmap").addEventListener("click", () => look({ view: "map" }));
-  $("more").addEventListener("click", () => ask(state.request, { remember: false, k: Math.min(about.limits.max_results, state.k + PAGE) }));
-  $("mappictures").addEventListener("click", () => mode("pictures"));
-  $("mapellipses").addEventListener("click", () => mode("ellipses"));
+  $("asmap").addEventListener("click", () => search({ view: "map" })); // once more, as places are wanted too
+  $("only").addEventListener("change", () => search({ only: $("only").checked }));
+  $("more").addEventListener("click", more);
+  new IntersectionObserver((entries) => { if (entries[0].isIntersecting) more(); }, { rootMargin: "600px" }).observe($("more"));
   $("zoomin").addEventListener("click", () => map?.zoom(1.5));
   $("zoomout").addEventListener("click", () => map?.zoom(1 / 1.5));
   $("zoomreset").addEventListener("click", () => map?.whole());
+  $("toellipses").addEventListener("click", () => map?.toggleEllipses());
+  $("toabout").addEventListener("click", () => $("about").showModal());
   window.addEventListener("popstate", follow);
   try {
     about = await get("api/about");
   } catch (error) {
-    trouble(error);
+    trouble(error.message);
     return;
   }
-  $("about").textContent = [plural(about.images, "picture", "pictures"),
-    about.captions ? plural(about.captions, "caption", "captions") : null, about.model].filter(Boolean).join(" · ");
-  thumbnails.kept = about.thumbnails || !about.images;
+  Object.assign(kept, { thumbnails: about.thumbnails || !about.images, originals: about.originals });
+  $("toreview").hidden = !about.review;
   $("q").maxLength = about.limits.max_text;
-  $("examples").replaceChildren(...about.examples.map((text) => chip(text, (t) => ask({ type: "text", text: t }))));
-  $("trybox").hidden = !about.examples.length;
-  listen(askPicture);
+  $("hint").prepend(`${plural(about.images, "picture", "pictures")}. `);
+  for (const list of ["examples", "helpexamples"]) {
+    $(list).replaceChildren(...about.examples.map((text) => chip(text, (t) => search({ query: { ...NOTHING, text: t } }))));
+    $(list).hidden = !about.examples.length;
+  }
+  aboutFacts();
+  listen(searchPicture);
+  listenViewer();
   follow();
   document.documentElement.dataset.ready = "true";
-}
-
-function mode(name) {
-  press([$("mappictures"), $("mapellipses")], name === "pictures" ? $("mappictures") : $("mapellipses"));
-  map?.mode(name);
 }
 
 start();

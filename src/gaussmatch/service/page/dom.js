@@ -15,30 +15,23 @@ export function el(tag, props = {}, ...children) {
   return node;
 }
 
-const SVG = "http://www.w3.org/2000/svg";
-
-export function svg(tag, attributes = {}, ...children) {
-  const node = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
-
 /** With a space that does not break. */
 export const percent = (share) => `${Math.round(100 * share)}\u00a0%`;
 
-/** 93.4 → "93", 100 only if it really is. */
-export const rank = (percentile) => String(Math.min(99, Math.max(0, Math.round(percentile))));
+export const number = (n) => n.toLocaleString("en");
 
-export const plural = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
+export const plural = (n, one, many) => `${number(n)} ${n === 1 ? one : many}`;
 
-/** A thin bar from 0 to 1 with its meaning in words. */
-export function bar(name, share, label) {
-  const fill = el("span", { className: "fill" });
-  fill.style.setProperty("--share", String(Math.min(1, Math.max(0, share))));
-  return el("span", { className: `meter ${name}`, role: "img", "aria-label": label }, fill);
+/** “dog” and “beach”. */
+export function quoted(words) {
+  const all = words.map((word) => `“${word}”`);
+  return all.length < 2 ? all.join("") : `${all.slice(0, -1).join(", ")} and ${all.at(-1)}`;
 }
 
 export function press(buttons, chosen) {
   for (const button of buttons) button.setAttribute("aria-pressed", String(button === chosen));
+}
+
+export function chip(text, onchoose, title = null) {
+  return el("li", {}, el("button", { type: "button", className: "chip", title, onclick: () => onchoose(text) }, text));
 }

@@ -1,180 +1,333 @@
-// The embedding on a plane: every picture at its mean, its Gaussian as an ellipse around it.
+// All pictures on a plane, drawn on a canvas: alike ones are near each other.
 
-import { get, picture } from "./api.js";
-import { percent, plural, svg } from "./dom.js";
-import { addressOf, shownIn, thumbnails } from "./results.js";
+import { get, image } from "./api.js";
+import { el, number, plural } from "./dom.js";
+import { kept, nameOf, shownIn, thumbnail, thumbnailOf } from "./picture.js";
 
-const SIZE = 1000; // of the drawing, in its own units
-const MARGIN = 44;
+const MARGIN = 40; // pixels around the pictures
+const MOST_ZOOM = 60;
+const CLUSTER = 60; // pictures that "zoom in here" shows
+const LOADED = 500; // thumbnails that are kept
+const VISIBLY = 1.5; // how much larger the large ellipses must be than the small ones
 
-export class EmbeddingMap {
-  constructor(host, note, onopen) {
-    Object.assign(this, { host, note, onopen, view: "pictures", scale: 1, x: 0, y: 0, hits: [], query: null, data: null });
-    const narrow = host.clientWidth < 560; // a phone: higher than wide, and larger pictures
-    this.height = SIZE * (narrow ? 1.15 : 0.66);
-    this.thumbnail = narrow ? 112 : 58;
-    this.typical = narrow ? 44 : 26; // half-axis of the median Gaussian as it is drawn
-    this.root = svg("svg", { viewBox: `0 0 ${SIZE} ${this.height}`, role: "group", tabindex: "0",
-      "aria-label": "Map of the pictures. Plus and minus zoom, arrows move; Tab visits the results." });
-    this.layer = svg("g");
-    this.root.append(this.layer);
-    host.replaceChildren(this.root);
+export class PictureMap {
+  /** `parts`: legend, picked, ellipses (a button); `actions`: open(item), like(item). */
+  constructor(host, parts, actions) {
+    Object.assign(this, { host, parts, actions, data: null, scale: 1, x: 0, y: 0, hits: [], query: null, asEllipses: false, pending: 0, images: new Map(), sprites: new Map() });
+    this.canvas = el("canvas", { tabIndex: 0, role: "application",
+      "aria-label": "Map of the pictures. Arrows move, plus and minus zoom, N goes to the next result, Enter picks the picture in the centre." });
+    host.replaceChildren(this.canvas);
+    new ResizeObserver(() => this.fit()).observe(host);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.sprites.clear(); this.redraw(); });
     this.listen();
   }
 
   async load() {
     if (this.data) return;
-    this.data = await get("api/map");
-    this.data.items.forEach((item, row) => { item.place = this.data.places[row]; });
-    const all = this.data.places;
-    const [left, right] = span(all.map((place) => place.x));
-    const [low, high] = span(all.map((place) => place.y));
-    const fit = Math.min((SIZE - 2 * MARGIN) / (right - left || 1), (this.height - 2 * MARGIN) / (high - low || 1));
-    const center = [(left + right) / 2, (low + high) / 2];
-    this.place = ({ x, y }) => [SIZE / 2 + fit * (x - center[0]), this.height / 2 - fit * (y - center[1])];
-    const axes = all.filter((place) => place.a !== null).map((place) => Math.sqrt(place.a * place.b)).sort((a, b) => a - b);
-    this.shrink = axes.length ? this.typical / (fit * axes[axes.length >> 1]) : 0;
-    this.fit = fit;
+    const data = await get("api/map");
+    data.at = new Map(data.ids.map((id, row) => [id, row]));
+    const axes = data.a?.map((a, row) => Math.sqrt(a * data.b[row])).sort((p, q) => p - q) ?? [];
+    const [small, typical, large] = [0.1, 0.5, 0.9].map((share) => axes[Math.floor(share * (axes.length - 1))]);
+    this.typical = typical;
+    this.parts.ellipses.hidden = !(large > VISIBLY * small);
+    this.data = data;
+    this.fit();
   }
 
-  /** The results that are shown of an answer, which says where all of them are. */
+  /** An answer and those of its results that are shown. */
   show({ results, map }, shown) {
-    const at = new Map(results.hits.map((hit, row) => [hit.id, map?.hits[row]]));
-    this.hits = shown.map((hit) => ({ ...hit, place: at.get(hit.id) }));
-    this.query = map?.query ?? null;
-    this.draw();
+    const place = new Map(results.hits.map((hit, row) => [hit.id, map?.hits[row]]));
+    this.hits = shown.map((hit) => ({ hit, row: this.data.at.get(hit.id), place: place.get(hit.id) }))
+      .filter(({ row, place: there }) => row !== undefined || there);
+    this.found = new Set(this.hits.map(({ row }) => row));
+    this.query = map && this.inside(map.query) ? map.query : null;
+    this.next = -1;
+    this.choose();
+    this.explain();
+    this.pick(null);
   }
 
-  mode(view) {
-    this.view = view;
-    this.draw();
+  // ---- places ----
+
+  /** The canvas takes the size of its host; the pictures fill it. */
+  fit() {
+    const width = this.host.clientWidth;
+    if (!width || !this.data) return;
+    const height = Math.round(Math.min(width * (width < 560 ? 1.1 : 0.62), 0.75 * innerHeight));
+    const ratio = devicePixelRatio || 1;
+    Object.assign(this.canvas, { width: width * ratio, height: height * ratio });
+    this.canvas.style.height = `${height}px`;
+    Object.assign(this, { width, height, ratio, side: width < 560 ? 44 : 56 });
+    const [left, right] = span(this.data.x);
+    const [low, high] = span(this.data.y);
+    this.unit = Math.min((width - 2 * MARGIN) / (right - left || 1), (height - 2 * MARGIN) / (high - low || 1));
+    this.centre = [(left + right) / 2, (low + high) / 2];
+    this.choose();
+  }
+
+  /** Pixels of a place on the plane. */
+  at(x, y) {
+    const unit = this.unit * this.scale;
+    return [this.width / 2 + this.x + (x - this.centre[0]) * unit, this.height / 2 + this.y - (y - this.centre[1]) * unit];
+  }
+
+  /** Whether a place is among the pictures: words often are not, as no two axes show everything. */
+  inside({ x, y }) {
+    const [left, right] = span(this.data.x);
+    const [low, high] = span(this.data.y);
+    return left <= x && x <= right && low <= y && y <= high;
+  }
+
+  /** The pictures that can be shown without covering each other at this zoom, results first. They stay the same
+   *  while the map is moved. */
+  choose() {
+    if (!this.data || !this.unit) return;
+    const cell = (this.side + 6) / (this.unit * this.scale);
+    const taken = new Map();
+    const free = (x, y) => {
+      const [i, j] = [Math.floor(x / cell), Math.floor(y / cell)];
+      for (let u = i - 1; u <= i + 1; u += 1) {
+        for (let v = j - 1; v <= j + 1; v += 1) {
+          const other = taken.get(`${u} ${v}`);
+          if (other && Math.abs(other[0] - x) < cell && Math.abs(other[1] - y) < cell) return false;
+        }
+      }
+      taken.set(`${i} ${j}`, [x, y]);
+      return true;
+    };
+    this.chosen = [];
+    if (kept.thumbnails) {
+      for (const { row } of this.hits) if (row !== undefined && free(this.data.x[row], this.data.y[row])) this.chosen.push(row);
+      const some = this.data.ids.length / Math.max(1, this.scale ** 2) < 400 || this.data.ids.length <= 400;
+      if (some) {
+        for (let row = 0; row < this.data.ids.length; row += 1) {
+          if (!this.found?.has(row) && free(this.data.x[row], this.data.y[row])) this.chosen.push(row);
+        }
+      }
+    }
+    this.redraw();
   }
 
   // ---- drawing ----
 
+  /** Draw before the next frame, once, however often it is called. */
+  redraw() {
+    this.pending ||= requestAnimationFrame(() => { this.pending = 0; this.draw(); });
+  }
+
   draw() {
-    if (!this.data) return;
-    const found = new Set(this.hits.map((hit) => hit.id));
-    const hits = this.hits.filter((hit) => hit.place);
-    const rest = this.data.items.filter((item) => !found.has(item.id));
-    this.layer.replaceChildren();
-    if (this.view === "pictures") this.pictures(hits, rest);
-    else this.ellipses(hits, rest);
-    if (this.query) this.mark(this.query);
-    this.report(rest.length + hits.length);
-  }
-
-  ellipses(hits, rest) {
-    for (const item of rest) this.layer.append(this.ellipse(item.place, "far", item));
-    for (const hit of [...hits].reverse()) this.layer.append(this.ellipse(hit.place, "near", hit));
-  }
-
-  /** As many pictures as fit without covering each other, the results first; the rest as dots. */
-  pictures(hits, rest) {
-    const taken = [];
-    const side = this.thumbnail;
-    const free = ([x, y]) => taken.every(([u, v]) => Math.abs(x - u) > side + 4 || Math.abs(y - v) > side + 4);
-    const drawn = [];
-    for (const [place, item, near] of [...hits.map((h) => [h.place, h, true]), ...rest.map((r) => [r.place, r, false])]) {
-      const at = this.at(place);
-      const inside = at[0] > -side && at[0] < SIZE + side && at[1] > -side && at[1] < this.height + side;
-      if (!inside) continue;
-      if (thumbnails.kept && free(at)) {
-        taken.push(at);
-        drawn.push(this.thumb(at, item, near));
-      } else {
-        this.layer.append(this.button(svg("circle", { cx: at[0], cy: at[1], r: (near ? 0.09 : 0.06) * side, class: near ? "dot near" : "dot" }), item, near));
-      }
+    if (!this.data || !this.width || this.host.closest("[hidden]")) return;
+    const { data } = this;
+    const pen = this.canvas.getContext("2d");
+    pen.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
+    pen.clearRect(0, 0, this.width, this.height);
+    const unit = this.unit * this.scale;
+    const [left, top] = [this.width / 2 + this.x - this.centre[0] * unit, this.height / 2 + this.y + this.centre[1] * unit];
+    for (let row = 0; row < data.ids.length; row += 1) {
+      const [x, y] = [left + data.x[row] * unit, top - data.y[row] * unit];
+      if (x > -9 && y > -9 && x < this.width + 9 && y < this.height + 9 && !this.found?.has(row)) this.dot(pen, x, y, "far", this.size(row));
     }
-    this.layer.append(...drawn.reverse());
-  }
-
-  thumb([x, y], item, near) {
-    const side = this.thumbnail;
-    const box = { x: x - side / 2, y: y - side / 2, width: side, height: side };
-    const image = svg("image", { ...box, preserveAspectRatio: "xMidYMid slice" });
-    picture(image, addressOf(item));
-    const [back, frame] = ["back", "frame"].map((name) => svg("rect", { ...box, rx: side / 10, class: name }));
-    return this.button(svg("g", { class: near ? "pin near" : "pin" }, back, image, frame), item, near);
-  }
-
-  ellipse(place, view, item) {
-    const [x, y] = this.at(place);
-    if (place.a === null) return this.button(svg("circle", { cx: x, cy: y, r: 4, class: `dot ${view}` }), item, view === "near");
-    const zoom = this.fit * this.shrink * this.scale;
-    const node = svg("ellipse", { cx: 0, cy: 0, rx: place.a * zoom, ry: place.b * zoom, class: `gaussian ${view}`,
-      transform: `translate(${x} ${y}) rotate(${(-place.angle * 180) / Math.PI})` });
-    node.style.setProperty("--unsureness", String(item.percentile ?? 0));
-    return this.button(node, item, view === "near");
-  }
-
-  mark(place) {
-    const [x, y] = this.at(place);
-    if (place.a !== null) {
-      const zoom = this.fit * this.shrink * this.scale;
-      this.layer.append(svg("ellipse", { rx: place.a * zoom, ry: place.b * zoom, class: "gaussian question",
-        transform: `translate(${x} ${y}) rotate(${(-place.angle * 180) / Math.PI})` }));
+    if (this.asEllipses) this.drawEllipses(pen);
+    for (const { row, place } of this.hits) {
+      const [x, y] = row === undefined ? this.at(place.x, place.y) : this.at(data.x[row], data.y[row]);
+      this.dot(pen, x, y, "near", row === undefined ? 3 : this.size(row));
     }
-    this.layer.append(svg("path", { d: `M${x - 9} ${y}h18M${x} ${y - 9}v18`, class: "cross" }));
+    if (!this.asEllipses) for (let at = this.chosen.length - 1; at >= 0; at -= 1) this.drawThumbnail(pen, this.chosen[at]);
+    if (this.query) this.drawCross(pen);
+    if (this.pickedRow !== undefined && this.pickedRow !== null) this.drawRing(pen, this.pickedRow);
   }
 
-  button(node, item, near) {
-    const name = shownIn(item);
-    node.append(svg("title"));
-    node.lastChild.textContent = name;
-    node.classList.add("there");
-    node.dataset.id = item.id;
-    node.addEventListener("click", () => { if (!this.dragged) this.onopen(full(item)); });
-    if (near) {
-      node.setAttribute("tabindex", "0");
-      node.setAttribute("role", "button");
-      node.setAttribute("aria-label", name);
-      node.addEventListener("keydown", (event) => {
-        if (event.key === "Enter" || event.key === " ") { event.preventDefault(); this.onopen(full(item)); }
-      });
+  /** 0 (sure) … 4 (could be many things); all alike where that is not known. */
+  size(row) {
+    return this.data.percentile ? Math.min(4, Math.floor(this.data.percentile[row] / 20)) : 1;
+  }
+
+  /** A dot is painted once for each kind and size, and then copied. */
+  dot(pen, x, y, kind, size) {
+    const key = `${kind}${size}`;
+    if (!this.sprites.has(key)) {
+      const radius = (kind === "near" ? 3.5 : 2) + 0.8 * size;
+      const half = Math.ceil(radius) + 1;
+      const sprite = el("canvas", { width: 2 * half * this.ratio, height: 2 * half * this.ratio });
+      const brush = sprite.getContext("2d");
+      brush.scale(this.ratio, this.ratio);
+      brush.fillStyle = this.colour(kind === "near" ? "--match" : "--soft");
+      brush.globalAlpha = kind === "near" ? 0.95 : 0.4;
+      brush.beginPath();
+      brush.arc(half, half, radius, 0, 2 * Math.PI);
+      brush.fill();
+      this.sprites.set(key, { sprite, half });
     }
-    return node;
+    const { sprite, half } = this.sprites.get(key);
+    pen.drawImage(sprite, x - half, y - half, 2 * half, 2 * half);
   }
 
-  report(count) {
-    const { explained, total } = this.data;
-    const some = count < total ? `${count.toLocaleString("en")} of ${plural(total, "picture", "pictures")}` : plural(total, "picture", "pictures");
-    const size = this.shrink ? ` Ellipses are one σ wide at ${this.shrink < 0.995 ? `1/${Math.round(1 / this.shrink)} of` : ""} their size, the more coloured the less sure.` : "";
-    this.note.textContent = `${some} on two of many dimensions (${percent(explained)} of the spread); near is not always similar. The cross is your question.`
-      + (this.view === "ellipses" ? size : "");
+  drawThumbnail(pen, row) {
+    const [x, y] = this.at(this.data.x[row], this.data.y[row]);
+    const { side } = this;
+    if (x < -side || y < -side || x > this.width + side || y > this.height + side) return;
+    const picture = this.picture(row);
+    if (!picture.complete || !picture.naturalWidth) return;
+    const near = this.found.has(row);
+    const short = Math.min(picture.naturalWidth, picture.naturalHeight);
+    pen.globalAlpha = near || !this.hits.length ? 1 : 0.45;
+    pen.drawImage(picture, (picture.naturalWidth - short) / 2, (picture.naturalHeight - short) / 2, short, short, x - side / 2, y - side / 2, side, side);
+    pen.globalAlpha = 1;
+    pen.lineWidth = near ? 3 : 1;
+    pen.strokeStyle = this.colour(near ? "--match" : "--line");
+    pen.strokeRect(x - side / 2, y - side / 2, side, side);
+  }
+
+  picture(row) {
+    const id = this.data.ids[row];
+    if (!this.images.has(id)) {
+      const picture = new Image();
+      picture.addEventListener("load", () => this.redraw(), { once: true });
+      image(picture, thumbnailOf(id));
+      this.images.set(id, picture);
+      if (this.images.size > LOADED) this.images.delete(this.images.keys().next().value);
+    }
+    return this.images.get(id);
+  }
+
+  drawEllipses(pen) {
+    const { data } = this;
+    const unit = (this.unit * this.scale * 18) / (this.typical * this.unit); // the typical one is 18 pixels wide
+    const draw = (x, y, a, b, angle) => {
+      pen.beginPath();
+      pen.ellipse(x, y, a * unit, b * unit, -angle, 0, 2 * Math.PI);
+      pen.stroke();
+    };
+    pen.lineWidth = 1.2;
+    for (const { row } of this.hits) {
+      if (row === undefined) continue;
+      pen.strokeStyle = this.colour("--match");
+      draw(...this.at(data.x[row], data.y[row]), data.a[row], data.b[row], data.angle[row]);
+    }
+    if (this.query?.a) {
+      pen.strokeStyle = this.colour("--unsure");
+      pen.lineWidth = 2;
+      draw(...this.at(this.query.x, this.query.y), this.query.a, this.query.b, this.query.angle);
+    }
+  }
+
+  drawCross(pen) {
+    const [x, y] = this.at(this.query.x, this.query.y);
+    pen.strokeStyle = this.colour("--unsure");
+    pen.lineWidth = 4;
+    pen.beginPath();
+    pen.moveTo(x - 9, y);
+    pen.lineTo(x + 9, y);
+    pen.moveTo(x, y - 9);
+    pen.lineTo(x, y + 9);
+    pen.stroke();
+  }
+
+  drawRing(pen, row) {
+    const [x, y] = this.at(this.data.x[row], this.data.y[row]);
+    pen.strokeStyle = this.colour("--ink");
+    pen.lineWidth = 3;
+    pen.beginPath();
+    pen.arc(x, y, 10, 0, 2 * Math.PI);
+    pen.stroke();
+  }
+
+  colour(name) {
+    return getComputedStyle(this.host).getPropertyValue(name).trim();
+  }
+
+  /** What is to be seen, for anybody. */
+  explain() {
+    const { ids, total, percentile } = this.data;
+    const some = ids.length < total ? `${number(ids.length)} of ${plural(total, "picture", "pictures")}` : plural(total, "picture", "pictures");
+    const key = (kind, text) => el("span", { className: "key" }, el("span", { className: `mark ${kind}`, "aria-hidden": "true" }), text);
+    this.parts.legend.replaceChildren(
+      el("span", {}, `${some}. Near each other means alike.`),
+      key("near", "found"), key("far", "other pictures"),
+      ...(this.query ? [key("cross", "your search")] : []),
+      ...(percentile ? [key("big", "big dot: could be many things")] : []),
+    );
+  }
+
+  toggleEllipses() {
+    this.asEllipses = !this.asEllipses;
+    this.parts.ellipses.setAttribute("aria-pressed", String(this.asEllipses));
+    this.redraw();
+  }
+
+  // ---- one picture ----
+
+  /** The picture at a point of the canvas, or nearest to it. */
+  nearest(x, y) {
+    let best = [Infinity, null];
+    this.data.ids.forEach((id, row) => {
+      const [u, v] = this.at(this.data.x[row], this.data.y[row]);
+      const far = (u - x) ** 2 + (v - y) ** 2;
+      if (far < best[0]) best = [far, row];
+    });
+    const on = this.chosen.find((row) => {
+      const [u, v] = this.at(this.data.x[row], this.data.y[row]);
+      return Math.max(Math.abs(u - x), Math.abs(v - y)) <= this.side / 2;
+    });
+    return on ?? best[1];
+  }
+
+  /** Show what one can do with a picture; null: with none. */
+  pick(row) {
+    this.pickedRow = row;
+    const { picked } = this.parts;
+    picked.hidden = row === null;
+    picked.replaceChildren();
+    this.redraw();
+    if (row === null) return;
+    const item = this.hits.find((hit) => hit.row === row)?.hit ?? { id: this.data.ids[row] };
+    const button = (text, onclick) => el("button", { type: "button", className: "pill", onclick }, text);
+    picked.append(thumbnail(item, "mini"), el("span", { className: "name" }, item.meta ? shownIn(item) : nameOf(item)),
+      button("Open", () => this.actions.open(item, this.hits.map(({ hit }) => hit))), button("Search here", () => this.actions.like(item)), button("Zoom in here", () => this.zoomTo(row)));
   }
 
   // ---- moving ----
 
-  at(place) {
-    const [x, y] = this.place(place);
-    return [(x - SIZE / 2) * this.scale + SIZE / 2 + this.x, (y - this.height / 2) * this.scale + this.height / 2 + this.y];
+  /** Zoom so that a picture and those nearest to it fill the map. */
+  zoomTo(row) {
+    const { x, y } = this.data;
+    const far = x.map((u, other) => Math.hypot(u - x[row], y[other] - y[row])).sort((a, b) => a - b);
+    const reach = far[Math.min(far.length - 1, CLUSTER)] || 1;
+    this.scale = Math.min(MOST_ZOOM, Math.max(1, (Math.min(this.width, this.height) / 2 - MARGIN) / (reach * this.unit)));
+    const unit = this.unit * this.scale;
+    this.x = -(x[row] - this.centre[0]) * unit;
+    this.y = (y[row] - this.centre[1]) * unit;
+    this.moved();
+    this.choose();
   }
 
-  zoom(factor) {
-    const next = Math.min(12, Math.max(1, this.scale * factor));
-    this.x *= next / this.scale;
-    this.y *= next / this.scale;
+  /** Zoom about a point of the canvas, its centre if none is given. */
+  zoom(factor, x = this.width / 2, y = this.height / 2) {
+    const next = Math.min(MOST_ZOOM, Math.max(1, this.scale * factor));
+    const grown = next / this.scale;
+    const [dx, dy] = [x - this.width / 2, y - this.height / 2];
+    this.x = dx - (dx - this.x) * grown;
+    this.y = dy - (dy - this.y) * grown;
     this.scale = next;
-    this.bound();
-    this.draw();
+    this.moved();
+    this.choose();
   }
 
   whole() {
     Object.assign(this, { scale: 1, x: 0, y: 0 });
-    this.bound();
-    this.draw();
+    this.moved();
+    this.choose();
   }
 
   move(x, y) {
     this.x += x;
     this.y += y;
-    this.bound();
-    this.draw();
+    this.moved();
+    this.redraw();
   }
 
-  bound() {
-    const most = [SIZE, this.height].map((side) => ((this.scale - 1) * side) / 2 + side * 0.1);
+  moved() {
+    const most = [this.width, this.height].map((side) => (this.scale * side) / 2);
     this.x = Math.min(most[0], Math.max(-most[0], this.x));
     this.y = Math.min(most[1], Math.max(-most[1], this.y));
     this.host.classList.toggle("zoomed", this.scale > 1);
@@ -182,39 +335,50 @@ export class EmbeddingMap {
 
   listen() {
     let from = null;
-    this.dragged = false;
-    this.root.addEventListener("pointerdown", (event) => { from = [event.clientX, event.clientY]; this.dragged = false; });
+    let dragged = false;
+    const inside = (event) => { const box = this.canvas.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; };
+    this.canvas.addEventListener("pointerdown", (event) => { from = [event.clientX, event.clientY]; dragged = false; });
     window.addEventListener("pointerup", () => { from = null; });
     window.addEventListener("pointermove", (event) => {
       if (!from || (event.pointerType === "touch" && this.scale === 1)) return;
-      const unit = SIZE / this.root.getBoundingClientRect().width;
-      const [x, y] = [(event.clientX - from[0]) * unit, (event.clientY - from[1]) * unit];
-      if (!this.dragged && Math.hypot(x, y) < 6) return;
-      this.dragged = true;
+      const [x, y] = [event.clientX - from[0], event.clientY - from[1]];
+      if (!dragged && Math.hypot(x, y) < 5) return;
+      dragged = true;
       from = [event.clientX, event.clientY];
       this.move(x, y);
     });
-    this.root.addEventListener("wheel", (event) => {
+    this.canvas.addEventListener("click", (event) => { if (!dragged && this.data) this.pick(this.nearest(...inside(event))); });
+    this.canvas.addEventListener("dblclick", (event) => this.zoom(2.5, ...inside(event)));
+    this.canvas.addEventListener("wheel", (event) => {
       if (!event.ctrlKey && !event.metaKey) return;
       event.preventDefault();
-      this.zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2);
+      this.zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2, ...inside(event));
     }, { passive: false });
-    this.root.addEventListener("keydown", (event) => {
+    this.canvas.addEventListener("keydown", (event) => {
       const step = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] }[event.key];
       if (step) this.move(...step);
       else if (event.key === "+" || event.key === "=") this.zoom(1.5);
       else if (event.key === "-") this.zoom(1 / 1.5);
       else if (event.key === "0") this.whole();
+      else if (event.key === "Enter") this.pick(this.nearest(this.width / 2, this.height / 2));
+      else if (event.key === "n" || event.key === "N") this.step();
       else return;
       event.preventDefault();
       event.stopPropagation();
     });
   }
+
+  /** The next result, as the arrows of the grid would reach it. */
+  step() {
+    const there = this.hits.filter(({ row }) => row !== undefined);
+    if (!there.length) return;
+    this.next = (this.next + 1) % there.length;
+    this.pick(there[this.next].row);
+  }
 }
 
-/** An item of the map as the dialog wants it: it has no score for the question. */
-const full = (item) => ({ probability: null, ...item });
-
 function span(values) {
-  return [Math.min(...values), Math.max(...values)];
+  let [least, most] = [Infinity, -Infinity];
+  for (const value of values) { least = Math.min(least, value); most = Math.max(most, value); }
+  return [least, most];
 }

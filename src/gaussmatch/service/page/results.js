@@ -1,85 +1,109 @@
-// The grid of results: cards with how likely a match is and how ambiguous the picture is itself.
+// What was found: a sentence that says it, the cards that match, and below a line those that hardly do.
 
-import { picture } from "./api.js";
-import { $, bar, el, percent, plural, rank } from "./dom.js";
+import { $, el, number, plural } from "./dom.js";
+import { known, likelihood, matching } from "./likelihood.js";
+import { shownIn, thumbnail } from "./picture.js";
+import { notKnown, unfamiliar } from "./query.js";
 
-/** What a picture is called: its title, its file, or its id. */
-export const nameOf = (hit) => hit.meta?.caption ?? hit.meta?.title ?? hit.meta?.file ?? hit.id;
+const CHUNK = 48; // cards that are made at a time
+let listing = { shown: [], made: 0, matches: 0, open: () => {} };
 
-/** What it shows, for those who do not see it: the first caption that was stored with it. */
-export const shownIn = (hit) => hit.meta?.captions?.[0] ?? nameOf(hit);
-
-/** Whether the index keeps small pictures. */
-export const thumbnails = { kept: true };
-
-export const addressOf = (hit) => `api/thumbnail?${new URLSearchParams({ id: hit.id })}`;
-
-/** A picture, or its name where the index keeps none. */
-export function thumbnail(hit, className = "thumb") {
-  const blank = () => el("span", { className: `${className} blank` }, nameOf(hit));
-  if (!thumbnails.kept) return blank();
-  const img = el("img", { className, alt: "", loading: "lazy", decoding: "async", draggable: false,
-    onerror: () => img.replaceWith(blank()) });
-  picture(img, addressOf(hit));
-  return img;
+/** How the results are to be read: the headline, a line below it, and how many stand above the divider. */
+export function reading({ query, results, only }) {
+  const all = results.hits.length;
+  if (!all && only) return { headline: "Nothing here matches", subline: "", matches: 0 };
+  if (!all) return { headline: "No picture is left", subline: "Remove a filter, or search for something else.", matches: 0 };
+  if (unfamiliar(query, results)) {
+    return { headline: `I don’t know ${notKnown(query, results)}`, subline: "These come nearest, but whether they match I cannot say.", matches: Infinity };
+  }
+  if (query.like || query.file) {
+    return { headline: query.text ? `Like this picture, and “${query.text}”` : "Pictures like this one", subline: "The most alike come first.", matches: Infinity };
+  }
+  if (!known(results)) return { headline: "The best come first", subline: "", matches: Infinity };
+  if (only) return { headline: sentence(results.total), subline: "", matches: Infinity };
+  const matches = matching(results);
+  if (!matches) return { headline: "Nothing here matches", subline: "", matches: 0, nothing: true };
+  const more = matches === all && results.total > all;
+  return { headline: more ? `More than ${number(matches)} pictures match` : sentence(matches), subline: "", matches };
 }
 
-export function ambiguity(hit) {
-  return hit.percentile === null ? null : `more ambiguous than ${rank(hit.percentile)}\u00a0% of pictures`;
+const sentence = (n) => `${plural(n, "picture matches", "pictures match")}`;
+
+export function waiting() {
+  $("found").hidden = false;
+  $("headline").textContent = "Searching …";
+  $("subline").textContent = "";
+  $("sharpen").hidden = true;
+  $("results").setAttribute("aria-busy", "true");
+  const there = $("results").childElementCount || $("others").childElementCount;
+  if (there) $("grid").classList.add("stale");
+  else $("results").replaceChildren(...Array.from({ length: 12 }, () => el("li", { className: "ghost" })));
 }
 
-function card(hit, place, onopen) {
-  const sure = hit.probability === null ? null : percent(hit.probability);
-  const label = [shownIn(hit), sure && `match ${sure}`, ambiguity(hit)].filter(Boolean).join(", ");
-  const lines = el("span", { className: "lines" });
-  if (sure !== null) {
-    lines.append(el("span", { className: "line" },
-      el("span", { className: "what" }, "match"), bar("match", hit.probability, `match ${sure}`),
-      el("span", { className: "figure" }, sure)));
+/** Show an answer from the start. `sort` orders what matches, never what is below the line. */
+export function show(answer, sort, open) {
+  const { headline, subline, matches, nothing } = reading(answer);
+  const { hits } = answer.results;
+  $("headline").textContent = headline;
+  $("subline").textContent = subline;
+  $("subline").hidden = !subline;
+  $("divider").textContent = nothing ? "Nearest pictures" : "Less likely below";
+  listing = { shown: [...inOrder(hits.slice(0, matches), sort), ...hits.slice(matches)], made: 0, matches, open, results: answer.results };
+  const focused = document.activeElement?.closest?.(".card")?.dataset.id;
+  $("grid").classList.remove("stale");
+  $("results").removeAttribute("aria-busy");
+  $("results").replaceChildren();
+  $("others").replaceChildren();
+  grow();
+  if (focused) [...document.querySelectorAll(".card")].find((card) => card.dataset.id === focused)?.focus();
+  return { shown: listing.shown, matches };
+}
+
+/** More results of the same query, which stand below all others. */
+export function append(results) {
+  listing.results = { ...results, hits: [...listing.results.hits, ...results.hits] };
+  listing.shown.push(...results.hits);
+  grow();
+}
+
+/** Make the next cards; whether there are any left to make. */
+export function grow() {
+  const upto = Math.min(listing.shown.length, listing.made + CHUNK);
+  for (; listing.made < upto; listing.made += 1) {
+    const list = listing.made < listing.matches ? $("results") : $("others");
+    list.append(card(listing.shown[listing.made], listing.made));
   }
-  if (hit.percentile !== null) {
-    lines.append(el("span", { className: "line", title: ambiguity(hit) },
-      el("span", { className: "what" }, "unsure"), bar("unsure", hit.percentile / 100, ambiguity(hit))));
-  }
+  $("results").hidden = !$("results").childElementCount;
+  $("rest").hidden = !$("others").childElementCount;
+  return listing.made < listing.shown.length;
+}
+
+function inOrder(hits, sort) {
+  if (sort === "best") return hits;
+  const sign = sort === "newest" ? -1 : 1;
+  const dated = (hit) => hit.meta?.taken ?? null;
+  return [...hits].sort((a, b) => {
+    if (dated(a) === null || dated(b) === null) return (dated(a) === null) - (dated(b) === null);
+    return sign * dated(a).localeCompare(dated(b));
+  });
+}
+
+function card(hit, place) {
+  const sure = likelihood(hit, listing.results);
+  const label = [shownIn(hit), sure?.word.toLowerCase(), sure?.exact].filter(Boolean).join(", ");
   const button = el("button", {
     type: "button", className: "card", tabIndex: place === 0 ? 0 : -1, "aria-label": label,
-    onclick: () => onopen(hit), onfocus: () => rove(button),
-  }, thumbnail(hit), lines.childElementCount ? lines : null);
+    onclick: () => listing.open(hit, listing.shown), onfocus: () => rove(button),
+  }, thumbnail(hit), sure && el("span", { className: `sure ${sure.level}`, title: sure.exact },
+    el("span", { className: "word" }, sure.word), el("span", { className: "exact" }, sure.exact)));
   button.dataset.id = hit.id;
   return el("li", {}, button);
 }
 
 /** Exactly one card can be reached with Tab; the arrows move between them. */
 function rove(chosen) {
-  for (const other of document.querySelectorAll(".card")) other.tabIndex = other === chosen ? 0 : -1;
-}
-
-export function waiting(cards = 12) {
-  $("found").hidden = false;
-  $("results").setAttribute("aria-busy", "true");
-  $("count").textContent = "Searching …";
-  if ($("results").childElementCount) $("results").classList.add("stale");
-  else $("results").replaceChildren(...Array.from({ length: cards }, () => el("li", { className: "ghost" })));
-}
-
-/** Show the hits that are likely enough, and say how many are not. Returns those shown. */
-export function show(hits, total, sure, onopen) {
-  const kept = hits.filter((hit) => hit.probability === null || hit.probability >= sure / 100);
-  const list = $("results");
-  const focused = document.activeElement?.closest?.(".card")?.dataset.id;
-  list.classList.remove("stale");
-  list.removeAttribute("aria-busy");
-  list.replaceChildren(...kept.map((hit, place) => card(hit, place, onopen)));
-  if (focused) [...list.querySelectorAll(".card")].find((c) => c.dataset.id === focused)?.focus();
-  const hidden = hits.length - kept.length;
-  const best = kept.length === total ? "All" : "Best";
-  $("count").textContent = (kept.length ? `${best} ${kept.length.toLocaleString("en")} of ` : "None of ")
-    + plural(total, "picture", "pictures") + (hidden ? `, ${hidden.toLocaleString("en")} less likely hidden` : "");
-  $("none").hidden = kept.length > 0;
-  $("none").textContent = hits.length
-    ? `None of the best ${hits.length} is at least ${sure} % likely to match. Move the slider to the left, or ask differently.`
-    : "Nothing was found.";
-  return kept;
+  for (const other of document.querySelectorAll('.card[tabindex="0"]')) other.tabIndex = -1;
+  chosen.tabIndex = 0;
 }
 
 /** Arrow keys in the grid: the next card in that direction. */
