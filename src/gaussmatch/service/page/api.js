@@ -1,6 +1,6 @@
 // Calls of the service. A refusal becomes an Error with the service's own sentence.
 
-import { $ } from "./dom.js";
+import { el } from "./dom.js";
 
 const STORE = "gaussmatch-key";
 let requesting = null;
@@ -40,19 +40,23 @@ async function send(path, options) {
 function requestKey() {
   requesting ??= new Promise((resolve) => {
     const wrong = sessionStorage.getItem(STORE) !== null;
-    $("keynote").textContent = wrong
-      ? "That key was not accepted. Please try again."
-      : "Whoever runs it can give you one. It is kept until you close this tab.";
-    $("key").oncancel = (event) => event.preventDefault();
-    $("keyform").onsubmit = (event) => {
-      event.preventDefault();
-      sessionStorage.setItem(STORE, $("keyfield").value);
-      $("keyfield").value = "";
-      $("key").close();
-      requesting = null;
-      resolve();
-    };
-    $("key").showModal();
+    const field = el("input", { id: "keyfield", type: "password", autocomplete: "off", required: true });
+    const dialog = el("dialog", { id: "key", className: "sheet", "aria-labelledby": "keytitle", oncancel: (event) => event.preventDefault() },
+      el("form", {
+        onsubmit: (event) => {
+          event.preventDefault();
+          sessionStorage.setItem(STORE, field.value);
+          dialog.remove();
+          requesting = null;
+          resolve();
+        },
+      },
+      el("h2", { id: "keytitle" }, "This service needs a key"),
+      el("p", { id: "keynote" }, wrong ? "That key was not accepted. Please try again." : "Whoever runs it can give you one. It is kept until you close this tab."),
+      el("label", { htmlFor: "keyfield" }, "API key"), field,
+      el("button", { className: "go", type: "submit" }, "Continue")));
+    document.body.append(dialog);
+    dialog.showModal();
   });
   return requesting;
 }
