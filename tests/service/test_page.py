@@ -526,7 +526,7 @@ def test_the_page_requests_the_key(tab: Any, index: Index) -> None:
         tab.wait_for_selector("#key[open]")
         tab.fill("#keyfield", "a wrong key")
         tab.keyboard.press("Enter")
-        until(tab, "document.getElementById('keynote').textContent.includes('not accept')")
+        tab.locator("#keynote", has_text="not accepted").wait_for()
         tab.fill("#keyfield", KEY)
         tab.keyboard.press("Enter")
         tab.wait_for_selector("html[data-ready]")
