@@ -5,7 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 
 import gaussmatch as gm
 from gaussmatch.cli import main
@@ -41,6 +44,30 @@ def test_it_comes_with_the_package_and_says_nothing_of_where_it_was_trained() ->
 def test_what_is_more_general_is_less_certain(model: gm.Model, chain: tuple[str, ...]) -> None:
     general, between, specific = model.uncertainty(model.encode_texts(list(chain))).tolist()
     assert general > between > specific
+
+
+def test_onnxruntime_gives_the_same_as_torch_and_the_model_exports(
+    model: gm.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime", reason="needs the extra 'onnx'")
+    pytest.importorskip("onnx", reason="needs the extra 'onnx'")
+    noise = np.random.default_rng(0).integers(0, 256, (3, 90, 120, 3), np.uint8)
+    pictures = [Image.fromarray(pixels) for pixels in noise]
+    texts = ["two dogs in the snow", "a man", "a woman rides a bike along a river at night"]
+    model.encode_images(pictures[:1])  # its encoders are loaded before the switch is off
+    assert main(["export", "photos", "--onnx", str(tmp_path / "onnx")]) == 0
+    exported = gm.load(tmp_path / "onnx")
+    monkeypatch.setenv("GAUSSMATCH_ONNX", "0")
+    plain = gm.load("photos")
+    for other, close in ((model, 1e-4), (exported, 1e-5)):
+        for a, b in (
+            (plain.encode_images(pictures), other.encode_images(pictures)),
+            (plain.encode_texts(texts), other.encode_texts(texts)),
+        ):
+            torch.testing.assert_close(a.mean, b.mean, atol=close, rtol=0)
+            torch.testing.assert_close(a.log_var, b.log_var, atol=close, rtol=0)
+    encoders = [m.matcher.part("image").encoders for m in (plain, model)]
+    assert [one.image_tower.fast is None for one in encoders] == [True, False]
 
 
 def test_photos_nobody_trained_on_are_found_by_their_captions(

@@ -133,3 +133,9 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def cache_root() -> Path:
+    """``$GAUSSMATCH_CACHE``, or ``~/.cache/gaussmatch``."""
+    root = os.environ.get("GAUSSMATCH_CACHE")
+    return Path(root) if root else Path.home() / ".cache" / "gaussmatch"

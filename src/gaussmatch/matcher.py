@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gaussmatch.data.pairs import Pairs
@@ -30,6 +31,7 @@ from gaussmatch.encoders.adapter import (
 )
 from gaussmatch.encoders.backbone import Backbone
 from gaussmatch.encoders.base import ImageTransform
+from gaussmatch.encoders.onnx import OnnxImages, OnnxTexts
 from gaussmatch.encoders.pretrained import image_tower, text_tower
 from gaussmatch.encoders.vocabulary import Vocabulary
 from gaussmatch.encoders.vsrn import CaptionGenerator, RegionReasoning
@@ -100,15 +102,27 @@ def build(recipe: ModelRecipe, tokenizer: Tokenizer, loss: LossRecipe | None = N
     image, text, heads = SYSTEMS[recipe.system](recipe, tokenizer)
     if recipe.probabilistic:
         image, text = (_probabilistic(encoder, recipe) for encoder in (image, text))
+    return Matcher(image, text, _similarity(recipe), heads | _learned_loss(loss))
+
+
+def exported(recipe: ModelRecipe, tokenizer: Tokenizer, images: Path, texts: Path) -> Matcher:
+    """The network of a recipe, trained, whose encoders are files in ONNX."""
+    image, text = OnnxImages(images), OnnxTexts(texts, tokenizer)
+    matcher = Matcher(image, text, _similarity(recipe))
+    if isinstance(matcher.similarity, nn.Module):  # one that learned
+        learned = image.network.notes["similarity"]
+        matcher.similarity.load_state_dict({k: torch.tensor(v) for k, v in learned.items()})
+    return ranking(recipe, matcher)
+
+
+def _similarity(recipe: ModelRecipe) -> Similarity:
     settings: dict[str, Any] = {}
     if recipe.similarity == "match_prob":
         pcme = recipe.pcme
         settings = {"samples": pcme.samples, "scale": pcme.scale, "shift": pcme.shift}
     elif recipe.variance_relative and issubclass(SIMILARITIES[recipe.similarity], Divergence):
         settings = {"per_dimension": True}
-    return Matcher(
-        image, text, similarity(recipe.similarity, **settings), heads | _learned_loss(loss)
-    )
+    return similarity(recipe.similarity, **settings)
 
 
 def ranking(recipe: ModelRecipe, matcher: Matcher) -> Matcher:

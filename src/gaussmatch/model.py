@@ -69,7 +69,8 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        return next(self.matcher.parameters()).device
+        """Where it computes; an exported model is on the CPU."""
+        return next((p.device for p in self.matcher.parameters()), torch.device("cpu"))
 
     @property
     def _batch_size(self) -> int:

@@ -9,16 +9,34 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
-from gaussmatch.encoders.pretrained import hub
+from gaussmatch.encoders.adapter import ARRAYS, ImageAdapter, TextAdapter
+from gaussmatch.encoders.base import Tokens
+from gaussmatch.encoders.onnx import PICTURES, TOKENS, picture_examples, text_examples, write
+from gaussmatch.encoders.pretrained import hub, image_tower, text_tower
 from gaussmatch.files import read_json, write_json, write_text
 from gaussmatch.model import Model
-from gaussmatch.run import MODEL, RECIPE, WEIGHTS, is_run, load, read_metrics, read_recipe
+from gaussmatch.run import (
+    IMAGES,
+    MODEL,
+    RECIPE,
+    TEXTS,
+    TOKENIZER,
+    WEIGHTS,
+    is_run,
+    load,
+    locate,
+    read_metrics,
+    read_recipe,
+)
 from gaussmatch.trust.kept import CALIBRATION, PROBE
 
 CONFIG, CARD, LIBRARY = "config.json", "README.md", "gaussmatch"
@@ -41,8 +59,7 @@ def save_pretrained(
     """
     source, target = Path(run), Path(out)
     load(source)  # a run that does not load is not published
-    if target.exists() and any(target.iterdir()):
-        raise FileExistsError(f"{target} is not empty; choose another folder")
+    _check_free(target)
     target.mkdir(parents=True, exist_ok=True)
     for name in (*MODEL, CALIBRATION, PROBE):
         if (source / name).is_file():
@@ -60,6 +77,78 @@ def save_pretrained(
     split = "test" if results else "validation"
     write_text(target / CARD, _card(recipe.title or source.name, measured, split))
     return target
+
+
+def export_onnx(run: str | os.PathLike[str], out: str | os.PathLike[str]) -> dict[str, float]:
+    """A model as two networks in ONNX, any number of pictures or texts of any length → mean and
+    log-variance, with all weights, transform and tokenizer. The folder loads like a run, and any
+    runtime of ONNX runs its files. Gives the largest difference of each from torch.
+
+    A model on published encoders takes pictures and token ids; one on ready embeddings or features
+    takes those.
+    """
+    source, target = locate(run), Path(out)
+    model = load(source)
+    _check_free(target)
+    matcher = model.matcher.requires_grad_(False)  # constants of the networks
+    image, text = matcher.image, matcher.text
+    adapter = matcher.part("image")
+    notes: dict[str, Any] = {}
+    if isinstance(matcher.similarity, nn.Module):
+        state = matcher.similarity.state_dict()
+        notes["similarity"] = {name: value.tolist() for name, value in state.items()}
+    if isinstance(adapter, ImageAdapter) and adapter.encoders.image is not None:
+        tower = image_tower(adapter.encoders.image.name)
+        transform = tower.described()
+        if transform is None:
+            raise ValueError(
+                f"{tower.name}: its transform cannot be written down, so this model cannot be "
+                "exported; timm: and onnx: can"
+            )
+        notes["transform"] = asdict(transform)
+        pictures = picture_examples(tower)
+        names = PICTURES
+        see: Callable[..., Any] = lambda pictures: image(tower(pictures))  # noqa: E731
+    else:
+        shape = _feature_shape(model)
+        noise = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
+        pictures, names, see = ((noise[:2],), (noise,), (noise[:1],)), {"features": ("n",)}, image
+    target.mkdir(parents=True, exist_ok=True)
+    for name in (RECIPE, TOKENIZER, CALIBRATION, PROBE):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+    differences = {IMAGES: write(see, pictures, names, target / IMAGES, notes)}
+    differences[TEXTS] = _export_texts(model, text, target / TEXTS)
+    return differences
+
+
+def _export_texts(model: Model, encoder: nn.Module, file: Path) -> float:
+    point = model.matcher.text_encoder
+    if isinstance(point, TextAdapter):
+        if point.encoders.text.name == ARRAYS:
+            noise = torch.rand(3, point.encoders.text.width)
+            given = ((noise[:2],), (noise,), (noise[:1],))
+            return write(encoder, given, {"embeddings": ("n",)}, file)
+        tower = point.encoders.text_tower = text_tower(point.encoders.text.name)  # in torch
+        if tower.tokenizer.definition is None:
+            raise ValueError(
+                f"{tower.name}: its tokenizer is no file of tokenizers, so this model cannot be "
+                "exported; st: can"
+            )
+        notes = {"tokenizer": tower.tokenizer.definition}
+    else:
+        notes = {}
+    texts = text_examples(point.tokenizer)
+    return write(lambda *tokens: encoder(Tokens(*tokens)), texts, TOKENS, file, notes)
+
+
+def _feature_shape(model: Model) -> tuple[int, ...]:
+    """Of one item that the image encoder of a model takes, of the sizes of its recipe."""
+    recipe, width = model.recipe, model.recipe.model.feature_dim
+    if recipe.model.backbone is not None:
+        return (3, recipe.data.crop, recipe.data.crop)
+    assert width is not None
+    return (width,) if recipe.data.features == "pooled" else (36, width)
 
 
 def from_pretrained(name: str | os.PathLike[str], device: str = "cpu") -> Model:
@@ -85,6 +174,11 @@ def push_to_hub(folder: str | os.PathLike[str], repository: str, *, private: boo
     address = api.create_repo(repository, private=private, exist_ok=True)
     api.upload_folder(repo_id=repository, folder_path=Path(folder))
     return str(address)
+
+
+def _check_free(target: Path) -> None:
+    if target.exists() and any(target.iterdir()):
+        raise FileExistsError(f"{target} is not empty; choose another folder")
 
 
 def _card(title: str, measured: Mapping[str, float], split: str) -> str:

@@ -3,7 +3,8 @@
 run.json                  the format, and the SHA-256 of each of the files below
 recipe.yaml               every field of the recipe
 vocabulary.json           the tokenizer of the text encoder: its words
-model.safetensors         the best weights on validation
+model.safetensors         the best weights on validation; in an exported model instead
+images.onnx, texts.onnx   both encoders with all their weights
 metrics.json              their validation measures, and whether training finished
 checkpoint.pt             what is needed to go on
 checkpoint.previous.pt    the one before it, for the day the newest is damaged
@@ -31,7 +32,7 @@ from safetensors.torch import load_file, save_file
 from gaussmatch.encoders import Tokenizer
 from gaussmatch.encoders.vocabulary import Vocabulary
 from gaussmatch.files import atomic, locked, read_json, sha256, sweep, sync, to_json, write_json
-from gaussmatch.matcher import Matcher, build, load_tokenizer, ranking
+from gaussmatch.matcher import Matcher, build, exported, load_tokenizer, ranking
 from gaussmatch.model import Model
 from gaussmatch.recipe import Recipe, identity, load_recipe
 
@@ -45,9 +46,11 @@ SHIPPED, PHOTOS = Path(__file__).parent / "models", "photos"
 """Runs that come with the package, and the one for anybody's photos (docs/photos.md)."""
 
 MODEL = (RECIPE, TOKENIZER, WEIGHTS)
-"""What a model is loaded from; an index copies these."""
+IMAGES, TEXTS = "images.onnx", "texts.onnx"
+EXPORTED = (RECIPE, TOKENIZER, IMAGES, TEXTS)
+"""What a model, or an exported one, is loaded from; an index copies these."""
 
-FILES = (*MODEL, METRICS, LOG, CHECKPOINT, PREVIOUS)
+FILES = (*MODEL, IMAGES, TEXTS, METRICS, LOG, CHECKPOINT, PREVIOUS)
 """All files that the manifest knows."""
 
 
@@ -62,20 +65,30 @@ def load(run: str | os.PathLike[str], device: str | torch.device = "cpu") -> Mod
     """Load the best model of a run folder, or ``"photos"``, the photo model of the package; its
     files are checked against their SHA-256."""
     folder = locate(run)
-    missing = [name for name in MODEL if not (folder / name).is_file()]
+    files = model_files(folder)
+    missing = [name for name in files if not (folder / name).is_file()]
     if missing:
         raise FileNotFoundError(
             f"{folder} is not a finished run: {', '.join(missing)} missing; "
             "make one with 'gaussmatch train RECIPE --out DIR'"
         )
-    verify(folder, *MODEL)
+    verify(folder, *files)
     recipe = load_recipe(folder / RECIPE)
     tokenizer = load_tokenizer(recipe, folder)
+    if files == EXPORTED:
+        return Model(recipe, exported(recipe.model, tokenizer, folder / IMAGES, folder / TEXTS))
     with torch.device("meta"):  # shapes alone: a recipe may claim more than there is memory for
         check_shapes(build(recipe.model, tokenizer, recipe.loss), folder / WEIGHTS)
     matcher = build(recipe.model, tokenizer, recipe.loss)
     matcher.load_state_dict(load_file(os.fspath(folder / WEIGHTS)))
     return Model(recipe, ranking(recipe.model, matcher).to(device))
+
+
+def model_files(folder: Path) -> tuple[str, ...]:
+    """The files that the model of a folder is loaded from: weights, or what ``gaussmatch export``
+    made of them."""
+    is_exported = (folder / IMAGES).is_file() and not (folder / WEIGHTS).is_file()
+    return EXPORTED if is_exported else MODEL
 
 
 def is_run(folder: str | os.PathLike[str]) -> bool:

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 import torch
 from encoders.small import pictures, small_bert, small_hf, small_open_clip
+from PIL import Image
 from safetensors.torch import save_file
 
+from gaussmatch.encoders.backbone import Backbone
 from gaussmatch.encoders.base import pad
+from gaussmatch.encoders.onnx import accelerate
 from gaussmatch.encoders.pretrained import ImageTower, Spec, TextTower, image_tower, text_tower
 from gaussmatch.encoders.torchvision_compat import make_importable
 
@@ -208,6 +211,57 @@ def test_our_bert_is_that_of_transformers(tmp_path: Path, pooling: str) -> None:
         points = (states * mask[..., None]).sum(1) / tokens.lengths[:, None]
     wanted = torch.nn.functional.normalize(points, dim=-1)
     torch.testing.assert_close(tower.encode(TEXTS), wanted, atol=1e-5, rtol=1e-4)
+
+
+# ---- onnxruntime instead of torch ----
+
+
+def test_a_frozen_encoder_runs_in_onnxruntime_where_that_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime", reason="needs the extra 'onnx'")
+    pytest.importorskip("onnx", reason="needs the extra 'onnx'")
+    monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "bert").mkdir()
+    name = small_bert(tmp_path / "bert")
+    texts = [*TEXTS, "a dog " * 12, "x"]
+    plain, fast, again, off = (text_tower(name) for _ in range(4))
+    accelerate(fast)
+    monkeypatch.setattr("gaussmatch.encoders.onnx.write", None)  # exported once
+    accelerate(again)
+    monkeypatch.setenv("GAUSSMATCH_ONNX", "0")
+    accelerate(off)
+    assert [tower.fast is None for tower in (plain, fast, again, off)] == [True, False, False, True]
+    monkeypatch.setattr(type(fast.net), "forward", None)  # torch computes nothing below
+    found = fast.encode(texts), again.encode(texts)
+    monkeypatch.undo()
+    for one in found:
+        torch.testing.assert_close(one, plain.encode(texts), atol=1e-5, rtol=0)
+
+
+def test_an_encoder_that_cannot_be_exported_runs_in_torch_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime", reason="needs the extra 'onnx'")
+    monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "bert").mkdir()
+    tower = text_tower(small_bert(tmp_path / "bert"))
+    monkeypatch.setattr("gaussmatch.encoders.onnx.CLOSE_TO_FROZEN", -1.0)
+    with pytest.warns(UserWarning, match="runs in torch, as ONNX failed: .* differs from torch"):
+        accelerate(tower)
+    assert tower.fast is None
+
+
+def test_a_written_down_transform_is_that_of_timm(tmp_path: Path) -> None:
+    pytest.importorskip("timm", reason="needs the extra 'vision'")
+    for name in ("resnet18", "tf_efficientnet_lite0"):
+        tower = Backbone(name)
+        for crop in (True, False):
+            tower.crop = crop
+            for size in ((300, 401), (640, 333), (224, 224), (50, 47)):
+                pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+                picture = Image.fromarray(pixels)
+                assert torch.equal(tower.described()(picture), tower.transform(picture))
 
 
 # ---- names ----

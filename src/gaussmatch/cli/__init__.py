@@ -25,6 +25,7 @@ VERBS = {
     "search": "search an index in words or with a picture",
     "serve": "search an index in the browser, and from programs",
     "embed": "many items → shards of Gaussians, with many processes",
+    "export": "a model → ONNX; Gaussians → Parquet",
     "data": "check a data set before training on it, or see where to get its files",
     "audit": "find pairs that do not fit, vague captions, twins and odd photos in data",
     "extract": "photos → features, with any network of timm",

@@ -15,12 +15,6 @@ _log = logging.getLogger(__name__)
 _LIST = "files.json"
 
 
-def cache_root() -> Path:
-    """``$GAUSSMATCH_CACHE``, or ``~/.cache/gaussmatch``."""
-    root = os.environ.get("GAUSSMATCH_CACHE")
-    return Path(root) if root else Path.home() / ".cache" / "gaussmatch"
-
-
 def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
     """``folder``, filled by ``make(empty folder)`` unless it is there and whole.
 

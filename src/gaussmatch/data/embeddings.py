@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from gaussmatch.data.cache import cache_root
 from gaussmatch.data.stored import open_features, read_lines
 from gaussmatch.encoders.pretrained import TextTower
-from gaussmatch.files import atomic
+from gaussmatch.files import atomic, cache_root
 
 SHARD = 4096
 """Texts in what a kill can lose."""

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from gaussmatch.data import precomputed
-from gaussmatch.data.cache import cache_root
 from gaussmatch.data.extract import CROPS, UNREADABLE, extract
 from gaussmatch.data.features import (
     Layout,
@@ -27,6 +26,7 @@ from gaussmatch.data.pixels import PhotoPixels, still, unit
 from gaussmatch.data.stored import CachedCrops, features_by_name, read_lines
 from gaussmatch.encoders.base import ImageTransform
 from gaussmatch.encoders.pretrained import Spec, image_tower
+from gaussmatch.files import cache_root
 from gaussmatch.recipe import DataRecipe
 
 

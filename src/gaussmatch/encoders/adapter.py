@@ -12,13 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from gaussmatch.encoders.base import ImageTransform, Reading, TextEncoder, Tokens, pad
+from gaussmatch.encoders.base import ImageTransform, Reading, TextEncoder
+from gaussmatch.encoders.onnx import accelerate
 from gaussmatch.encoders.pretrained import ImageTower, TextTower, image_tower, text_tower
 from gaussmatch.encoders.probabilistic import Probabilistic
 from gaussmatch.encoders.vocabulary import Vocabulary
@@ -65,6 +65,7 @@ class Encoders:
             )
         tower = text_tower(self.text.name)
         self.text.check(tower)
+        accelerate(tower)
         return tower
 
     @cached_property
@@ -72,6 +73,7 @@ class Encoders:
         assert self.image is not None
         tower = image_tower(self.image.name)
         self.image.check(tower)
+        accelerate(tower)
         return tower
 
     def __len__(self) -> int:
@@ -211,14 +213,7 @@ class TextAdapter(ImageAdapter, TextEncoder):
             return inputs
         tower = self.tower.to(self.standardise.mean.device)
         with torch.no_grad():
-            return tower(inputs).float()
-
-    @staticmethod
-    def collate(rows: Any) -> Tokens | Tensor:
-        """Token ids as ``Tokens``, embeddings as one tensor."""
-        if isinstance(rows[0], list):
-            return pad(rows)
-        return torch.from_numpy(np.stack(rows).astype(np.float32, copy=False))
+            return tower.run(inputs).float()
 
 
 class GivenMean(Probabilistic):

@@ -18,7 +18,13 @@ from torch.nn.functional import adaptive_avg_pool2d, grid_sample
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gaussmatch.encoders.pretrained import hub
-from gaussmatch.encoders.pretrained.base import ImageTower, carried, files_sha256, weights_sha256
+from gaussmatch.encoders.pretrained.base import (
+    ImageTower,
+    Transform,
+    carried,
+    files_sha256,
+    weights_sha256,
+)
 from gaussmatch.encoders.torchvision_compat import make_importable
 
 NormMode = Literal["frozen", "train"]
@@ -55,6 +61,7 @@ class Backbone(ImageTower):
     so that data need not know which network looks at them.
     """
 
+    exportable = True
     _mean: Tensor
     _std: Tensor
 
@@ -109,6 +116,14 @@ class Backbone(ImageTower):
             self._transforms[crop] = _transform(self.net, **changes)
         out: Tensor = self._transforms[crop](picture.convert("RGB"))
         return out
+
+    def described(self) -> Transform:
+        from timm.data import resolve_model_data_config
+
+        config = resolve_model_data_config(self.net)
+        side = int(config["input_size"][1])
+        resize = math.floor(side / config["crop_pct"]) if self.crop else None
+        return Transform(side, resize=resize, interpolation=config["interpolation"])
 
     def forward(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n f"]:
         given = self._normalised(pictures)

@@ -100,5 +100,8 @@ class TextEncoder(nn.Module):
 
     @staticmethod
     def collate(rows: Any) -> Any:
-        """Rows as the batch that ``forward`` takes; it has ``to(device)``."""
-        return pad(rows)
+        """Rows as the batch that ``forward`` takes, with ``to(device)``: token ids as ``Tokens``,
+        ready embeddings as one tensor."""
+        if isinstance(rows[0], list):
+            return pad(rows)
+        return torch.from_numpy(np.stack(rows).astype(np.float32, copy=False))

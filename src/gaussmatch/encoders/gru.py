@@ -26,6 +26,8 @@ class LastState(nn.Module):
     def forward(
         self, sequence: Float[Tensor, "n t w"], lengths: Int[Tensor, "n"]
     ) -> Float[Tensor, "n d"]:
+        if torch.onnx.is_in_onnx_export():  # which has no packed sequences
+            return _at(self.rnn(sequence)[0], lengths - 1)
         packed = pack_padded_sequence(
             sequence, lengths.cpu(), batch_first=True, enforce_sorted=False
         )
@@ -81,6 +83,8 @@ class BiGRU(nn.Module):
     def forward(
         self, sequence: Float[Tensor, "n t w"], lengths: Int[Tensor, "n"]
     ) -> Float[Tensor, "n d"]:
+        if torch.onnx.is_in_onnx_export():
+            return self._without_packing(sequence, lengths)
         packed = pack_padded_sequence(
             sequence, lengths.cpu(), batch_first=True, enforce_sorted=False
         )
@@ -88,7 +92,24 @@ class BiGRU(nn.Module):
         if self.state == "final":
             return torch.cat([states[0], states[1]], -1)
         padded, _ = pad_packed_sequence(outputs, batch_first=True)
-        return padded[torch.arange(len(lengths), device=padded.device), lengths - 1]
+        return _at(padded, lengths - 1)
+
+    def _without_packing(self, sequence: Tensor, lengths: Tensor) -> Tensor:
+        """The same for the export, which has no packed sequences. Padding at the end cannot change
+        the forward states, and padding at the start cannot change the backward ones."""
+        t = sequence.shape[1]
+        moved = (torch.arange(t) + lengths[:, None]) % t  # words at the end
+        aligned = sequence.gather(1, moved[..., None].expand_as(sequence))
+        half = self.rnn.hidden_size
+        forward = _at(self.rnn(sequence)[0], lengths - 1)[:, :half]
+        first = t - lengths if self.state == "final" else torch.full_like(lengths, t - 1)
+        backward = _at(self.rnn(aligned)[0], first)[:, half:]
+        return torch.cat([forward, backward], -1)
+
+
+def _at(states: Float[Tensor, "n t d"], places: Int[Tensor, "n"]) -> Float[Tensor, "n d"]:
+    """The state of each sequence at its own place."""
+    return states.gather(1, places[:, None, None].expand(-1, 1, states.shape[-1])).squeeze(1)
 
 
 def padding_of(lengths: Int[Tensor, "n"], width: int) -> Bool[Tensor, "n width"]:

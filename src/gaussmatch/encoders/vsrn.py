@@ -99,7 +99,7 @@ class GraphBlock(nn.Module):
         self.w, self.norm = nn.Linear(dim, dim), ZeroNorm(dim)
 
     def forward(self, regions: Float[Tensor, "n r d"]) -> Float[Tensor, "n r d"]:
-        affinity = self.theta(regions) @ self.phi(regions).mT / regions.shape[1]
+        affinity = self.theta(regions) @ self.phi(regions).transpose(-2, -1) / regions.shape[1]
         message = self.w(affinity @ self.g(regions))
         return regions + self.norm(message.flatten(0, 1)).view_as(regions)
 
@@ -204,7 +204,9 @@ class CaptionGenerator(nn.Module):
             if len(word) < len(state):
                 keys, states, state = (x[: len(word)] for x in (keys, states, state))
             query = linear(state, of_state)[:, None]
-            weights = self.score(torch.tanh(keys + query)).mT.softmax(-1)  # (n, 1, r)
+            weights = (
+                self.score(torch.tanh(keys + query)).transpose(-2, -1).softmax(-1)
+            )  # (n, 1, r)
             context = (weights @ states)[:, 0]
             state = self.tell(self.dropout(torch.cat([word, context], -1)), state)
             outputs.append(state)

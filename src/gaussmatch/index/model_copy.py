@@ -1,4 +1,4 @@
-"""The model inside an index: three files of a run, copied in and known by their hashes."""
+"""The model inside an index: the files of a run, copied in and known by their hashes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gaussmatch.files import sha256
-from gaussmatch.run import MODEL
+from gaussmatch.run import model_files
 
 
 def hashes(run: Path) -> dict[str, str]:
     """File → sha256."""
-    return {name: sha256(run / name) for name in MODEL}
+    return {name: sha256(run / name) for name in model_files(run)}
 
 
 def check_unchanged(run: Path, known: Mapping[str, str]) -> None:

@@ -6,26 +6,74 @@ import hashlib
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from PIL import Image
+from tokenizers import Tokenizer as Cutter
 from torch import Tensor, nn
 
 from gaussmatch.encoders.base import Reading, Tokens, pad
 
 
+@dataclass(frozen=True)
+class Transform:
+    """A picture → values (3, size, size), as a network takes them: resized, center crop, then
+    (x − mean)/std of each channel.
+
+    Args:
+        size: side of the square.
+        resize: the short side before the crop; ``None`` squeezes the whole picture into the square.
+        interpolation: of Pillow.
+    """
+
+    size: int
+    mean: Sequence[float] = (0.0, 0.0, 0.0)
+    std: Sequence[float] = (1.0, 1.0, 1.0)
+    resize: int | None = None
+    interpolation: str = "bicubic"
+
+    def __call__(self, picture: Image.Image) -> Float[Tensor, "3 size size"]:
+        picture, how = picture.convert("RGB"), Image.Resampling[self.interpolation.upper()]
+        if self.resize is None:
+            picture = picture.resize((self.size, self.size), how)
+        else:
+            short = min(picture.size)
+            wide, high = (int(self.resize * side / short) for side in picture.size)
+            left, top = (round((side - self.size) / 2) for side in (wide, high))
+            box = (left, top, left + self.size, top + self.size)
+            picture = picture.resize((wide, high), how).crop(box)
+        values = np.asarray(picture, np.float32).transpose(2, 0, 1) / np.float32(255)
+        mean, std = (np.asarray(v, np.float32).reshape(3, 1, 1) for v in (self.mean, self.std))
+        return torch.from_numpy((values - mean) / std)
+
+
 class Tower(nn.Module):
-    """A frozen encoder. ``width`` is that of its embeddings, ``name`` is for messages."""
+    """A frozen encoder. ``width`` is that of its embeddings, ``name`` is for messages.
+
+    ``exportable`` networks can be written as ONNX; ``fast`` is such a network in onnxruntime, which
+    ``run`` prefers on a CPU (``encoders.onnx.accelerate``).
+    """
 
     name: str
     width: int
+    exportable: ClassVar[bool] = False
+    fast: Callable[..., Sequence[Tensor]] | None = None
 
     @property
     def device(self) -> torch.device:
         return next((p.device for p in self.parameters()), torch.device("cpu"))
+
+    def run(self, batch: Any) -> Float[Tensor, "n width"]:
+        """``forward``, by the fastest way that there is here."""
+        if self.fast is None or self.device.type != "cpu":
+            out: Tensor = self(batch)
+            return out
+        return self.fast(*([batch] if isinstance(batch, Tensor) else batch))[0]
 
     def freeze(self) -> None:
         self.eval().requires_grad_(False)
@@ -42,6 +90,10 @@ class ImageTower(Tower, ABC):
     def transform(self, picture: Image.Image, crop: bool = True) -> Float[Tensor, "3 h w"]:
         """A picture as ``forward`` takes it."""
 
+    def described(self) -> Transform | None:
+        """The transform, where it can be written down."""
+        return None
+
     @abstractmethod
     def forward(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n width"]: ...
 
@@ -49,7 +101,7 @@ class ImageTower(Tower, ABC):
     def encode(self, pictures: Sequence[Image.Image], batch: int = 16) -> Float[Tensor, "n width"]:
         chunks = (pictures[i : i + batch] for i in range(0, len(pictures), batch))
         inputs = (torch.stack([*map(self.transform, chunk)]) for chunk in chunks)
-        return torch.cat([self(given.to(self.device)).float().cpu() for given in inputs])
+        return torch.cat([self.run(given.to(self.device)).float().cpu() for given in inputs])
 
 
 class TextTower(Tower, ABC):
@@ -68,18 +120,38 @@ class TextTower(Tower, ABC):
         out = torch.empty(len(rows), self.width)
         for start in range(0, len(order), batch):
             chosen = order[start : start + batch]
-            out[chosen] = self(pad([rows[i] for i in chosen]).to(self.device)).float().cpu()
+            tokens = pad([rows[i] for i in chosen]).to(self.device)
+            out[chosen] = self.run(tokens).float().cpu()
         return out
 
 
 class Subwords:
     """A tokenizer that comes with its encoder. It cuts words into known parts, so that no word is
-    unknown, and is not saved in a run."""
+    unknown, and is not saved in a run.
+
+    Args:
+        definition: the JSON of `tokenizers`, where it is one of those.
+    """
 
     file = ""
 
-    def __init__(self, encode: Callable[[list[str]], list[list[int]]], size: int) -> None:
-        self._encode, self._size = encode, size
+    def __init__(
+        self,
+        encode: Callable[[list[str]], list[list[int]]],
+        size: int,
+        definition: str | None = None,
+    ) -> None:
+        self._encode, self._size, self.definition = encode, size, definition
+
+    @staticmethod
+    def of(definition: str) -> Subwords:
+        """A tokenizer of `tokenizers`, from its JSON."""
+        cutter = Cutter.from_str(definition)
+        return Subwords(
+            lambda texts: [e.ids for e in cutter.encode_batch_fast(texts)],
+            cutter.get_vocab_size(),
+            definition,
+        )
 
     def __len__(self) -> int:
         return self._size

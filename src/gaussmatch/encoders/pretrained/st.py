@@ -110,6 +110,8 @@ class Sentences(TextTower):
         folder: in the layout of sentence-transformers.
     """
 
+    exportable = True
+
     def __init__(self, name: str, folder: Path) -> None:
         super().__init__()
         weights = folder / "model.safetensors"
@@ -160,9 +162,7 @@ def _tokenizer(folder: Path, longest: int) -> Subwords:
         longest = min(longest, int(_json(limit).get("max_seq_length") or longest))
     cutter.enable_truncation(longest)
     cutter.no_padding()
-    return Subwords(
-        lambda texts: [e.ids for e in cutter.encode_batch_fast(texts)], cutter.get_vocab_size()
-    )
+    return Subwords.of(cutter.to_str())
 
 
 def _pooling(folder: Path) -> tuple[bool, bool]:

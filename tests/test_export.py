@@ -1,0 +1,141 @@
+"""Models as ONNX: the same Gaussians as torch, in a folder to index, search and serve from."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import gaussmatch as gm
+from gaussmatch.cli import main
+from gaussmatch.encoders.base import Tokens, pad
+from gaussmatch.encoders.onnx import TOKENS, Network, write
+from gaussmatch.encoders.vocabulary import Vocabulary
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.matcher import Matcher, build
+from gaussmatch.published import export_onnx
+
+pytest.importorskip("onnx", reason="needs the extra 'onnx'")
+pytest.importorskip("onnxruntime", reason="needs the extra 'onnx'")
+
+SMALL = ["--model.dim=8", "--model.word_dim=6", "--model.feature_dim=10"]
+WORDS = Vocabulary.build(["a red dog runs in the deep snow"], min_count=1)
+RECIPES = ["vsepp", "vsepp-kl", "vsrn-kl", "pvse", "pcme"]
+TEXTS = ["a red dog", "the snow", "a dog runs in the deep red snow", "dog"]
+
+
+def network(recipe: str, *words: str) -> Matcher:
+    torch.manual_seed(0)
+    made = gm.load_recipe(f"scenes/{recipe}", [*SMALL, "--model.backbone=null", *words])
+    return build(made.model, WORDS, made.loss).eval().requires_grad_(False)
+
+
+def check(file: Path, inputs: tuple[torch.Tensor, ...], wanted: Gaussian) -> None:
+    mean, *log_var = Network(file)(*inputs)
+    torch.testing.assert_close(mean, wanted.mean, atol=1e-5, rtol=0)
+    assert (not log_var) == wanted.is_point
+    for found in log_var:
+        torch.testing.assert_close(found, wanted.log_var, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_texts_of_any_number_and_length(recipe: str, tmp_path: Path) -> None:
+    matcher, file = network(recipe), tmp_path / "t.onnx"
+    first = pad(WORDS.rows(TEXTS[:2]))
+    write(lambda *given: matcher.text(Tokens(*given)), [first], TOKENS, file)
+    for texts in (TEXTS, TEXTS[2:3], TEXTS[3:]):
+        tokens = pad(WORDS.rows(texts))
+        with torch.no_grad():
+            check(file, tokens, matcher.encode_texts(tokens))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_images_of_any_number(recipe: str, tmp_path: Path) -> None:
+    matcher, file = network(recipe), tmp_path / "i.onnx"
+    shape = (10,) if recipe.startswith("vsepp") else (36, 10)
+    write(matcher.image, [(torch.randn(2, *shape),)], {"features": ("n",)}, file)
+    for n in (1, 5):
+        features = torch.randn(n, *shape)
+        with torch.no_grad():
+            check(file, (features,), matcher.encode_images(features))
+
+
+@pytest.mark.parametrize("state", ["final", "last-token"])
+def test_both_states_of_a_gru_in_both_directions(state: str, tmp_path: Path) -> None:
+    matcher, file = network("pvse", f"--model.pvse.state={state}"), tmp_path / "t.onnx"
+    write(lambda *given: matcher.text(Tokens(*given)), [pad(WORDS.rows(TEXTS[:2]))], TOKENS, file)
+    tokens = pad(WORDS.rows(TEXTS))
+    check(file, tokens, matcher.encode_texts(tokens))
+
+
+def test_a_difference_from_torch_is_refused(tmp_path: Path) -> None:
+    """Dropout that was left on, say: what is written is not what was measured."""
+    calls = iter(range(100))
+    with pytest.raises(ValueError, match="differs from torch"):
+        write(lambda x: x + next(calls), [(torch.ones(1),)], {"x": ("n",)}, tmp_path / "x.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_exported_model_is_indexed_searched_and_served(
+    tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("fastapi", reason="needs the extra 'service'")
+    from starlette.testclient import TestClient
+
+    from gaussmatch.service.app import create_app
+
+    out, photos = tmp_path / "exported", tmp_path / "photos"
+    photos.mkdir()
+    for i, colour in enumerate(["red", "green", "blue", "white"]):
+        Image.new("RGB", (40, 40), colour).save(photos / f"{i}.png")
+    assert main(["export", str(tiny_run), "--onnx", str(out)]) == 0
+    assert "texts.onnx" in capsys.readouterr().out
+    assert main(["export", str(tiny_run), "--onnx", str(out)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert not (out / "model.safetensors").exists()
+    hits = []
+    for run in (tiny_run, out):
+        place = tmp_path / f"{run.name}.index"
+        assert main(["index", str(run), str(photos), "--out", str(place)]) == 0
+        index = gm.open_index(place)
+        assert main(["search", str(place), "a red star"]) == 0
+        hits.append(index.search_text(["a red star and a blue circle"], 4)[0])
+    theirs, ours = hits
+    assert ours.ids == theirs.ids
+    assert ours.percentile == pytest.approx(theirs.percentile, abs=0.5)
+    for a, b in zip(theirs.hits, ours.hits, strict=True):
+        assert a.score == pytest.approx(b.score, rel=1e-4)
+    assert {p.name for p in (place / "run").iterdir()} == {
+        *("recipe.yaml", "vocabulary.json", "images.onnx", "texts.onnx")
+    }
+    with TestClient(create_app(index)) as client:
+        answer = client.get("/api/search", params={"text": "a red star", "k": 2})
+        assert answer.status_code == 200, answer.text
+    assert main(["index", "verify", str(place)]) == 0
+    shutil.copy(out / "images.onnx", place / "run" / "texts.onnx")
+    with pytest.raises(ValueError, match="is not the file that the index was made with"):
+        _ = gm.open_index(place).model
+
+
+def test_heads_on_ready_embeddings(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(60, 12)).astype(np.float32)
+    np.save(tmp_path / "i.npy", images)
+    np.save(tmp_path / "t.npy", images + 0.1 * rng.normal(size=(60, 12)).astype(np.float32))
+    lines = "\n".join(f"{i},{i}" for i in range(60))
+    (tmp_path / "pairs.csv").write_text(f"image,text\n{lines}")
+    files = {"images": "i.npy", "texts": "t.npy", "pairs": "pairs.csv", "out": "run"}
+    words = [word for k, v in files.items() for word in (f"--{k}", str(tmp_path / v))]
+    assert main(["adapt", *words, "--training.epochs=1", "--model.adapter.hidden=8"]) == 0
+    assert max(export_onnx(tmp_path / "run", tmp_path / "onnx").values()) <= 1e-5
+    a, b = gm.load(tmp_path / "run"), gm.load(tmp_path / "onnx")
+    for encode in ("encode_images", "encode_texts"):
+        ours, theirs = (getattr(model, encode)(images) for model in (a, b))
+        assert torch.equal(ours.mean, theirs.mean)
+        torch.testing.assert_close(ours.log_var, theirs.log_var, atol=1e-5, rtol=0)
+    scores = (m.similarity(m.encode_images(images), m.encode_texts(images)) for m in (a, b))
+    assert torch.equal(*scores)
