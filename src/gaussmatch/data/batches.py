@@ -220,16 +220,16 @@ class _PairDataset(Dataset[tuple[np.ndarray, int, int, int | None]]):
     def __init__(self, pairs: Pairs, forms: dict[int, int], seed: int, epoch: int) -> None:
         self._pairs, self._forms, self._seed, self._epoch = pairs, forms, seed, epoch
         self._image_of: list[int] = pairs.image_of.tolist()
-        self._random = isinstance(pairs.images, RandomViews)
+        self._views = pairs.images if isinstance(pairs.images, RandomViews) else None
 
     def __len__(self) -> int:
         return len(self._image_of)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int, int, int | None]:
-        image, images = self._image_of[index], self._pairs.images
-        if self._random:
+        image = self._image_of[index]
+        if self._views is not None:
             chance = np.random.SeedSequence([abs(self._seed), self._epoch, index])
-            shown = images.random_view(image, int(chance.generate_state(1)[0]))
+            shown = self._views.random_view(image, int(chance.generate_state(1)[0]))
         else:
             shown = read_image(self._pairs, image)
         return shown, index, image, self._forms.get(index)
