@@ -61,8 +61,10 @@ def adding(folder: Path, kills: int, dice: random.Random) -> None:
         before = log.read_text() if log.exists() else ""
         one_kill(path, log, dice, within=2.0)
         held, promised = check(path, log)
-        told = (log.read_text() if log.exists() else "")[len(before) :].splitlines()
-        where = "starting" if not told else "compacting" if told[-1] == "compacting" else "adding"
+        entries = (log.read_text() if log.exists() else "")[len(before) :].splitlines()
+        where = (
+            "starting" if not entries else "compacting" if entries[-1] == "compacting" else "adding"
+        )
         landed[where] += 1
         print(
             f"add, kill {kill + 1:3} {where:10}: {held:6} items, {promised:6} promised", flush=True

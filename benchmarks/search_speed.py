@@ -103,7 +103,7 @@ def bare_means(
     gallery: Gaussian, queries: Gaussian, options: argparse.Namespace
 ) -> dict[int, float]:
     """ms a query of HNSW on the means at 95 % of their own truth, by how many come at once."""
-    means, asked = gallery.mean.numpy(), queries.mean.numpy()
+    means, probes = gallery.mean.numpy(), queries.mean.numpy()
     settings = IndexSettings()
     threads(options.build_threads)
     started = time.perf_counter()
@@ -112,18 +112,18 @@ def bare_means(
     graph.add(means)
     built = time.perf_counter() - started
     threads(options.threads)
-    _, truth = faiss.knn(asked, means, K)
+    _, truth = faiss.knn(probes, means, K)
 
     def at(width: int) -> Sequence[Sequence[int]]:
         graph.hnsw.efSearch = width
-        return graph.search(asked, K)[1].tolist()
+        return graph.search(probes, K)[1].tolist()
 
     width, recall = smallest(at, truth.tolist())
     graph.hnsw.efSearch = width
     print(f"\nbare faiss HNSW on the means alone: built in {built:.0f} s")
     found = {}
-    for batch in (1, len(asked)):
-        found[batch] = timed(lambda b=batch: search(graph, asked, b), len(asked), options.repeats)
+    for batch in (1, len(probes)):
+        found[batch] = timed(lambda b=batch: search(graph, probes, b), len(probes), options.repeats)
         print(
             f"  efSearch {width:4}, {batch:4} at once: recall@10 {recall:.3f}, "
             f"{found[batch]:.3f} ms a query",
@@ -136,10 +136,10 @@ def index_of_means(
     folder: str, gallery: Gaussian, queries: Gaussian, options: argparse.Namespace
 ) -> dict[int, float]:
     """The same of an index of this library with points and the cosine."""
-    points, asked = Gaussian(gallery.mean), Gaussian(queries.mean)
+    points, probes = Gaussian(gallery.mean), Gaussian(queries.mean)
     flat = filled(Path(folder) / "flat-means", "cosine", "flat", points)
-    truth = ids(flat, asked)
-    return walked(folder, "hnsw", "cosine", points, asked, truth, options)
+    truth = ids(flat, probes)
+    return walked(folder, "hnsw", "cosine", points, probes, truth, options)
 
 
 def approximate(

@@ -5,8 +5,8 @@
 
 The library: ``index.search_text`` on batches of 32 texts, k = 10, one after the other, in a process
 that does nothing else. The service: ``gaussmatch serve`` with its usual settings (logs into a
-file), asked for the same texts one at a time by 32 clients at once, each of which asks again when
-it is answered; the clients are a third process. Rounds alternate between the two and the best of
+file), queried with the same texts one at a time by 32 clients at once, each of which sends the
+next when it is answered; the clients are a third process. Rounds alternate between the two and the best of
 each counts, so that a busy machine does not decide. Both use one torch thread, and the service one
 worker: like with like. ``--workers`` measures a service with more processes too, still against the
 library in one. Every answer is compared with the library's after the clock has stopped: an error is
@@ -74,23 +74,23 @@ def compare(options: argparse.Namespace) -> None:
             print(f"  library{shown(alone[-1])}", flush=True)
             for n, (pid, address) in services.items():
                 before = processor(pid)
-                told = ask("clients", [*common, "--address", address])
-                told["cpu"] = (processor(pid) - before) / told["queries"]
-                through[n].append(told)
-                print(f"  service, {workers(n)}{shown(told)}", flush=True)
+                measured = ask("clients", [*common, "--address", address])
+                measured["cpu"] = (processor(pid) - before) / measured["queries"]
+                through[n].append(measured)
+                print(f"  service, {workers(n)}{shown(measured)}", flush=True)
         together = {n: mean_batch(address) for n, (_, address) in services.items()}
     library = max(alone, key=lambda t: t["rate"])["rate"]
     cpu = min(t["cpu"] for t in alone)
     print(f"{options.queries} queries, {options.concurrency} at a time; library {library:.0f}/s")
-    for n, told in through.items():
-        best = max(told, key=lambda t: t["rate"])
-        shares = [t["rate"] / a["rate"] for t, a in zip(told, alone, strict=True)]
+    for n, measured in through.items():
+        best = max(measured, key=lambda t: t["rate"])
+        shares = [t["rate"] / a["rate"] for t, a in zip(measured, alone, strict=True)]
         print(
             f"{workers(n)}: service {best['rate']:.0f}/s = {100 * best['rate'] / library:.0f} % of "
             f"the library's one thread (median of the rounds "
             f"{100 * statistics.median(shares):.0f} %); by processor time "
-            f"{100 * cpu / min(t['cpu'] for t in told):.0f} %; "
-            f"{sum(t['errors'] for t in told):.0f} errors; latency p50 {best['p50']:.1f} ms, "
+            f"{100 * cpu / min(t['cpu'] for t in measured):.0f} %; "
+            f"{sum(t['errors'] for t in measured):.0f} errors; latency p50 {best['p50']:.1f} ms, "
             f"p99 {best['p99']:.1f} ms; {together[n]:.1f} queries in a batch"
         )
 
@@ -99,8 +99,8 @@ def workers(n: int) -> str:
     return "one worker" if n == 1 else f"{n} workers"
 
 
-def shown(told: dict[str, float]) -> str:
-    return f" {told['rate']:6.0f}/s, {1e6 * told['cpu']:5.0f} µs of processor a query"
+def shown(measured: dict[str, float]) -> str:
+    return f" {measured['rate']:6.0f}/s, {1e6 * measured['cpu']:5.0f} µs of processor a query"
 
 
 @contextmanager
@@ -133,12 +133,14 @@ def mean_batch(address: str) -> float:
     """Queries that the service encoded together, on average since it started."""
     with urllib.request.urlopen(f"{address}metrics") as answer:
         lines = answer.read().decode().splitlines()
-    told = dict(
+    measured = dict(
         line.split()
         for line in lines
         if line.startswith("gaussmatch_batch_size_") and "{" not in line
     )
-    return float(told["gaussmatch_batch_size_sum"]) / float(told["gaussmatch_batch_size_count"])
+    return float(measured["gaussmatch_batch_size_sum"]) / float(
+        measured["gaussmatch_batch_size_count"]
+    )
 
 
 def processor(pid: int) -> float:
@@ -201,7 +203,7 @@ def event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 async def clients(options: argparse.Namespace) -> None:
-    """So many connections at once, each kept alive and asking again when answered."""
+    """So many connections at once, each kept alive and sending the next when answered."""
     url = urlsplit(options.address)
     head = f" HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n"
     pairs = json.loads(options.texts.read_text(encoding="utf-8"))
@@ -222,12 +224,12 @@ async def clients(options: argparse.Namespace) -> None:
     errors = sum(not right(answer) for answer in answers)
     times = sorted(answer.seconds for answer in answers)
     p50, p99 = (1000 * times[int(share * (len(times) - 1))] for share in (0.5, 0.99))
-    told = {"rate": len(times) / seconds, "queries": len(times), "errors": errors}
-    print(json.dumps({**told, "p50": p50, "p99": p99}))
+    measured = {"rate": len(times) / seconds, "queries": len(times), "errors": errors}
+    print(json.dumps({**measured, "p50": p50, "p99": p99}))
 
 
 class Answer(NamedTuple):
-    told: bytes
+    body: bytes
     ids: list[str]
     seconds: float
 
@@ -269,7 +271,7 @@ class Client(asyncio.Protocol):
 
 def right(answer: Answer) -> bool:
     """Whether the service found what the library found."""
-    head, _, body = answer.told.partition(b"\r\n\r\n")
+    head, _, body = answer.body.partition(b"\r\n\r\n")
     good = head.startswith(b"HTTP/1.1 200")
     return good and [hit["id"] for hit in json.loads(body)["results"]["hits"]] == answer.ids
 

@@ -63,9 +63,9 @@ def main() -> None:
                 for width in options.search[:1] if structure == "flat" else options.search:
                     index.set_settings(replace(settings, search=width))
                     index = Index.open(index.place)
-                    told, took = asked(index, queries)
-                    truth = truth or told
-                    found.append(f"{recall(told, truth):.3f} {1000 * took:.2f}")
+                    results, took = search_all(index, queries)
+                    truth = truth or results
+                    found.append(f"{recall(results, truth):.3f} {1000 * took:.2f}")
                 print(
                     f"{structure:12}{items:10,}{touched / items:9.0f}{rest / items:7.0f}"
                     f"{built:9.1f}   " + ", ".join(found),
@@ -74,7 +74,7 @@ def main() -> None:
     extrapolate(held)
 
 
-def asked(index: Index, queries: Gaussian) -> tuple[list[list[str]], float]:
+def search_all(index: Index, queries: Gaussian) -> tuple[list[list[str]], float]:
     """What is found, one query at a time, and seconds a query."""
     found = [index.search(queries[i : i + 1])[0].ids for i in range(len(queries))]
     start = time.perf_counter()

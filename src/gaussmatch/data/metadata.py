@@ -65,10 +65,10 @@ def words_of_name(path: PurePath) -> str:
     ('', '')
     """
     parts = [part for part in re.split(r"[\W_]+", path.stem) if part.isalpha()]
-    telling = [
+    informative = [
         p for p in parts if len(p) > 2 and p.lower() not in _NOT_WORDS.split() and _has_vowel(p)
     ]
-    return " ".join(parts) if telling else ""
+    return " ".join(parts) if informative else ""
 
 
 def _has_vowel(word: str) -> bool:

@@ -26,7 +26,7 @@ from gaussmatch.similarities.base import Side
 
 POINTS = 50  # of a stored curve
 REFERENCE = 256
-"""Training items of each kind that the evidence of a result is relative to, at most."""
+"""Training items of each side that the evidence of a result is relative to, at most."""
 
 
 def ambiguity(images: Gaussian, captions: Gaussian, relevance: Relevance) -> dict[str, float]:
@@ -103,9 +103,9 @@ def guaranteed(
     """What conformal sets of ``queries`` hold and how large they are, see ``coverage_over_splits``.
 
     Args:
-        items: the gallery, of the kind ``gallery``.
+        items: the gallery, of the side ``gallery``.
         own: queries × items, the pairs that a guarantee is about; each query has one.
-        reference: training items of the kind ``gallery`` that evidence is relative to.
+        reference: training items of the side ``gallery`` that evidence is relative to.
     """
 
     def rows(start: int, stop: int) -> Tensor:

@@ -81,8 +81,8 @@ def blocks_of(
 def query_scores(
     similarity: Similarity, queries: Gaussian, items: Gaussian, gallery: str
 ) -> Float[Tensor, "queries items"]:
-    """The scores of queries with items of a gallery, ``"images"`` or ``"captions"``, whose other
-    kind the queries are."""
+    """The scores of queries with items of a gallery, ``"images"`` or ``"captions"``; the queries
+    are of the other side."""
     if gallery == "images":
         return similarity.for_query("captions").matrix(items, queries).T
     return similarity.for_query("images").matrix(queries, items)

@@ -17,7 +17,9 @@ MOST_LOG_VARIANCE = 200.0
 """e^200 and its square are finite in float64, which scores are computed in."""
 
 
-def check_kind(similarity: Similarity, settings: IndexSettings, scans: bool, place: str) -> None:
+def check_structure(
+    similarity: Similarity, settings: IndexSettings, scans: bool, place: str
+) -> None:
     """Whether items can be kept so: one Gaussian each, and a lift where vectors are needed."""
     if similarity.several:
         raise ValueError(

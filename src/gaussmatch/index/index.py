@@ -16,7 +16,7 @@ import numpy as np
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.backend import Backend, Block
 from gaussmatch.index.backends import Place, backend_of
-from gaussmatch.index.checks import check_form, check_items, check_kind, check_query
+from gaussmatch.index.checks import check_form, check_items, check_query, check_structure
 from gaussmatch.index.hits import Hit, Hits
 from gaussmatch.index.manifest import GALLERIES, Gallery, IndexManifest, IndexSettings, known
 from gaussmatch.index.model_copy import check_unchanged, hashes
@@ -91,7 +91,7 @@ class Index:
         if (run is None) == (similarity is None):
             raise ValueError("an index needs a run, or the name of a similarity, and not both")
         used = similarity_called(str(similarity)) if run is None else load(run).matcher.similarity
-        check_kind(used, settings, backend.scans, os.fspath(place))
+        check_structure(used, settings, backend.scans, os.fspath(place))
         known_run = {} if run is None else hashes(Path(run))
         files = {f"{RUN}/{name}": Path(str(run)) / name for name in known_run}
         manifest = IndexManifest(used.name, asdict(settings), known_run)
@@ -374,7 +374,7 @@ class Index:
 
     def set_settings(self, settings: IndexSettings) -> None:
         """Search it another way from now on."""
-        check_kind(self.similarity, settings, self.backend.scans, self.place)
+        check_structure(self.similarity, settings, self.backend.scans, self.place)
         with self.backend.writing():
             self.backend.save(replace(self.manifest, settings=asdict(settings)))
         self.compact()

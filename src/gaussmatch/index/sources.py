@@ -225,9 +225,9 @@ class FolderSource(PhotoSource):
             raise FileNotFoundError(f"{self.root}: no such folder of photos")
         files = dict(_visible(self.root))
         self.ignored = Counter(
-            (kind, ending)
+            (what, ending)
             for ending in (path.suffix.lower() for path in files.values())
-            for kind, (_, endings) in IGNORED.items()
+            for what, (_, endings) in IGNORED.items()
             if ending in endings.split()
         )
         photos = {id_: path for id_, path in files.items() if path.suffix.lower() in SUFFIXES}
@@ -277,10 +277,10 @@ def describe_ignored(ignored: Mapping[tuple[str, str], int]) -> Iterator[str]:
     >>> next(describe_ignored({("RAW", ".nef"): 1200, ("RAW", ".dng"): 3}))
     '1,203 RAW (.dng, .nef): raw data of the sensor; export it as JPEG'
     """
-    for kind, (reason, _) in IGNORED.items():
-        endings = {ending: count for (of, ending), count in ignored.items() if of == kind}
+    for what, (reason, _) in IGNORED.items():
+        endings = {ending: count for (of, ending), count in ignored.items() if of == what}
         if endings:
-            yield f"{sum(endings.values()):,} {kind} ({', '.join(sorted(endings))}): {reason}"
+            yield f"{sum(endings.values()):,} {what} ({', '.join(sorted(endings))}): {reason}"
 
 
 def _visible(folder: Path) -> Iterator[tuple[str, Path]]:

@@ -98,6 +98,6 @@ def same_tokenizer(recipe: Recipe, pairs: Pairs, origin: Model) -> Tokenizer:
     if known < KNOWN:
         raise ValueError(
             f"the vocabulary of {where} (training.start_from) knows only {known:.0%} of the words "
-            f"of {pairs.name}; start from a run on captions of the same kind"
+            f"of {pairs.name}; start from a run on captions of the same style"
         )
     return tokenizer
