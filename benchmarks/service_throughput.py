@@ -6,8 +6,8 @@
 The library: ``index.search_text`` on batches of 32 texts, k = 10, one after the other, in a process
 that does nothing else. The service: ``gaussmatch serve`` with its usual settings (logs into a
 file), queried with the same texts one at a time by 32 clients at once, each of which sends the
-next when it is answered; the clients are a third process. Rounds alternate between the two and the best of
-each counts, so that a busy machine does not decide. Both use one torch thread, and the service one
+next when it is answered; the clients are a third process. Rounds alternate between the two and the
+best of each counts, so that a busy machine does not decide. Both use one torch thread, and the service one
 worker: like with like. ``--workers`` measures a service with more processes too, still against the
 library in one. Every answer is compared with the library's after the clock has stopped: an error is
 any status but 200 or any other ids.
@@ -250,18 +250,18 @@ class Client(asyncio.Protocol):
             self.done.set_result(None)
             self._transport.close()
             return
-        self._told, self._length = b"", 0
-        self._asked = time.perf_counter()
+        self._received, self._length = b"", 0
+        self._sent = time.perf_counter()
         self._transport.write(line)
 
     def data_received(self, data: bytes) -> None:
-        self._told += data
-        if not self._length and (end := self._told.find(b"\r\n\r\n")) >= 0:
-            length = self._told.partition(b"content-length: ")[2].partition(b"\r\n")[0]
+        self._received += data
+        if not self._length and (end := self._received.find(b"\r\n\r\n")) >= 0:
+            length = self._received.partition(b"content-length: ")[2].partition(b"\r\n")[0]
             self._length = end + 4 + int(length)
-        if self._length and len(self._told) >= self._length:
-            seconds = time.perf_counter() - self._asked
-            self._answers.append(Answer(self._told, self._ids, seconds))
+        if self._length and len(self._received) >= self._length:
+            seconds = time.perf_counter() - self._sent
+            self._answers.append(Answer(self._received, self._ids, seconds))
             self.ask()
 
     def connection_lost(self, error: Exception | None) -> None:
