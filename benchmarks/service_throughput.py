@@ -5,12 +5,12 @@
 
 The library: ``index.search_text`` on batches of 32 texts, k = 10, one after the other, in a process
 that does nothing else. The service: ``gaussmatch serve`` with its usual settings (logs into a
-file), queried with the same texts one at a time by 32 clients at once, each of which sends the
-next when it is answered; the clients are a third process. Rounds alternate between the two and the
-best of each counts, so that a busy machine does not decide. Both use one torch thread, and the service one
-worker: like with like. ``--workers`` measures a service with more processes too, still against the
-library in one. Every answer is compared with the library's after the clock has stopped: an error is
-any status but 200 or any other ids.
+file), queried with the same texts one at a time by 32 clients at once, each of which sends the next
+when it is answered; the clients are a third process. Rounds alternate between the two and the best
+of each counts, so that a busy machine does not decide. Both use one torch thread, and the service
+one worker: like with like. ``--workers`` measures a service with more processes too, still against
+the library in one. Every answer is compared with the library's after the clock has stopped: an
+error is any status but 200 or any other ids.
 
 Texts are the captions of the index, all different; nothing is cached on either side.
 """
