@@ -1,9 +1,11 @@
-"""Pictures of the web page, made by a browser; they are not kept in git.
+"""Pictures of the web page, made by a browser; they are not kept in git, but for one.
 
-    python docs/screenshots.py INDEX [--out docs/screenshots] [--query "something red"]
+    python docs/screenshots.py INDEX [--out docs/screenshots] [--query "a red star"]
+                                     [--readme docs/search.png] [--review AUDIT]
 
 Serves the index on a free port, opens the page in Chromium (of the system, or $CHROMIUM) and
 takes it at a desk, on a phone and in the dark. Fails if the page requests anything elsewhere.
+``--readme`` writes the picture of a search that README shows: scenes only, as photos have owners.
 """
 
 from __future__ import annotations
@@ -25,17 +27,21 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-DESK, PHONE = {"width": 1280, "height": 860}, {"width": 360, "height": 740}
+DESK, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 780}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Take pictures of the web page.")
     parser.add_argument("index", type=Path)
     parser.add_argument("--out", type=Path, default=Path("docs/screenshots"))
-    parser.add_argument("--query", default="something red")
+    parser.add_argument("--query", default="a green heart and a yellow moon")
+    parser.add_argument("--readme", type=Path, help="where the picture of README goes")
+    parser.add_argument("--review", type=Path, help="what 'gaussmatch audit' wrote")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "gaussmatch", "serve", str(options.index), "--port", "0"]
+    if options.review is not None:
+        command += ["--review", str(options.review)]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert server.stdout is not None
@@ -60,38 +66,51 @@ def take(
     strange: list[str] = []
     page.on("request", lambda r: strange.append(r.url) if not _local(r.url, address) else None)
 
-    def shot(what: str, whole: bool = False) -> None:
-        page.wait_for_timeout(600)  # pictures and suggestions come by themselves
-        path = options.out / f"{name}-{what}.png"
-        page.screenshot(path=path, full_page=whole)
+    def shot(what: str, path: Path | None = None) -> None:
+        page.wait_for_timeout(1000)  # pictures and suggestions come by themselves
+        path = path or options.out / f"{name}-{what}.png"
+        page.screenshot(path=path)
         print(path)
 
     page.goto(address)
     page.wait_for_selector("html[data-ready]")
     shot("start")
-    ask(page, options.query)
+    search(page, options.query)
     shot("results")
+    if options.readme is not None and name == "desk-light":
+        shot("results", options.readme)
     page.locator(".card").first.click()
-    page.wait_for_selector(".caption")
-    shot("item")
-    page.keyboard.press("Escape")
+    page.wait_for_selector("#viewer[open]")
+    shot("picture")
+    page.click("#like")
+    page.wait_for_selector("#with:not([hidden])")
+    shot("like")
+    search(page, "a blue circle")
+    shot("like-and-words")
+    page.goto(address)
+    page.wait_for_selector("html[data-ready]")
+    search(page, options.query)
     page.click("#asmap")
-    page.wait_for_selector(".pin")
-    shot("map", whole=True)
-    page.click("#mapellipses")
-    shot("ellipses", whole=True)
-    page.goto(f"{address}?q=zebra")
-    page.wait_for_selector("#trouble:not([hidden])")
-    shot("trouble")
+    page.wait_for_selector("#legend .key")
+    shot("map")
+    for what, text in (("unknown", "a dog on the beach"), ("help", "xkqj wvvz")):
+        page.goto(f"{address}?q={text}")
+        page.wait_for_selector("#help:not([hidden]), #results:not([aria-busy]) .card")
+        shot(what)
+    if options.review is not None:
+        page.goto(f"{address}review")
+        page.wait_for_selector("html[data-ready]")
+        shot("review")
     context.close()
     if strange:
         raise SystemExit(f"the page made requests elsewhere: {strange}")
 
 
-def ask(page: Page, text: str) -> None:
+def search(page: Page, text: str) -> None:
     page.fill("#q", text)
     page.keyboard.press("Enter")
-    page.wait_for_selector("#results:not([aria-busy]) .card")
+    page.wait_for_selector("#results:not([aria-busy])", state="attached")
+    page.wait_for_selector(".card")
 
 
 def _local(url: str, address: str) -> bool:

@@ -25,7 +25,7 @@ def open_page(tab: Any, address: str, tail: str = "") -> None:
 
 def until(tab: Any, true: str, given: Any = None) -> None:
     """Wait until an expression holds; the page's policy forbids what Playwright would do."""
-    for _ in range(200):
+    for _ in range(600):
         if tab.evaluate(true, given):
             return
         tab.wait_for_timeout(100)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from PIL import Image
 from service.served import CheckedClient, jpeg, make_index
 
 from gaussmatch.encoders import Reading
@@ -501,3 +502,54 @@ class TestOddItems:
         json = {"Content-Type": "application/json"}
         content = rb'{"texts": ["a star \ud800"]}'
         refused(odd.post("/api/embed/text", content=content, headers=json), 422, "invalid")
+
+
+@pytest.fixture(scope="module")
+def album(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """Photos in a folder, some of which are not what they seem."""
+    root = tmp_path_factory.mktemp("album")
+    folder = root / "photos"
+    (folder / "trip").mkdir(parents=True)
+    (root / "secret.jpg").write_bytes(jpeg())
+    (folder / "trip" / "a.jpg").write_bytes(jpeg())
+    Image.new("RGB", (9, 9), "red").save(folder / "b.tiff")
+    (folder / "text.jpg").write_text("root:x:0:0")
+    (folder / "notes.txt").write_text("not a picture")
+    (folder / "link.jpg").symlink_to(root / "secret.jpg")
+    names = ["trip/a.jpg", "b.tiff", "text.jpg", "notes.txt", "link.jpg", "gone.jpg"]
+    names += ["../secret.jpg", str(root / "secret.jpg"), "a\0.jpg"]
+    records = [
+        Record(name, {"file": name, "folder": "trip" if n else ".", "taken": f"2020-01-0{n + 1}"})
+        for n, name in enumerate(names)
+    ]
+    album = Index.create(root / "index", index.run_folder)
+    album.add(index.some(len(records))[1], records)  # type: ignore[arg-type]
+    album.note_source({"folder": str(folder)})
+    return album
+
+
+class TestOriginals:
+    def test_only_pictures_inside_the_folder_are_sent(self, album: Index) -> None:
+        with CheckedClient(create_app(album)) as client:
+            assert client.get("/api/about").json()["originals"]
+            whole = client.get("/api/picture", params={"id": "trip/a.jpg"})
+            assert (whole.headers["content-type"], whole.content) == ("image/jpeg", jpeg())
+            converted = client.get("/api/picture", params={"id": "b.tiff"})
+            assert converted.headers["content-type"] == "image/jpeg"
+            assert converted.content.startswith(b"\xff\xd8")
+            for record in list(album.records())[2:]:
+                answer = client.get("/api/picture", params={"id": record.id})
+                assert str(album.place) not in refused(answer, 404, "no_picture")
+            refused(client.get("/api/picture?id=nothing"), 404, "no_item")
+
+    def test_they_can_be_kept_back(self, album: Index) -> None:
+        with CheckedClient(create_app(album, Settings(originals=False))) as client:
+            assert not client.get("/api/about").json()["originals"]
+            refused(client.get("/api/picture", params={"id": "trip/a.jpg"}), 404, "no_picture")
+
+    def test_fields_to_filter_by(self, album: Index) -> None:
+        with CheckedClient(create_app(album)) as client:
+            fields = client.get("/api/fields").json()["fields"]
+        assert [(f["name"], f["type"]) for f in fields] == [("folder", "text"), ("taken", "date")]
+        assert fields[0]["values"] == [".", "trip"]
+        assert (fields[1]["least"], fields[1]["most"]) == ("2020-01-01", "2020-01-09")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -48,7 +49,7 @@ SIDES: dict[QueryType, Gallery] = {"text": "captions", "image": "images", "item"
 EVERYTHING = Where()
 MAP_MEANS = 5000
 """How many means the axes of the map are fitted to."""
-FIELD_ITEMS = 20_000
+FIELD_ITEMS = 50_000
 """Items whose metadata is looked at for what they can be filtered by."""
 
 
@@ -197,6 +198,8 @@ class Engine:
             hits = hits.sorted(q.sort.removeprefix("-"), descending=q.sort.startswith("-"))
         if q.type == "text":
             hits = hits.for_text(str(q.value), encoded.unknown)
+        elif encoded.unknown:
+            hits = replace(hits, unknown=encoded.unknown)
         return dumps(SearchResponse(hits, self._on_map(hits, encoded) if q.on_map else None))
 
     def _on_map(self, hits: Hits, encoded: Encoded) -> OnMap | None:
@@ -234,7 +237,8 @@ class Engine:
             if isinstance(encoded, Exception):
                 raise encoded
             parts.append(encoded.batch[encoded.row : encoded.row + 1])
-        return Encoded(self.index.together(parts, gallery), 0)
+        unknown = text.unknown if isinstance(text, Encoded) else ()
+        return Encoded(self.index.together(parts, gallery), 0, unknown)
 
     def _encode_texts(self, texts: Mapping[int, str]) -> dict[int, Encoded | Exception]:
         """Texts without any known word are left out, all others encoded together."""
@@ -329,8 +333,8 @@ class Engine:
 
     def fields(self) -> FieldsResponse:
         def make() -> FieldsResponse:
-            records, _ = self.index.some(FIELD_ITEMS)
-            return FieldsResponse(describe_fields(record.meta for record in records))
+            some = islice(self.index.records(), FIELD_ITEMS)
+            return FieldsResponse(describe_fields(record.meta for record in some))
 
         found: FieldsResponse = self._cached("fields", make)
         return found
@@ -370,20 +374,20 @@ class Engine:
             plane = self._plane()
             records, g = self.index.some(self.settings.map_items)
             assert g is not None
-            places = plane(g)
-            x, y, a, b, angle = (
-                [getattr(place, name) for place in places] for name in ("x", "y", "a", "b", "angle")
-            )
-            sure = self._uncertainty(g, "images")[1]
+            places, sure = plane(g), self._uncertainty(g, "images")[1]
+            columns: dict[str, Any] = {
+                name: [getattr(place, name) for place in places]
+                for name in ("x", "y", "a", "b", "angle")
+            }
+            if g.is_point:
+                columns |= dict.fromkeys(("a", "b", "angle"))
             return dumps(
                 Map(
-                    [record.id for record in records],
-                    x,
-                    y,
-                    *((None,) * 3 if g.is_point else (a, b, angle)),
-                    None if None in sure else [round(share, 1) for share in sure],
-                    self.sizes["images"],
-                    plane.explained,
+                    ids=[record.id for record in records],
+                    percentile=None if None in sure else [round(share, 1) for share in sure],
+                    total=self.sizes["images"],
+                    explained=plane.explained,
+                    **columns,
                 )
             )
 

@@ -12,6 +12,7 @@ import { append, grow, show, waiting } from "./results.js";
 import { listen as listenViewer, view } from "./viewer.js";
 
 const GUARANTEE = 0.9; // 9 of 10 times
+const AHEAD = 600; // pixels below the screen for which there should be cards
 const PAGE = 200; // results that are requested at a time; fewer cards are made
 const MARKED = 48; // results that the map marks where it is not known which match
 const NOTHING = { text: "", like: null, file: null, url: null };
@@ -70,7 +71,8 @@ let loading = false;
 /** Near the end of the page: more cards, or more results. */
 async function more() {
   const { answer } = state;
-  if (!answer || loading || grow()) return;
+  if (!answer || loading) return;
+  if (grow()) { again(); return; }
   const had = answer.results.hits.length;
   if (had >= (answer.results.total ?? had)) { $("more").hidden = true; return; }
   loading = true;
@@ -78,13 +80,19 @@ async function more() {
     const { results } = await call(running.signal, had);
     if (answer !== state.answer) return;
     answer.results.hits.push(...results.hits);
-    append(results);
+    append(results.hits);
     if (!results.hits.length) $("more").hidden = true;
+    again();
   } catch (error) {
     if (error.name !== "AbortError") trouble(error.message);
   } finally {
     loading = false;
   }
+}
+
+/** Once more, if the end of the page is still near. */
+function again() {
+  requestAnimationFrame(() => { if ($("more").checkVisibility() && $("more").getBoundingClientRect().top < innerHeight + AHEAD) more(); });
 }
 
 function searchPicture(file) {
@@ -252,7 +260,7 @@ async function start() {
   $("asmap").addEventListener("click", () => search({ view: "map" })); // once more, as places are wanted too
   $("only").addEventListener("change", () => search({ only: $("only").checked }));
   $("more").addEventListener("click", more);
-  new IntersectionObserver((entries) => { if (entries[0].isIntersecting) more(); }, { rootMargin: "600px" }).observe($("more"));
+  new IntersectionObserver((entries) => { if (entries[0].isIntersecting) more(); }, { rootMargin: `${AHEAD}px` }).observe($("more"));
   $("zoomin").addEventListener("click", () => map?.zoom(1.5));
   $("zoomout").addEventListener("click", () => map?.zoom(1 / 1.5));
   $("zoomreset").addEventListener("click", () => map?.whole());

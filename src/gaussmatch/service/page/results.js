@@ -1,6 +1,6 @@
 // What was found: a sentence that says it, the cards that match, and below a line those that hardly do.
 
-import { $, el, number, plural } from "./dom.js";
+import { $, el, number, plural, quoted } from "./dom.js";
 import { known, likelihood, matching } from "./likelihood.js";
 import { shownIn, thumbnail } from "./picture.js";
 import { notKnown, unfamiliar } from "./query.js";
@@ -17,7 +17,8 @@ export function reading({ query, results, only }) {
     return { headline: `I don’t know ${notKnown(query, results)}`, subline: "These come nearest, but whether they match I cannot say.", matches: Infinity };
   }
   if (query.like || query.file) {
-    return { headline: query.text ? `Like this picture, and “${query.text}”` : "Pictures like this one", subline: "The most alike come first.", matches: Infinity };
+    const unknown = results.unknown.length ? `I don’t know ${quoted(results.unknown)}. ` : "";
+    return { headline: query.text ? `Like this picture, and “${query.text}”` : "Pictures like this one", subline: `${unknown}The most alike come first.`, matches: Infinity };
   }
   if (!known(results)) return { headline: "The best come first", subline: "", matches: Infinity };
   if (only) return { headline: sentence(results.total), subline: "", matches: Infinity };
@@ -60,9 +61,8 @@ export function show(answer, sort, open) {
 }
 
 /** More results of the same query, which stand below all others. */
-export function append(results) {
-  listing.results = { ...results, hits: [...listing.results.hits, ...results.hits] };
-  listing.shown.push(...results.hits);
+export function append(hits) {
+  listing.shown.push(...hits);
   grow();
 }
 

@@ -1,0 +1,137 @@
+"""How fast the web page is with many pictures, measured inside Chromium:
+
+    python benchmarks/page_speed.py INDEX [--items 10000] [--queries 20]
+
+Copies the pictures of INDEX, each a little elsewhere, until there are so many; serves them, and
+prints the time from a submitted search to the frame that shows the first result with its picture,
+and the frames a second while the map of all is dragged. On a busy machine both are worse.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from playwright.sync_api import sync_playwright
+
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.index import Index, Record
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+TARGETS = {"search": 150.0, "frames": 30.0}
+
+SEARCH = """async text => {
+  const frame = () => new Promise(requestAnimationFrame);
+  for (const card of document.querySelectorAll('.card')) card.dataset.old = '1';
+  document.getElementById('q').value = text;
+  const start = performance.now();
+  document.getElementById('search').requestSubmit();
+  for (;;) {
+    await frame();
+    const image = document.querySelector('.card:not([data-old]) img');
+    if (image?.complete && image.naturalWidth) break;
+  }
+  await frame();  // it is painted
+  return performance.now() - start;
+}"""
+
+DRAG = """async seconds => {
+  const canvas = document.querySelector('#plane canvas');
+  const box = canvas.getBoundingClientRect();
+  const send = (target, kind, x, y) => target.dispatchEvent(new PointerEvent(kind,
+    {clientX: box.left + x, clientY: box.top + y, bubbles: true, pointerType: 'mouse'}));
+  send(canvas, 'pointerdown', 300, 200);
+  const start = performance.now();
+  let frames = 0;
+  while (performance.now() - start < 1000 * seconds) {
+    await new Promise(requestAnimationFrame);
+    frames += 1;
+    send(window, 'pointermove', 300 + 80 * Math.sin(frames / 15), 200 + 60 * Math.cos(frames / 15));
+  }
+  send(window, 'pointerup', 300, 200);
+  return 1000 * frames / (performance.now() - start);
+}"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure the web page.")
+    parser.add_argument("index", type=Path, help="with pictures, of any model")
+    parser.add_argument("--items", type=int, default=10_000)
+    parser.add_argument("--queries", type=int, default=20)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "index"
+        queries = grown(Index.open(options.index), place, options.items)
+        command = [sys.executable, "-m", "gaussmatch", "serve", str(place), "--port", "0"]
+        server = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        try:
+            assert server.stdout is not None
+            address = server.stdout.readline().split()[0]
+            with sync_playwright() as playwright:
+                path = os.environ.get("CHROMIUM") or shutil.which("chromium")
+                browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+                page = browser.new_page(viewport={"width": 1280, "height": 860})
+                measure(page, address, list(islice(cycle(queries), options.queries)))
+                browser.close()
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+def grown(source: Index, place: Path, items: int) -> list[str]:
+    """An index of so many items; gives searches to try in it."""
+    assert source.run_folder is not None
+    index = Index.create(place, source.run_folder, calibration=source.calibration)
+    blocks = list(source.blocks())
+    made, generator = 0, torch.Generator().manual_seed(0)
+    while made < items:
+        for g, records in blocks:
+            some = records[: items - made]
+            noise = 0.3 * torch.randn(g.mean.shape, generator=generator) * g.mean.std(0)
+            near = Gaussian(g.mean + noise, g.log_var)[: len(some)]
+            copies = [Record(f"{made}/{r.id}", r.meta, r.thumbnail) for r in some]
+            index.add(near, copies)
+            made += len(some)
+            if made == items:
+                break
+    index.compact()
+    captions = [str(r.meta["caption"]) for r in source.some(20, "captions")[0]]
+    return captions or ["a dog", "two children playing", "a man rides a bike", "snow", "a red car"]
+
+
+def measure(page: Any, address: str, queries: list[str]) -> None:
+    page.goto(address)
+    page.wait_for_selector("html[data-ready]")
+    page.evaluate(SEARCH, queries[0])  # what only the first search pays for
+    times = sorted(page.evaluate(SEARCH, text) for text in queries)
+    high = times[min(len(times) - 1, round(0.95 * len(times)))]
+    print(
+        f"search to first picture painted: median {statistics.median(times):.0f} ms, "
+        f"95th percentile {high:.0f} ms (target {TARGETS['search']:.0f} ms)"
+    )
+    page.click("#asmap")
+    page.wait_for_selector("#legend .key")
+    page.wait_for_timeout(3000)  # thumbnails come in
+    for zoom in range(3):
+        frames = page.evaluate(DRAG, 4)
+        print(
+            f"map dragged, zoomed in {zoom} times: {frames:.0f} frames a second "
+            f"(target {TARGETS['frames']:.0f})"
+        )
+        page.click("#zoomin")
+        page.wait_for_timeout(1000)
+
+
+if __name__ == "__main__":
+    main()
