@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -49,6 +50,21 @@ def test_errors_are_one_clear_line(
     err = capsys.readouterr().err
     assert message in err
     assert "Traceback" not in err
+
+
+def test_a_full_disk_is_one_line_that_says_what_to_do(
+    tiny_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    assert main(["index", str(tiny_run), "--out", str(tmp_path / "i")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "No space left on device; what was there before is kept: free some space" in line
 
 
 def test_compare_prints_mean_and_std_and_goes_on(

@@ -1,13 +1,17 @@
-"""A few kills; benchmarks/index_kills.py does twenty and more."""
+"""A few kills; benchmarks/kills.py and index_kills.py do twenty and more."""
 
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 
-from index.kills import check, contents, gaussmatch, kill_at, one_kill
+from index.kills import ENVIRONMENT, check, contents, gaussmatch, kill_at, one_kill
 
 from gaussmatch.index import Index
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 def test_a_kill_breaks_nothing_and_loses_nothing(tmp_path):
@@ -38,3 +42,13 @@ def test_index_killed_in_the_fill_goes_on_to_the_same_index(tiny_run: Path, tmp_
     assert contents(Index.open(path)) == whole
     name = "calibration.json"
     assert (path / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_kills_before_a_sync_leave_the_old_or_the_new_and_nothing_else():
+    works = ["add", "compact", "merge", "backup"]
+    command = [sys.executable, "benchmarks/kills.py", "--kills", "4", "--only", *works]
+    done = subprocess.run(
+        command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(": 0 failures") == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import warnings
@@ -61,9 +62,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, ImportError) as error:
         if os.environ.get("GAUSSMATCH_DEBUG"):
             raise
-        print(f"gaussmatch {words[0]}: {error}", file=sys.stderr)
+        print(f"gaussmatch {words[0]}: {error}{_what_to_do(error)}", file=sys.stderr)
         return 2
     return 0
+
+
+def _what_to_do(error: Exception) -> str:
+    """Advice for an error of the system that has none of its own."""
+    if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+        return ""
+    return "; what was there before is kept: free some space, then give the command again"
 
 
 def _show_warning(message: Warning | str, *place: object, **options: object) -> None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gaussmatch.files import read_json, write_json
+from gaussmatch.files import read_json, to_json
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.backends.folder.arrays import blocks
 from gaussmatch.index.backends.folder.exact import Scan
@@ -70,7 +70,7 @@ class Hnsw(Structure):
         best = self.scan.candidates(queries, BEST)
         name = f"a graph ({self.name}) of {content.items:,} items"
         report = measure(content.settings, queries, best, walk, content.read, name)
-        write_json(content.folder / REPORT, asdict(report))
+        (content.folder / REPORT).write_text(to_json(asdict(report)), encoding="utf-8")
 
     @classmethod
     def _empty(cls, faiss: Any, sample: np.ndarray, settings: IndexSettings) -> Any:
