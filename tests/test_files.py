@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
 
-from gaussmatch.files import atomic, read_json, write_json
+from gaussmatch.files import atomic, read_json, write_json, write_text
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
@@ -29,3 +31,24 @@ def test_broken_json_names_file_and_line(tmp_path: Path) -> None:
     path.write_text('{"a": 1,\n "b" 2}')
     with pytest.raises(ValueError, match=r"b\.json, line 2, column 6"):
         read_json(path)
+
+
+def test_a_power_cut_keeps_the_old_or_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The content is on disk before it takes its name, and the name before anything goes on."""
+    events: list[str] = []
+    sync, rename = os.fsync, os.replace
+
+    def synced(handle: int) -> None:
+        events.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        sync(handle)
+
+    def renamed(old: Path, new: Path) -> None:
+        events.append("rename")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    write_text(tmp_path / "a", "whole")
+    assert events == ["file", "rename", "folder"]
