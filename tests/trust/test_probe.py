@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from gaussmatch.cli import main
 from gaussmatch.gaussian import Gaussian
@@ -24,7 +25,7 @@ from gaussmatch.trust.probe import (
     read_fitting,
     verdict,
 )
-from gaussmatch.trust.wording import FILLERS, OTHER_DOMAINS, words_of
+from gaussmatch.trust.wording import FILLERS, OTHER_DOMAINS, OTHER_DOMAINS_DEV, words_of
 
 
 class WordModel:
@@ -105,8 +106,9 @@ def test_the_command_writes_what_it_found_and_keeps_the_verdict(probed, tmp_path
     )  # fmt: skip
     (tmp_path / "c.csv").write_text("image,level_1,level_2\n1,star,a red star\n2,moon,a moon\n")
     files = ["--fitting", tmp_path / "f.jsonl", "--chains", tmp_path / "c.csv"]
-    out = tmp_path / "out.json"
-    assert main(["probe", str(probed), *map(str, files), "--json", str(out)]) == 0
+    out, plots = tmp_path / "out.json", tmp_path / "plots"
+    written = ["--json", str(out), "--plots", str(plots)]
+    assert main(["probe", str(probed), *map(str, files), *written]) == 0
     shown = capsys.readouterr().out
     assert "best score" in shown
     assert "gauge of captions" in shown
@@ -116,9 +118,31 @@ def test_the_command_writes_what_it_found_and_keeps_the_verdict(probed, tmp_path
     assert {"truncation", "hypernyms", "adjectives", "fillers"} <= found["edits"].keys()
     assert found["surest_half"]["captions"]["probability"]["ratio"] is not None
     assert found["unfamiliar"]["auroc"] > 0.95  # every query of another domain has unknown words
+    assert abs(found["balanced"]["rho_length"]) < 0.2  # length says nothing there
+    assert {"blur", "crop", "occlusion", "collage"} <= found["photo_edits"].keys()
+    assert {"best_score", "perplexity"} <= found["photo_edits"]["by_others"]["blur"].keys()
+    assert {p.name for p in plots.glob("*.svg")} == {
+        "edits.svg", "risk-coverage-captions.svg", "risk-coverage-images.svg",
+    }  # fmt: skip
     assert found == json.loads((probed / "probe.json").read_text())
     kept = kept_calibration(probed)
     assert kept.gauges == {k: v["passed"] for k, v in found["verdict"].items()}
+
+
+def test_other_data_and_other_photos_are_probed_and_not_kept(probed, tmp_path, capsys):
+    before = (probed / "probe.json").read_text()
+    for number in range(12):
+        noise = np.random.default_rng(number).integers(0, 255, (40, 40, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(tmp_path / f"{number}.png")
+    out = tmp_path / "out.json"
+    words = ["probe", str(probed), "--data.seed", "1", "--split", "dev"]
+    assert main([*words, "--photos", str(tmp_path), "--json", str(out)]) == 0
+    assert "other photos" in capsys.readouterr().out
+    strange = json.loads(out.read_text())["unfamiliar_photos"]
+    assert strange["photos"] == 12
+    assert strange["auroc"] > 0.9  # noise is unlike drawn shapes
+    assert {"auroc_sigma", "auroc_best_score", "auroc_perplexity"} <= strange.keys()
+    assert (probed / "probe.json").read_text() == before
 
 
 def test_search_separates_vague_unfamiliar_and_absent(probed, tmp_path):
@@ -155,7 +179,9 @@ def test_search_separates_vague_unfamiliar_and_absent(probed, tmp_path):
 
 
 def test_the_lists_are_what_they_say():
-    assert len(set(OTHER_DOMAINS)) == len(OTHER_DOMAINS) >= 50
+    for some in (OTHER_DOMAINS, OTHER_DOMAINS_DEV):
+        assert len(set(some)) == len(some) >= 50
+    assert not set(OTHER_DOMAINS) & set(OTHER_DOMAINS_DEV)
 
 
 def test_a_point_model_is_probed_too(tmp_path: Path):

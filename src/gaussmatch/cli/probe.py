@@ -10,7 +10,8 @@ from gaussmatch.cli.parser import Parser
 from gaussmatch.cli.tables import plain_table
 from gaussmatch.data import load_data
 from gaussmatch.files import write_json
-from gaussmatch.run import load
+from gaussmatch.plot import bars, lines, save
+from gaussmatch.run import load, read_recipe
 from gaussmatch.trust.kept import PROBE, keep_probe, kept_calibration
 from gaussmatch.trust.probe import probe
 
@@ -26,7 +27,11 @@ def run(argv: Sequence[str]) -> None:
         examples=[
             "gaussmatch probe runs/demo/probabilistic",
             "gaussmatch probe RUN --fitting fitting_photos.jsonl --chains chains.csv --json p.json",
+            "gaussmatch probe RUN --data.name flickr8k --data.root DATA --plots plots",
         ],
+        notes="Fields of the recipe's data can be given too; the verdict on other data than the "
+        "run's own is not kept.",
+        fields=("data",),
         computes=True,
     )
     parser.add_argument("run", type=Path, help="a run folder")
@@ -39,28 +44,64 @@ def run(argv: Sequence[str]) -> None:
         "--crowd", type=Path, help="Flickr8k's CrowdFlowerAnnotations.txt, captions beside it"
     )
     parser.add_argument("--unfamiliar", type=Path, help="queries of other domains, one a line")
+    parser.add_argument(
+        "--photos", type=Path, help="a folder of pictures of another kind than the model's"
+    )
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the figures too")
     parser.add_argument("--json", type=Path, metavar="OUT.json", help="a copy of the figures")
     options = parser.parse(argv)
     model = load(options.run)
-    data = load_data(model.recipe.data)
+    calibration = kept_calibration(options.run)
     found = probe(
         model,
-        data,
-        kept_calibration(options.run, data),
+        load_data(read_recipe(options.run, options.overrides).data),
+        calibration,
         split=options.split,
         fitting=options.fitting,
         chains=options.chains,
         crowd=options.crowd,
         unfamiliar=options.unfamiliar,
+        photos=options.photos,
     )
-    keep_probe(options.run, found)
+    written = [options.json]
+    if not options.overrides:
+        keep_probe(options.run, found)
+        written.append(options.run / PROBE)
     print(plain_table([("", "Σ", *OTHERS.values(), "combined"), *_rows(found)]))
     for side, judged in found["verdict"].items():
         why = "" if judged["passed"] else f": {'; '.join(judged['failed'])}"
         print(f"\nthe gauge of {side} {'passed' if judged['passed'] else 'failed'}{why}")
     if options.json is not None:
         write_json(options.json, found)
-    print(f"\nwritten: {', '.join(map(str, filter(None, [options.run / PROBE, options.json])))}")
+    if options.plots is not None:
+        written += _draw(options.plots, found)
+    print(f"\nwritten: {', '.join(map(str, filter(None, written))) or 'nothing'}")
+
+
+def _draw(folder: Path, found: Mapping[str, Any]) -> list[Path]:
+    """Risk and coverage of each side, and the shares that should be high, as SVG and PNG."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = {"sigma": "log det Σ", **OTHERS, "probability": "match probability"}
+    stems = []
+    for side, by in found["surest_half"].items():
+        named = {title: by[n]["curve"] for n, title in names.items() if n in by}
+        x = [coverage for coverage, _ in next(iter(named.values()))]
+        series = {title: [risk for _, risk in curve] for title, curve in named.items()}
+        series["chance"] = [by["aurc_random"]] * len(x)
+        axes = lines(
+            x, series, f"{side} as queries", "share of queries answered", "share wrong", ["chance"]
+        )
+        stems.append(folder / f"risk-coverage-{side}")
+        save(axes, stems[-1])
+    shares = {**found.get("edits", {}), **found.get("photo_edits", {})}
+    bars_of = {n: [v] for n, v in shares.items() if isinstance(v, float)}
+    bars_of |= {f"chains, {n}": [found["chains"][n]] for n in ("steps",) if "chains" in found}
+    if bars_of:
+        groups = {n: "photos" if n in found.get("photo_edits", {}) else "texts" for n in bars_of}
+        title = "Less sure after an edit (fillers: unmoved)"
+        stems.append(folder / "edits")
+        save(bars(bars_of, groups, title, "share of cases"), stems[-1])
+    return [stem.with_name(f"{stem.name}.svg") for stem in stems]
 
 
 def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -90,17 +131,19 @@ def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
     for name in ("fillers", "fillers_as_typed"):
         if name in edits:
             rows.append(_row(f"{name.replace('_', ' ')}, unmoved", [edits[name]]))
-    for name, share in found.get("photo_edits", {}).items():
-        if name != "cases":
-            rows.append(_row(f"photo: {name}, less sure", [share]))
+    photos = found.get("photo_edits", {})
+    for name, by_others in photos.get("by_others", {}).items():
+        values = [photos.get(name), None, by_others["best_score"], by_others["perplexity"]]
+        rows.append(_row(f"photo: {name}, less sure", values))
     for side, by in found["surest_half"].items():
         for figure, title in (("ratio", "R@1 of surest half / all"), ("aurc", "AURC")):
             names_of = ("sigma", *OTHERS, "probability")
             rows.append(_row(f"{side}: {title}", [by.get(n, {}).get(figure) for n in names_of]))
-    if "unfamiliar" in found:
-        strange = found["unfamiliar"]
+    for key, title in (("unfamiliar", "other domains"), ("unfamiliar_photos", "other photos")):
+        strange = found.get(key, {})
         values = [*(strange.get(f"auroc_{n}") for n in ("sigma", *OTHERS)), strange.get("auroc")]
-        rows.append(_row("other domains, AUROC", values))
+        if strange:
+            rows.append(_row(f"{title}, AUROC (last: familiarity)", values))
     return rows
 
 

@@ -70,7 +70,7 @@ def selective(way: str, correct: Tensor, unsure: Tensor, by: str = "") -> dict[s
         f"{name}r1_surest_half": curve.accuracy_at(0.5),
         f"{name}r1_surest_fifth": curve.accuracy_at(0.2),
         f"{name}deciles": [vars(b) for b in accuracy_by_bin(correct, unsure)],
-        f"{name}curve": _thinned(curve.coverage, curve.risk),
+        f"{name}curve": thinned(curve.coverage, curve.risk),
     }
     if not math.isnan(curve.gain):
         measures[f"{name}aurc_gain"] = curve.gain
@@ -139,7 +139,8 @@ def evenly(total: int, most: int) -> Tensor:
     return torch.linspace(0, total - 1, min(total, most)).round().long().unique()
 
 
-def _thinned(x: Tensor, y: Tensor) -> list[list[float]]:
+def thinned(x: Tensor, y: Tensor) -> list[list[float]]:
+    """Some points of a curve, evenly spread."""
     chosen = evenly(len(x), POINTS)
     return [
         [round(a, 6), round(b, 6)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,11 @@ from PIL import Image, ImageDraw, ImageFilter
 from torch import Tensor
 
 from gaussmatch.data.pairs import DataSet, Pairs
+from gaussmatch.data.pictures import SUFFIXES, open_picture
+from gaussmatch.data.scenes import SIZES, balanced, make_split
+from gaussmatch.data.scenes.draw import draw
 from gaussmatch.data.stored import read_lines
-from gaussmatch.evaluation.reliability import evenly
+from gaussmatch.evaluation.reliability import evenly, thinned
 from gaussmatch.evaluation.scores import query_scores
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import (
@@ -33,11 +37,14 @@ from gaussmatch.metrics import (
     spearman,
 )
 from gaussmatch.model import Model
+from gaussmatch.recipe import DataRecipe
 from gaussmatch.trust.calibration import TOP, Calibration, Gallery
+from gaussmatch.trust.familiarity import CLEARLY
 from gaussmatch.trust.wording import (
     EVERYDAY,
     FILLERS,
     OTHER_DOMAINS,
+    OTHER_DOMAINS_DEV,
     canonical,
     generalised,
     known_share,
@@ -105,9 +112,9 @@ class Prober:
         g = self.texts(texts, as_typed=as_typed)
         return None if g.is_point else g.uncertainty().double()
 
-    def captions(self, texts: Sequence[str]) -> Gauges:
+    def captions(self, texts: Sequence[str], *, as_typed: bool = False) -> Gauges:
         words = torch.tensor([-float(len(words_of(text))) for text in texts]).double()
-        return self.gauges(self.texts(texts), self.gallery, "images", words)
+        return self.gauges(self.texts(texts, as_typed=as_typed), self.gallery, "images", words)
 
     @torch.no_grad()
     def gauges(
@@ -140,6 +147,15 @@ class Prober:
         none = torch.zeros_like(best_score) if words is None else words
         return Gauges(sigma, none, best_score, perplexity, probability)
 
+    def takes_pictures(self, picture: Image.Image) -> bool:
+        """Whether the model reads pictures here; else why not is written as a warning."""
+        try:
+            self.model.encode_images([picture])
+        except (ImportError, OSError, ValueError) as error:
+            warnings.warn(f"photos are not probed: {error}", stacklevel=3)
+            return False
+        return True
+
     def _entropy(self, scores: Tensor, gallery: Gallery) -> Tensor:
         way = self.calibration.ways.get(gallery)
         return log_perplexity(scores, way.temperature if way else 1.0)
@@ -155,6 +171,7 @@ def probe(
     chains: Path | None = None,
     crowd: Path | None = None,
     unfamiliar: Path | None = None,
+    photos: Path | None = None,
 ) -> dict[str, Any]:
     """Everything that can be judged about the uncertainty of a model, as JSON. Captions that are
     given as ready embeddings have no text to edit: what needs one is left out.
@@ -165,6 +182,8 @@ def probe(
         chains: CSV of captions from general (``level_1``) to specific.
         crowd: Flickr8k's judgements of captions with other photos.
         unfamiliar: a text file, one query of another domain a line; a list of our own if not given.
+        photos: a folder of pictures of another kind than the model's; drawn scenes if not given,
+            for a model of photos.
     """
     pairs = data.split(split)
     worded = pairs.texts is None
@@ -177,20 +196,27 @@ def probe(
     if worded and pairs.relevance is not None:
         counts = pairs.relevance.counts.double()
         found["true_counts"] = fitting_photos(prober, pairs.captions, counts)
+    if pairs.name == f"scenes/{split}":
+        found["balanced"] = balanced_captions(prober, model.recipe.data, split)
     if chains is not None:
         found["chains"] = ordered_chains(prober, read_chains(chains))
     if crowd is not None:
         found["crowd"] = fitting_photos(prober, *read_crowd(crowd, pairs))
     if worded:
         found["edits"] = edits(prober, _some(pairs.captions))
-    photos = photo_edits(model, pairs)
-    if photos:
-        found["photo_edits"] = photos
+    known = captions[evenly(len(captions), GALLERY)]
+    if edited := photo_edits(prober, pairs, known):
+        found["photo_edits"] = edited
     found["surest_half"] = surest_half(prober, images, captions, pairs)
     if worded:
-        found["unfamiliar"] = unfamiliar_queries(prober, _some(pairs.captions), unfamiliar)
+        strange = (
+            read_queries(unfamiliar) if unfamiliar is not None else other_domains(model, split)
+        )
+        found["unfamiliar"] = unfamiliar_queries(prober, _some(pairs.captions), strange)
     elif unfamiliar is not None:
         raise ValueError(f"{unfamiliar}: {pairs.name} is ready embeddings, without texts")
+    if strange_photos := unfamiliar_photos(prober, images, known, photos):
+        found["unfamiliar_photos"] = strange_photos
     found["verdict"] = verdict(found)
     return found
 
@@ -198,12 +224,14 @@ def probe(
 # ---- how many photos fit ----
 
 
-def fitting_photos(prober: Prober, texts: Sequence[str], fits: Tensor) -> dict[str, Any]:
+def fitting_photos(
+    prober: Prober, texts: Sequence[str], fits: Tensor, *, as_typed: bool = False
+) -> dict[str, Any]:
     """Spearman's ρ of each gauge with the number of photos that a caption fits; of the variance
     also with the number of words held fixed."""
     known = fits > 0
     chosen = [text for text, keep in zip(texts, known.tolist(), strict=True) if keep]
-    target, gauges = fits[known].double().log(), prober.captions(chosen)
+    target, gauges = fits[known].double().log(), prober.captions(chosen, as_typed=as_typed)
     rho = {
         f"rho_{name}": spearman(values, target)
         for name, values in gauges.named().items()
@@ -214,6 +242,14 @@ def fitting_photos(prober: Prober, texts: Sequence[str], fits: Tensor) -> dict[s
         rho["rho"] = rho.pop("rho_sigma")
         rho["rho_given_length"] = partial_spearman(gauges.sigma, target, gauges.words)
     return {"captions": len(chosen), **{name: _finite(value) for name, value in rho.items()}}
+
+
+def balanced_captions(prober: Prober, data: DataRecipe, split: str) -> dict[str, Any]:
+    """The same on captions of scenes whose length says nothing (``scenes.balanced``), read as they
+    are: their canonical form would leave out the words that make them equally long."""
+    made = balanced(make_split(split, SIZES[data.size][split], data.seed).scenes)
+    counts = made.relevance.counts.double()
+    return fitting_photos(prober, made.captions, counts, as_typed=True)
 
 
 def read_fitting(path: Path) -> tuple[list[str], Tensor]:
@@ -323,34 +359,39 @@ def _percentiles(calibration: Calibration, sigma: Tensor) -> np.ndarray:
     return share
 
 
-def photo_edits(model: Model, pairs: Pairs) -> dict[str, Any]:
-    """The share of blurred, cropped, covered and joined photos that are less sure than the photo;
-    empty where there are no photos, or the model takes none."""
-    some = evenly(len(pairs.images), CASES // 3)
-    photos = [pairs.images.picture(int(i)) for i in some]
-    if any(photo is None for photo in photos):
-        return {}
+def photo_edits(prober: Prober, pairs: Pairs, captions: Gaussian) -> dict[str, Any]:
+    """The share of blurred, cropped, covered and joined photos that are less sure than the photo,
+    by each gauge; empty where there are no photos, or the model takes none.
+
+    Args:
+        captions: the gallery that the photos are scored with.
+    """
+    photos = [pairs.images.picture(int(i)) for i in evenly(len(pairs.images), CASES // 3)]
     pictures = [photo.convert("RGB") for photo in photos if photo is not None]
-    try:
-        before = model.encode_images(pictures)
-    except (ImportError, OSError, ValueError):
+    if len(pictures) < len(photos) or not prober.takes_pictures(pictures[0]):
         return {}
-    if before.is_point:
-        return {}
+
+    def gauges(edited: Sequence[Image.Image]) -> dict[str, Tensor]:
+        read = prober.model.encode_images(list(edited))
+        named = prober.gauges(read, captions, "captions").named()
+        return {name: named[name] for name in named if name not in ("words", "probability")}
+
+    others = [*pictures[1:], pictures[0]]
     changes = {
         "blur": [p.filter(ImageFilter.GaussianBlur(max(p.size) / 25)) for p in pictures],
         "crop": [_cropped(p) for p in pictures],
         "occlusion": [_covered(p) for p in pictures],
-        "collage": [
-            _joined(p, q) for p, q in zip(pictures, [*pictures[1:], pictures[0]], strict=True)
-        ],
+        "collage": [_joined(p, q) for p, q in zip(pictures, others, strict=True)],
     }
-    sure = before.uncertainty()
-    shares = {
-        name: float((model.encode_images(changed).uncertainty() > sure).double().mean())
-        for name, changed in changes.items()
-    }
-    return {"cases": len(pictures), **shares}
+    before = gauges(pictures)
+    found: dict[str, Any] = {"cases": len(pictures), "by_others": {}}
+    for name, changed in changes.items():
+        after = gauges(changed)
+        shares = {g: float((after[g] > values).double().mean()) for g, values in before.items()}
+        if "sigma" in shares:
+            found[name] = shares.pop("sigma")
+        found["by_others"][name] = shares
+    return found
 
 
 def _cropped(picture: Image.Image) -> Image.Image:
@@ -407,6 +448,7 @@ def surest_half(
             name: {
                 "ratio": curve.accuracy_at(0.5) / (100 * all_right) if all_right else None,
                 "aurc": curve.aurc,
+                "curve": thinned(curve.coverage, curve.risk),
             }
             for name, curve in curves.items()
         }
@@ -429,16 +471,23 @@ def _first_right(
 # ---- other domains ----
 
 
+def other_domains(model: Model, split: str) -> list[str]:
+    """Queries of other domains than the model's: one list to choose by, another for tests."""
+    strange = OTHER_DOMAINS_DEV if split == "dev" else OTHER_DOMAINS
+    return [*strange, *(EVERYDAY if model.recipe.data.name == "scenes" else ())]
+
+
+def read_queries(path: Path) -> list[str]:
+    """The lines of a file that are not empty."""
+    return [line for line in read_lines(path) if line.strip()]
+
+
 def unfamiliar_queries(
-    prober: Prober, familiar: Sequence[str], other: Path | None = None
+    prober: Prober, familiar: Sequence[str], strange: Sequence[str]
 ) -> dict[str, Any]:
     """AUROC of separating queries of other domains from captions of the split, by familiarity and
     by each gauge; and the share that is called unfamiliar of either."""
-    scenes = prober.model.recipe.data.name == "scenes"
-    strange = [*OTHER_DOMAINS, *(EVERYDAY if scenes else ())]
-    if other is not None:
-        strange = [line for line in read_lines(other) if line.strip()]
-    sides = [list(familiar), strange]
+    sides = [list(familiar), list(strange)]
     unlike = [
         torch.tensor([1 - known_share(t, prober.model.unknown_words(t)) for t in texts])
         for texts in sides
@@ -452,10 +501,50 @@ def unfamiliar_queries(
         p = [torch.from_numpy(near.p_value(d)) * (1 - u) for d, u in zip(far, unlike, strict=True)]
         ranked = [d + 1e3 * u for d, u in zip(far, unlike, strict=True)]
         found["auroc"] = auroc(ranked[1], ranked[0])
-        found["called_unfamiliar"] = float((p[1] < 0.01).double().mean())
-        found["called_unfamiliar_wrongly"] = float((p[0] < 0.01).double().mean())
+        found["called_unfamiliar"] = float((p[1] < CLEARLY).double().mean())
+        found["called_unfamiliar_wrongly"] = float((p[0] < CLEARLY).double().mean())
     baselines = {f"auroc_{n}": auroc(gauges[1][n], v) for n, v in gauges[0].items()}
     return found | {"auroc_unknown_words": auroc(unlike[1], unlike[0])} | baselines
+
+
+def unfamiliar_photos(
+    prober: Prober, familiar: Gaussian, captions: Gaussian, folder: Path | None
+) -> dict[str, Any]:
+    """The same for photos of another kind: those of a folder, or drawn scenes for a photo model.
+    Empty where there are none, or the model takes none.
+
+    Args:
+        familiar: the images of the split.
+        captions: the gallery that photos are scored with.
+    """
+    near = prober.calibration.familiarity.get("images")
+    drawn = prober.model.recipe.data.name == "scenes"
+    if near is None or (drawn and folder is None):
+        return {}
+    if folder is not None:
+        names = sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES)[:CASES]
+        if not names:
+            raise ValueError(f"{folder}: no photos ({', '.join(SUFFIXES)})")
+        pictures = [open_picture(name) for name in names]
+    else:
+        pictures = [draw(scene) for scene in make_split("test", CASES // 3).scenes]
+    if not prober.takes_pictures(pictures[0]):
+        return {}
+    strange = prober.model.encode_images(pictures)
+    sides = [familiar[evenly(len(familiar), 5 * CASES)], strange]
+    far = [near.distance(g) for g in sides]
+    gauges = [prober.gauges(g, captions, "captions").named() for g in sides]
+    called = [float((near.p_value(d) < CLEARLY).mean()) for d in far]
+    return {
+        "photos": len(strange),
+        "auroc": auroc(far[1], far[0]),
+        "called_unfamiliar": called[1],
+        "called_unfamiliar_wrongly": called[0],
+    } | {
+        f"auroc_{name}": auroc(gauges[1][name], values)
+        for name, values in gauges[0].items()
+        if name not in ("words", "probability")
+    }
 
 
 # ---- the verdict ----
@@ -473,7 +562,8 @@ def verdict(found: Mapping[str, Any]) -> dict[str, Any]:
     judgements: dict[str, Any] = {}
     if judged:
         judgements["captions"] = {"passed": not failed, "failed": failed}
-    photos = [v for name, v in found.get("photo_edits", {}).items() if name != "cases"]
+    edited = found.get("photo_edits", {})
+    photos = [v for name, v in edited.items() if name not in ("cases", "by_others")]
     if photos:
         mean = float(np.mean(photos))
         failed = [] if mean >= LEAST_PHOTOS else [f"photo edits {mean:.2f} < {LEAST_PHOTOS}"]
