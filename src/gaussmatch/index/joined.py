@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.hits import Hit, Hits
 from gaussmatch.index.index import Index
 from gaussmatch.index.manifest import Gallery
 from gaussmatch.model import Model, Pictures
+from gaussmatch.trust.calibration import TOP
 
 
 class JoinedIndex:
@@ -43,17 +46,32 @@ class JoinedIndex:
     def fields(self, gallery: Gallery = "images") -> list[str]:
         return sorted({name for shard in self.shards for name in shard.fields(gallery)})
 
-    def search(self, queries: Gaussian, k: int = 10, **options: Any) -> list[Hits]:
-        """See ``Index.search``."""
-        return self._search_all(lambda shard: shard.search(queries, k, **options), k)
+    def search(
+        self, queries: Gaussian, k: int = 10, *, guarantee: float | None = None, **options: Any
+    ) -> list[Hits]:
+        """See ``Index.search``. What all shards found is judged together, as results of a gallery
+        of their joint size: each alone would take itself for the whole."""
+        wide = max(k, TOP)
+        found = self._search_all(queries, wide, options)
+        if guarantee is None:
+            return [
+                self._judged(hits, queries[q : q + 1]).part(0, k) for q, hits in enumerate(found)
+            ]
+        sets = self._search_all(queries, wide, {**options, "guarantee": guarantee})
+        answers = []
+        for q, (held, best) in enumerate(zip(sets, found, strict=True)):
+            both = replace(join([held, best]), total=best.total)  # rivals that are not in the set
+            part = self._judged(both, queries[q : q + 1]).part(0, len(held))
+            answers.append(replace(part, guarantee=guarantee, total=len(held)))
+        return answers
 
     def search_text(self, texts: Sequence[str], k: int = 10, **options: Any) -> list[Hits]:
         """See ``Index.search_text``."""
-        return self._search_all(lambda shard: shard.search_text(texts, k, **options), k)
+        return Index.search_text(cast(Index, self), texts, k, **options)
 
     def search_image(self, pictures: Pictures, k: int = 10, **options: Any) -> list[Hits]:
         """See ``Index.search_image``."""
-        return self._search_all(lambda shard: shard.search_image(pictures, k, **options), k)
+        return Index.search_image(cast(Index, self), pictures, k, **options)
 
     def search_id(self, id: str, k: int = 10, *, of: Gallery = "images", **options: Any) -> Hits:
         """See ``Index.search_id``; the item is that of the first shard that holds it."""
@@ -68,20 +86,38 @@ class JoinedIndex:
             return self.search(item, k, side=of, **options)[0]
         raise ValueError(f"no item {id!r} among the {of} of {len(self.shards)} indexes")
 
-    def _search_all(self, search: Callable[[Index], list[Hits]], k: int) -> list[Hits]:
-        found = [search(shard) for shard in self.shards]
-        return [join(answers, k) for answers in zip(*found, strict=True)]
+    def _search_all(self, queries: Gaussian, k: int, options: Mapping[str, Any]) -> list[Hits]:
+        found = [shard.search(queries, k, **options) for shard in self.shards]
+        return [
+            replace(join(answers), total=sum(answer.total or 0 for answer in answers))
+            for answers in zip(*found, strict=True)
+        ]
+
+    def _judged(self, hits: Hits, query: Gaussian) -> Hits:
+        """With match probabilities, and whether there is any match, of the joint gallery."""
+        if not len(hits):
+            return hits
+        first = self.shards[0]
+        known = [hit.uncertainty for hit in hits.hits if hit.uncertainty is not None]
+        judged = first.calibration.judge(
+            first.similarity,
+            query.detach().to("cpu"),
+            hits.side,
+            hits.gallery,
+            np.array([[hit.score for hit in hits.hits]]),
+            np.array([known]) if len(known) == len(hits) else None,
+            hits.total or len(hits),
+        )
+        if judged.probability is None or judged.absent is None:
+            return hits
+        chances = [None if np.isnan(p) else float(p) for p in judged.probability[0]]
+        likely = [replace(h, probability=p) for h, p in zip(hits.hits, chances, strict=True)]
+        return replace(hits, hits=likely, absent=float(judged.absent[0]))
 
 
-def join(answers: Sequence[Hits], k: int) -> Hits:
-    """The best k of several answers to one query; or all of them, where they are guaranteed sets:
-    thresholds do not depend on the gallery, so together they are the set of all."""
+def join(answers: Sequence[Hits]) -> Hits:
+    """Several answers to one query as one, the best first, each item once."""
     found: dict[str, Hit] = {}
-    most = k if answers[0].guarantee is None else sum(map(len, answers))
     for hit in heapq.merge(*(a.hits for a in answers), key=lambda hit: -hit.score):
         found.setdefault(hit.id, hit)
-        if len(found) == most:
-            break
-    hits = list(found.values())
-    total = sum(a.total or 0 for a in answers) if answers[0].guarantee is None else len(hits)
-    return replace(answers[0], hits=hits, total=total).part(0, most)
+    return replace(answers[0], hits=list(found.values()))
