@@ -78,6 +78,7 @@ def blocks_of(
     return BothWays(image_queries, image_queries if by_caption is by_image else scores(by_caption))
 
 
+@torch.no_grad()
 def query_scores(
     similarity: Similarity, queries: Gaussian, items: Gaussian, gallery: str
 ) -> Float[Tensor, "queries items"]:

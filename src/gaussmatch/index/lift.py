@@ -35,14 +35,6 @@ LARGEST = 1e16
 
 
 @torch.no_grad()
-def scores(similarity: Similarity, gallery: Gallery, items: Gaussian, queries: Gaussian) -> Tensor:
-    """``Similarity.matrix`` as queries × items, whichever of them are the images."""
-    if gallery == "images":
-        return similarity.matrix(items, queries).T
-    return similarity.matrix(queries, items)
-
-
-@torch.no_grad()
 def paired(similarity: Similarity, gallery: Gallery, items: Gaussian, queries: Gaussian) -> Tensor:
     """``Similarity.paired`` of item k with query k."""
     return similarity.paired(*((items, queries) if gallery == "images" else (queries, items)))

@@ -187,7 +187,7 @@ def test_drop_also_removes_what_a_killed_process_left(make: Make) -> None:
     old = index.manifest
     held = index.backend._held("images")
     assert held is not None
-    index.backend._new_collection("images", held.form, held.lift, 3, held)
+    index.backend._new_collection("images", held.form, held.lift, 3, "flat", held)
     index.backend.save(old)  # as if it had been killed before
     name = index.backend.address.name
     left = [c for c in index.backend._client("list_collections") if c.startswith(f"{name}_")]

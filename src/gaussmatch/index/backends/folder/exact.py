@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from gaussmatch.evaluation.scores import query_scores
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.backends.folder.arrays import blocks, created, mapped
 from gaussmatch.index.backends.folder.structure import SegmentContent, Structure
-from gaussmatch.index.lift import SAMPLE, Lift, LiftedQueries, scores
+from gaussmatch.index.lift import SAMPLE, Lift, LiftedQueries
 from gaussmatch.index.topk import Candidates
 
 faiss: Any = None  # the extra 'search'; flat search works without it
@@ -93,7 +94,7 @@ class Scan(Structure):
         best_rows, best = torch.empty(len(own), 0).long(), torch.empty(len(own), 0).double()
         for block in blocks(len(rows)):
             items = content.read(rows[block])
-            found = scores(content.similarity, content.gallery, items, own).double()
+            found = query_scores(content.similarity, own, items, content.gallery).double()
             here = torch.from_numpy(rows[block]).expand(len(own), -1)
             best, best_rows = torch.cat([best, found], 1), torch.cat([best_rows, here], 1)
             best, order = best.topk(min(count, best.shape[1]))

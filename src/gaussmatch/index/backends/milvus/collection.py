@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from gaussmatch.evaluation.scores import query_scores
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.backends.milvus import rows as coding
 from gaussmatch.index.backends.milvus.client import Client
 from gaussmatch.index.backends.milvus.filter import ids as among
-from gaussmatch.index.lift import Lift, LiftedQueries, scores
+from gaussmatch.index.lift import Lift, LiftedQueries
 from gaussmatch.index.manifest import Gallery, IndexSettings
 from gaussmatch.index.topk import Candidates
 from gaussmatch.similarities import Similarity
@@ -121,7 +122,9 @@ class CollectionView:
         found: list[np.ndarray] = []
         for rows in c.all(c.wanted(), self.condition):
             items = coding.gaussian(rows, c.form)
-            here = scores(self.similarity, c.gallery, items, queries.gaussian).double().numpy()
+            here = (
+                query_scores(self.similarity, queries.gaussian, items, c.gallery).double().numpy()
+            )
             best = np.unique(np.argsort(-here, axis=1)[:, :count])  # of some query
             numbers += [self._meet(rows[i]) for i in best.tolist()]
             found.append(here[:, best])
