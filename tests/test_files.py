@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gaussmatch.files import atomic, read_json, write_json, write_text
+from gaussmatch.files import atomic, read_json, sweep, write_json, write_text
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
@@ -52,3 +52,26 @@ def test_a_power_cut_keeps_the_old_or_the_new(
     monkeypatch.setattr(os, "replace", renamed)
     write_text(tmp_path / "a", "whole")
     assert events == ["file", "rename", "folder"]
+
+
+def test_what_killed_writers_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
+    class Killed(BaseException):
+        pass
+
+    kept = [tmp_path / name for name in (".a.json.swp", "a.json", ".b.json.abcd1234.mine")]
+    for path in kept:
+        path.touch()
+    left = []
+
+    def die() -> None:
+        with atomic(tmp_path / "a.json") as outer, atomic(outer) as inner:
+            left.extend([outer, inner])
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "unlink", lambda *_, **__: None)  # a kill removes nothing
+        with pytest.raises(Killed):
+            die()
+    assert all(path.exists() for path in left)
+    sweep(tmp_path, ["a.json", "b.json"])
+    assert sorted(tmp_path.iterdir()) == sorted(kept)

@@ -70,11 +70,12 @@ def sync(path: Path) -> None:
 
 def sweep(folder: Path, names: Iterable[str]) -> None:
     """Remove what killed writers of these files left behind; call it with the lock held."""
-    for name in names:
-        left = re.compile(re.escape(f".{name}.") + r"[a-z0-9_]{8}" + re.escape(_PARTIAL))
-        for path in folder.glob(f".{name}.*{_PARTIAL}"):
-            if left.fullmatch(path.name):
-                path.unlink(missing_ok=True)
+    known = "|".join(map(re.escape, names))
+    partial = r"\.[a-z0-9_]{8}" + re.escape(_PARTIAL)
+    left = re.compile(rf"\.+({known})({partial})+")  # also one that was written into another
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if left.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 @contextmanager
