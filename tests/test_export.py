@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from gaussmatch.encoders.base import Tokens, pad
 from gaussmatch.encoders.onnx import TOKENS, Network, write
 from gaussmatch.encoders.vocabulary import Vocabulary
 from gaussmatch.gaussian import Gaussian
+from gaussmatch.index import Record
 from gaussmatch.matcher import Matcher, build
 from gaussmatch.published import export_onnx
 
@@ -139,3 +141,62 @@ def test_heads_on_ready_embeddings(tmp_path: Path) -> None:
         torch.testing.assert_close(ours.log_var, theirs.log_var, atol=1e-5, rtol=0)
     scores = (m.similarity(m.encode_images(images), m.encode_texts(images)) for m in (a, b))
     assert torch.equal(*scores)
+
+
+def test_gaussians_out_as_parquet_and_in_again(
+    tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra 'arrow'")
+    first, second = tmp_path / "a.index", tmp_path / "b.index"
+    assert main(["index", str(tiny_run), "--split", "test", "--out", str(first)]) == 0
+    for gallery in ("images", "captions"):
+        file = tmp_path / f"{gallery}.parquet"
+        words = ["export", str(first), "--parquet", str(file), "--gallery", gallery]
+        assert main(words) == 0
+        assert main(words) == 2  # nothing is overwritten
+        assert main(["index", str(tiny_run), str(file), "--out", str(second)]) == 0
+    a, b = gm.open_index(first), gm.open_index(second)
+    for gallery in ("images", "captions"):
+        held, again = ({r.id: r.meta for r in index.records(gallery)} for index in (a, b))
+        assert held == again
+    id_ = next(iter(a.records())).id
+    assert torch.equal(a.gaussian(id_).mean, b.gaussian(id_).mean)
+    assert torch.equal(a.gaussian(id_).log_var, b.gaussian(id_).log_var)
+    table = parquet.read_table(tmp_path / "images.parquet").to_pydict()
+    names = ["id", "mean", "log_variance", "uncertainty", "percentile", "metadata"]
+    assert list(table) == names
+    (hit,) = (h for h in a.search_text(["a red star"], 100)[0].hits if h.id == id_)
+    row = table["id"].index(id_)
+    assert table["uncertainty"][row] == pytest.approx(hit.uncertainty, rel=1e-5)
+    if hit.percentile is not None:
+        assert table["percentile"][row] == pytest.approx(hit.percentile, abs=0.1)
+    capsys.readouterr()
+
+
+def test_parquet_of_other_programs_and_of_other_models(tiny_run: Path, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow", reason="needs the extra 'arrow'")
+    import pyarrow.parquet
+
+    from gaussmatch.embedding import index_parquet, write_parquet
+
+    file = tmp_path / "theirs.parquet"
+    vectors = np.eye(4, dtype=np.float32)
+    table = pa.table({"id": ["a", "b", "c", "d"], "mean": list(vectors)})
+    pyarrow.parquet.write_table(table, file)
+    points = gm.Index.create(tmp_path / "points", similarity="cosine")
+    assert index_parquet(points, file, progress=False) == 4
+    assert points.search(Gaussian(torch.tensor([[0.0, 0.1, 1.0, 0.0]])), 1)[0].ids == ["c"]
+    out = tmp_path / "points.parquet"
+    write_parquet(points, out, progress=False)
+    assert pyarrow.parquet.read_table(out).column_names == ["id", "mean", "metadata"]
+    pyarrow.parquet.write_table(table.select(["mean"]), tmp_path / "bare.parquet")
+    with pytest.raises(ValueError, match="needs the columns id and mean; it has mean"):
+        index_parquet(points, tmp_path / "bare.parquet", progress=False)
+    mine = gm.Index.create(tmp_path / "mine", tiny_run)
+    shape = (2, int(mine.model.recipe.model.dim))
+    mine.add(Gaussian(torch.randn(shape), torch.randn(shape)), [Record("x"), Record("y")])
+    write_parquet(mine, tmp_path / "mine.parquet", progress=False)
+    other = gm.Index.create(tmp_path / "other", similarity="kl")
+    other.backend.manifest = replace(other.manifest, run={"recipe.yaml": "0"})
+    with pytest.raises(ValueError, match="made by another model"):
+        index_parquet(other, tmp_path / "mine.parquet", progress=False)

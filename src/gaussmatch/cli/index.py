@@ -13,7 +13,7 @@ from shlex import quote
 from gaussmatch.cli.parser import Parser
 from gaussmatch.cli.search import plain
 from gaussmatch.data import load_data
-from gaussmatch.embedding import index_embeddings, is_embedding
+from gaussmatch.embedding import index_embeddings, index_parquet, is_embedding
 from gaussmatch.embedding.embed import whole_embedding
 from gaussmatch.index import (
     GALLERIES,
@@ -35,6 +35,7 @@ from gaussmatch.run import PHOTOS, is_run, load, locate
 from gaussmatch.trust import kept_calibration
 
 STRICT = "stop at a photo that cannot be read; else it is skipped and listed"
+PARQUET = ".parquet"
 WIDTH = "candidates of a walk through a graph (64): more find more and take longer"
 
 
@@ -63,7 +64,10 @@ def _make(argv: Sequence[str]) -> None:
         "run", type=Path, help="the run folder of the model; left out: the photo model"
     )
     parser.add_argument(
-        "folder", type=Path, nargs="?", help="photos, or what 'embed' made; else the run's data"
+        "folder",
+        type=Path,
+        nargs="?",
+        help="photos, or what 'embed' or 'export' made; else the run's data",
     )
     parser.add_argument("--out", type=place, required=True, help="a new folder, or milvus:…")
     parser.add_argument("--split", choices=("train", "dev", "test"), help="of the run's own data")
@@ -80,14 +84,15 @@ def _make(argv: Sequence[str]) -> None:
         options.run, options.folder = Path(PHOTOS), options.run
     options.run = locate(options.run)
     model = load(options.run)
-    if options.folder is not None and model.recipe.data.name == "scenes":
+    is_photos = options.folder is not None and options.folder.suffix != PARQUET
+    if is_photos and model.recipe.data.name == "scenes":
         print(
             f"note: {options.run} was trained on drawn scenes and knows nothing of photos; leave "
             "it out to take the photo model",
             file=sys.stderr,
         )
     if options.folder is not None:  # before anything is made
-        if not options.folder.is_dir():
+        if not options.folder.is_dir() and options.folder.suffix != PARQUET:
             raise FileNotFoundError(f"{options.folder}: no such folder of photos or embeddings")
         if is_embedding(options.folder):
             whole_embedding(options.folder)
@@ -106,6 +111,8 @@ def _make(argv: Sequence[str]) -> None:
     if options.folder is None:
         split = options.split or "test"
         index_pairs(index, load_data(model.recipe.data).split(split), split)
+    elif options.folder.suffix == PARQUET:
+        index_parquet(index, options.folder)
     elif is_embedding(options.folder):
         index_embeddings(index, options.folder)
     else:

@@ -6,7 +6,17 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from gaussmatch.data import arrays, coco, cxc, flickr, folder, precomputed, scenes, visual_genome
+from gaussmatch.data import (
+    arrays,
+    coco,
+    cxc,
+    datasets,
+    flickr,
+    folder,
+    precomputed,
+    scenes,
+    visual_genome,
+)
 from gaussmatch.data.listing import Photo
 from gaussmatch.data.pairs import DataSet, ImageSource, Pairs, Region, joined
 from gaussmatch.data.photos import find_extracted, load_photos, photo_featuriser, pixel_featuriser
@@ -45,6 +55,7 @@ SOURCES: dict[str, Source] = {
         precomputed.SOURCE,
         folder.SOURCE,
         arrays.SOURCE,
+        datasets.SOURCE,
     )
 }
 """Every data source by name; the first whose signs are in a folder is the one it is taken for."""

@@ -10,6 +10,16 @@ itself.
 from __future__ import annotations
 
 from gaussmatch.embedding.embed import Share, embed, index_embeddings
+from gaussmatch.embedding.parquet import index_parquet, write_parquet
 from gaussmatch.embedding.shards import EmbeddingManifest, Shard, is_embedding
 
-__all__ = ["EmbeddingManifest", "Shard", "Share", "embed", "index_embeddings", "is_embedding"]
+__all__ = [
+    "EmbeddingManifest",
+    "Shard",
+    "Share",
+    "embed",
+    "index_embeddings",
+    "index_parquet",
+    "is_embedding",
+    "write_parquet",
+]

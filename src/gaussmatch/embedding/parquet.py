@@ -1,0 +1,150 @@
+"""Gaussians as Parquet, for every other tool: out of an index, and into one again.
+
+=================  ===============================================================
+``id``             of the item
+``mean``           D numbers, float32
+``log_variance``   D numbers, or one for a sphere; no column for points
+``uncertainty``    log det Σ
+``percentile``     the share (0–100) of the model's training items that are surer
+``metadata``       JSON
+=================  ===============================================================
+
+The file names the model that made it, so that another model's index refuses it. A file of another
+program needs ``id`` and ``mean`` alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from gaussmatch.files import atomic
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.index.index import Index
+from gaussmatch.index.manifest import Gallery
+from gaussmatch.index.record import Record
+
+ABOUT = b"gaussmatch"
+"""The key of the file's metadata: the gallery, the hashes of the model, the similarity."""
+ROWS = 8192
+
+
+def write_parquet(
+    index: Index,
+    file: str | os.PathLike[str],
+    gallery: Gallery = "images",
+    *,
+    progress: bool = True,
+) -> int:
+    """All items of a gallery; gives how many. Memory holds a block of them at a time."""
+    pa, parquet = _arrow()
+    form = index.manifest.form
+    if form is None or not index.size(gallery):
+        raise ValueError(f"{index.place} holds no {gallery}")
+    columns = {"id": pa.string(), "mean": pa.list_(pa.float32(), form["dim"])}
+    if form["variances"]:
+        columns |= {
+            "log_variance": pa.list_(pa.float32(), form["variances"]),
+            "uncertainty": pa.float64(),
+            "percentile": pa.float64(),
+        }
+    about = {
+        "gallery": gallery,
+        "run": dict(index.manifest.run),
+        "similarity": index.manifest.similarity,
+    }
+    schema = pa.schema({**columns, "metadata": pa.string()}, {ABOUT: json.dumps(about)})
+    total = index.size(gallery)
+    with (
+        atomic(Path(file)) as temporary,
+        parquet.ParquetWriter(temporary, schema) as writer,
+        tqdm(total=total, desc="parquet", unit="item", disable=not progress) as bar,
+    ):
+        for g, records in index.blocks(gallery):
+            held: dict[str, Any] = {
+                "id": [record.id for record in records],
+                "mean": _lists(pa, g.mean, schema.field("mean").type),
+                "metadata": [record.meta_json() for record in records],
+            }
+            if g.log_var is not None:
+                unsure = g.uncertainty().double().numpy()
+                share = index.calibration.percentile(gallery, unsure)
+                held |= {
+                    "log_variance": _lists(pa, g.log_var, schema.field("log_variance").type),
+                    "uncertainty": unsure,
+                    "percentile": pa.nulls(len(records), pa.float64()) if share is None else share,
+                }
+            writer.write_table(pa.table(held, schema=schema))
+            bar.update(len(records))
+    return total
+
+
+def index_parquet(
+    index: Index, file: str | os.PathLike[str], *, replace: bool = True, progress: bool = True
+) -> int:
+    """Add the Gaussians of a file to an index of the same model, or of bare Gaussians; gives how
+    many. They count block by block.
+
+    Args:
+        replace: an item whose id is there takes its place; otherwise it is refused.
+    """
+    pa, parquet = _arrow()
+    try:
+        source = parquet.ParquetFile(file)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ValueError(f"{file}: cannot be read as Parquet ({error})") from error
+    names = set(source.schema_arrow.names)
+    if not {"id", "mean"} <= names:
+        listed = ", ".join(sorted(names))
+        raise ValueError(f"{file}: needs the columns id and mean; it has {listed}")
+    about = json.loads((source.schema_arrow.metadata or {}).get(ABOUT, b"{}"))
+    made_by, own = about.get("run"), dict(index.manifest.run)
+    if made_by and own and made_by != own:
+        raise ValueError(
+            f"{file} was made by another model than that of {index.place}: their Gaussians "
+            "cannot be compared"
+        )
+    gallery: Gallery = about.get("gallery", "images")
+    total = source.metadata.num_rows
+    with tqdm(total=total, desc="index", unit="item", disable=not progress) as bar:
+        for batch in source.iter_batches(ROWS):
+            held = {name: batch.column(name) for name in names}
+            log_var = _matrix(file, held, "log_variance") if "log_variance" in held else None
+            gaussians = Gaussian(_matrix(file, held, "mean"), log_var)
+            said = held["metadata"].to_pylist() if "metadata" in held else [None] * len(batch)
+            ids = [str(id_) for id_ in held["id"].to_pylist()]
+            records = [Record(i, json.loads(m or "{}")) for i, m in zip(ids, said, strict=True)]
+            index.add(gaussians, records, gallery, replace=replace)
+            bar.update(len(records))
+    index.compact(gallery)
+    return int(total)
+
+
+def _lists(pa: Any, values: torch.Tensor, kind: Any) -> Any:
+    flat = pa.array(values.float().numpy().ravel())
+    return pa.FixedSizeListArray.from_arrays(flat, type=kind)
+
+
+def _matrix(file: object, held: dict[str, Any], name: str) -> torch.Tensor:
+    column = held[name]
+    flat = np.asarray(column.flatten().to_numpy(zero_copy_only=False), np.float32)
+    if column.null_count or len(flat) % max(1, len(column)):
+        raise ValueError(f"{file}: the vectors of {name} are not all there and of one width")
+    return torch.from_numpy(flat.reshape(len(column), -1).copy())
+
+
+def _arrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError(
+            f"Parquet needs pyarrow ({error}); install it with: pip install 'gaussmatch[arrow]'"
+        ) from error
+    return pyarrow, pyarrow.parquet
