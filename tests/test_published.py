@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import yaml
 from toy import toy_data
 
 import gaussmatch as gm
+from gaussmatch.evaluation.evaluate import evaluate_run
 from gaussmatch.files import read_json, write_json
+from gaussmatch.published import push_to_hub
 from gaussmatch.training.loop import train
 
 
@@ -60,3 +63,41 @@ def test_offline_a_repository_is_refused_at_once(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(OSError, match="nobody/none is not in the cache"):
         gm.from_pretrained("nobody/none")
+
+
+def test_a_published_folder_has_the_measures_of_evaluate_and_is_uploaded_whole(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub is a folder here: what is uploaded must load again, offline."""
+    hub = pytest.importorskip("huggingface_hub", reason="needs the extra 'hf'")
+    measured = evaluate_run(run, "test", toy_data())
+    folder = gm.save_pretrained(run, tmp_path / "out")
+    for file in run.glob("evaluation-test.*"):
+        file.unlink()
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    (result,) = yaml.safe_load(card.split("---")[1])["model-index"][0]["results"]
+    shown = {metric["type"]: metric["value"] for metric in result["metrics"]}
+    assert shown["rsum"] == pytest.approx(measured["rsum"], abs=1e-4)
+    assert shown["t2i_r1"] == pytest.approx(measured["t2i_r1"], abs=1e-4)
+    assert "Measured on test" in card
+    made: list[tuple[str, bool]] = []
+
+    class Hub:
+        def create_repo(self, name: str, *, private: bool, exist_ok: bool) -> str:
+            made.append((name, private))
+            return f"https://hub/{name}"
+
+        def upload_folder(self, *, repo_id: str, folder_path: Path) -> None:
+            shutil.copytree(folder_path, tmp_path / "hub" / repo_id)
+
+    monkeypatch.setattr(hub, "HfApi", Hub)
+    assert push_to_hub(folder, "me/mine", private=True) == "https://hub/me/mine"
+    assert made == [("me/mine", True)]
+    monkeypatch.setattr(
+        "gaussmatch.encoders.pretrained.hub.snapshot", lambda name: tmp_path / "hub" / name
+    )
+    texts = ["red cat"]
+    a, b = (m.encode_texts(texts).mean for m in (gm.load(run), gm.from_pretrained("me/mine")))
+    assert torch.equal(a, b)
+    with pytest.raises(FileNotFoundError, match="make the folder with save_pretrained"):
+        push_to_hub(tmp_path, "me/mine")

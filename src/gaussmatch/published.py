@@ -22,6 +22,7 @@ from gaussmatch.encoders.adapter import ARRAYS, ImageAdapter, TextAdapter
 from gaussmatch.encoders.base import Tokens
 from gaussmatch.encoders.onnx import PICTURES, TOKENS, picture_examples, text_examples, write
 from gaussmatch.encoders.pretrained import hub, image_tower, text_tower
+from gaussmatch.evaluation.evaluate import file_stem
 from gaussmatch.files import read_json, write_json, write_text
 from gaussmatch.model import Model
 from gaussmatch.run import (
@@ -54,7 +55,8 @@ def save_pretrained(
     Args:
         run: a finished run.
         out: an empty or new folder.
-        results: measures for the card, such as those of ``evaluate``; those on validation if none.
+        results: measures on test for the card; if not given, those that ``gaussmatch evaluate``
+            left in the run, else those on validation.
         half: weights in float16, half the size; they are computed with in float32 all the same.
     """
     source, target = Path(run), Path(out)
@@ -73,6 +75,9 @@ def save_pretrained(
         recipe = replace(recipe, data=replace(recipe.data, root=None, also={}))
         recipe.save(target / RECIPE)
     write_json(target / CONFIG, {"library_name": LIBRARY, "recipe": asdict(recipe)})
+    evaluated = source / f"{file_stem('test')}.json"
+    if results is None and evaluated.is_file():
+        results = {k: v for k, v in read_json(evaluated).items() if isinstance(v, float)}
     measured = dict(results or read_metrics(source).get("dev", {}))
     split = "test" if results else "validation"
     write_text(target / CARD, _card(recipe.title or source.name, measured, split))

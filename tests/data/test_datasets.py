@@ -10,14 +10,16 @@ import pytest
 from PIL import Image
 
 import gaussmatch as gm
+from gaussmatch.cli import main
 from gaussmatch.data import datasets as source
+from gaussmatch.data import recognise
 from gaussmatch.recipe import DataRecipe
 
 library: Any = pytest.importorskip("datasets", reason="needs the extra 'datasets'")
 
 
 def rows(count: int, captions: Any) -> Any:
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(count)
     photos = [Image.fromarray(rng.integers(0, 256, (20, 30, 3), np.uint8)) for _ in range(count)]
     features = library.Features(
         {"picture": library.Image(), "caption": library.List(library.Value("string"))}
@@ -52,6 +54,8 @@ def test_splits_and_several_captions(tmp_path: Path) -> None:
     assert picture is not None
     assert np.array_equal(np.asarray(picture), np.asarray(made["train"][0]["picture"]))
     assert source.written(str(tmp_path / "saved")) == source.written(str(tmp_path / "saved"))
+    assert recognise(tmp_path / "saved").name == "datasets"
+    assert main(["data", "check", str(tmp_path / "saved")]) == 0
 
 
 def test_without_splits_they_are_cut_and_missing_columns_are_named(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from gaussmatch.data import folder
 from gaussmatch.data.cache import made_once
+from gaussmatch.data.check import check_listing
 from gaussmatch.data.folder import COLUMNS
 from gaussmatch.data.listing import Listing, split_name
 from gaussmatch.data.pairs import DataSet
@@ -112,5 +113,7 @@ SOURCE = Source(
     where="A data set of the library 'datasets' (extra datasets), by name or as a folder that it "
     "saved: data.root is its name on the hub, or the folder. It needs a column of images and one "
     "of captions.",
+    signs=("dataset_dict.json", "dataset_info.json"),
     load=load,
+    check=lambda root: check_listing(read(written(str(root)), root.name)),
 )
