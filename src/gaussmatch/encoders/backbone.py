@@ -6,7 +6,6 @@ The same class extracts features, frozen, and is trained end to end ("ft").
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -202,11 +201,6 @@ def _checkpoint(net: Any, name: str) -> None:
     if switch is None:
         raise ValueError(f"model.checkpointing: {name} has no blocks to compute again")
     switch(True)
-
-
-def known_backbones(like: str = "") -> Sequence[str]:
-    """Names of timm's networks, or of those that match a pattern such as ``"resnet*"``."""
-    return list(_timm().list_models(like or "*"))
 
 
 def _timm() -> Any:

@@ -41,10 +41,6 @@ class Address:
             raise ValueError(f"no consistency {self.consistency!r}; choose {', '.join(LEVELS)}")
 
     @staticmethod
-    def is_one(text: object) -> bool:
-        return isinstance(text, str) and text.startswith(PREFIX)
-
-    @staticmethod
     def of(text: str) -> Address:
         rest, _, name = text.removeprefix(PREFIX).partition("#")
         uri, _, query = rest.partition("?")

@@ -1,0 +1,58 @@
+"""What was written before ``kind`` had six names is still read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import torch
+
+from gaussmatch.data.features import MANIFEST as FEATURES
+from gaussmatch.data.features import Manifest
+from gaussmatch.gaussian import Gaussian
+from gaussmatch.index import Index, IndexSettings, Record
+from gaussmatch.index.manifest import MANIFEST
+from gaussmatch.recipe import load_recipe
+from gaussmatch.recipe.migrations import identity
+from gaussmatch.run import LOG
+from gaussmatch.training.log import read_log
+
+
+def test_a_recipe_with_loss_kind(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.yaml", tmp_path / "new.yaml"
+    old.write_text("loss: {kind: infonce}")
+    new.write_text("loss: {name: infonce}")
+    assert load_recipe(old) == load_recipe(new)
+    assert identity(load_recipe(new)) == {"loss.kind": "infonce"}  # runs keep their identity
+
+
+def test_an_index_of_format_3(tmp_path: Path) -> None:
+    settings = IndexSettings(structure="hnsw")
+    index = Index.create(tmp_path / "index", similarity="cosine", settings=settings)
+    index.add(Gaussian(torch.eye(3)), [Record(str(n)) for n in range(3)])
+    index.close()
+    path = tmp_path / "index" / MANIFEST
+    content = json.loads(path.read_text())
+    content["settings"]["kind"] = content["settings"].pop("structure")
+    content |= {"format": 3}
+    del content["sha256"]
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False)
+    path.write_text(json.dumps(content | {"sha256": hashlib.sha256(text.encode()).hexdigest()}))
+    again = Index.open(tmp_path / "index")
+    assert again.settings == settings
+    assert again.search(Gaussian(torch.eye(3)[:1]), 1)[0].ids == ["0"]
+
+
+def test_a_folder_of_features(tmp_path: Path) -> None:
+    made = Manifest("resnet50", None, "0" * 64, "regions", 2048)
+    made.save(tmp_path)
+    content = json.loads((tmp_path / FEATURES).read_text())
+    content["kind"] = content.pop("layout")
+    (tmp_path / FEATURES).write_text(json.dumps(content))
+    assert Manifest.load(tmp_path) == made
+
+
+def test_a_log(tmp_path: Path) -> None:
+    (tmp_path / LOG).write_text('{"kind": "epoch", "epoch": 1}\n{"event": "epoch", "epoch": 2}\n')
+    assert [(r["event"], r["epoch"]) for r in read_log(tmp_path)] == [("epoch", 1), ("epoch", 2)]
