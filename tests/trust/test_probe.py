@@ -185,8 +185,9 @@ def test_the_lists_are_what_they_say():
 
 
 def test_a_point_model_is_probed_too(tmp_path: Path):
-    quick = ["--data.size", "mini", "--training.epochs", "1"]
+    quick = ["--data.size", "mini", "--training.epochs", "1", "--training.calibrate", "true"]
     assert main(["train", "scenes/vsepp", "--out", str(tmp_path / "run"), *quick]) == 0
+    assert (tmp_path / "run" / "calibration.json").is_file()
     assert kept_calibration(tmp_path / "run").gauges == {}
     found = json.loads((tmp_path / "run" / "probe.json").read_text())
     assert "sigma" not in found["surest_half"]["captions"]

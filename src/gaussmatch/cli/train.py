@@ -12,6 +12,7 @@ from gaussmatch.recipe import load_recipe, recipe_parser
 from gaussmatch.run import METRICS, read_metrics
 from gaussmatch.training.gather import is_main
 from gaussmatch.training.loop import train
+from gaussmatch.trust.kept import kept_calibration
 
 
 def run(argv: Sequence[str]) -> None:
@@ -44,4 +45,7 @@ def run(argv: Sequence[str]) -> None:
         return
     print(f"{out}: best epoch on validation, {out / METRICS}")
     print(measures_table([(model.recipe.title or out.name, read_metrics(out)["dev"])]))
+    if recipe.training.calibrate:
+        for side, passed in kept_calibration(out).gauges.items():
+            print(f"the gauge of {side} {'passed' if passed else 'failed'} its probe on validation")
     print(f"next: gaussmatch evaluate {out}", file=sys.stderr)

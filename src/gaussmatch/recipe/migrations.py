@@ -21,7 +21,7 @@ INCIDENTAL = (
 )
 """Fields that change where and how fast a run is made, not what it becomes."""
 
-EVALUATION_ONLY = ("data.cxc",)
+EVALUATION_ONLY = ("data.cxc", "training.calibrate")
 """Fields that change what is measured of a run, not what it becomes."""
 
 

@@ -113,6 +113,8 @@ class TrainingRecipe:
             people type queries.
         generalise: the share of those that are put in more general words instead (English).
         shorten_as: replace the whole caption, or add the shortened one as a further pair.
+        calibrate: when done, learn from validation what the numbers mean and judge the uncertainty,
+            as ``gaussmatch calibrate`` does; else this is done when the run is first indexed.
     """
 
     epochs: int = 30
@@ -138,6 +140,7 @@ class TrainingRecipe:
     schedule: Literal["step", "one-cycle", "cosine"] = "step"
     warmup: float = 0.1
     micro_batch: int | None = None
+    calibrate: bool = False
 
     def __post_init__(self) -> None:
         positive("training", self, "epochs", "learning_rate", "decay_epoch", "decay", "clip")
