@@ -55,13 +55,14 @@ def main() -> None:
             browser.close()
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(120)
 
 
 def take(
     browser: Browser, address: str, name: str, size: dict, scheme: str, options: argparse.Namespace
 ) -> None:
     context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
+    context.set_default_timeout(120_000)
     page = context.new_page()
     strange: list[str] = []
     page.on("request", lambda r: strange.append(r.url) if not _local(r.url, address) else None)

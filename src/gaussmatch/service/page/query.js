@@ -22,7 +22,7 @@ export function showQuery(query, onremove) {
   $("q").value = query.text;
   $("with").hidden = !query.like && !query.file;
   $("with").replaceChildren();
-  $("q").placeholder = $("with").hidden ? "Describe a picture" : "Add words: “but at night”";
+  $("q").placeholder = $("with").hidden ? "Describe a picture" : "Add words";
   if ($("with").hidden) return;
   const picture = query.file ? el("img", { src: query.url, alt: "your picture" })
     : Object.assign(thumbnail({ id: query.like }, "mini"), { alt: "the picture it starts from" });

@@ -58,7 +58,7 @@ function draw() {
     el("form", { method: "dialog" }, el("button", { className: "close", "aria-label": "Close" }, "×")),
     el("div", { className: "stage", tabIndex: -1 }, full(hit), step(-1, "Previous picture", "before"), step(1, "Next picture", "after")),
     el("div", { className: "facts" },
-      el("h2", { id: "viewername" }, nameOf(hit)),
+      el("h2", { id: "viewername" }, shownIn(hit)),
       sure && el("p", { className: `sure ${sure.level}` }, el("span", { className: "word" }, sure.word), ` ${sure.exact}`),
       el("p", { className: "when" }, [day(hit.meta?.taken ?? ""), hit.meta?.place].filter(Boolean).join(" · ")),
       el("div", { className: "actions" },
@@ -108,7 +108,7 @@ async function details(hit, facts, captions) {
     ]);
     if (turn !== open.turn) return;
     fill(item.meta);
-    if (!hit.meta) { hit.meta = item.meta; $("viewername").textContent = nameOf(item); }
+    if (!hit.meta) { hit.meta = item.meta; $("viewername").textContent = shownIn(item); }
     if (near.results.hits.length) {
       captions.before(el("h3", {}, "Nearest captions"));
       captions.append(...near.results.hits.map((caption) => el("li", {}, el("button", { type: "button", className: "caption", title: "Search for this",
