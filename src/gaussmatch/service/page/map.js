@@ -8,6 +8,7 @@ const MARGIN = 40; // pixels around the pictures
 const MOST_ZOOM = 60;
 const CLUSTER = 60; // pictures that "zoom in here" shows
 const LOADED = 500; // thumbnails that are kept
+const AROUND = 160; // pixels beyond the edges that are drawn ahead
 const VISIBLY = 1.5; // how much larger the large ellipses must be than the small ones
 
 export class PictureMap {
@@ -18,7 +19,7 @@ export class PictureMap {
       "aria-label": "Map of the pictures. Arrows move, plus and minus zoom, N goes to the next result, Enter picks the picture in the centre." });
     host.replaceChildren(this.canvas);
     new ResizeObserver(() => this.fit()).observe(host);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.sprites.clear(); this.redraw(); });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.sprites.clear(); this.layer = null; this.redraw(); });
     this.listen();
   }
 
@@ -57,7 +58,7 @@ export class PictureMap {
     const ratio = devicePixelRatio || 1;
     Object.assign(this.canvas, { width: width * ratio, height: height * ratio });
     this.canvas.style.height = `${height}px`;
-    Object.assign(this, { width, height, ratio, side: width < 560 ? 44 : 56 });
+    Object.assign(this, { width, height, ratio, layer: null, side: width < 560 ? 44 : 56 });
     const [left, right] = span(this.data.x);
     const [low, high] = span(this.data.y);
     this.unit = Math.min((width - 2 * MARGIN) / (right - left || 1), (height - 2 * MARGIN) / (high - low || 1));
@@ -121,20 +122,41 @@ export class PictureMap {
     const pen = this.canvas.getContext("2d");
     pen.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     pen.clearRect(0, 0, this.width, this.height);
-    const unit = this.unit * this.scale;
-    const [left, top] = [this.width / 2 + this.x - this.centre[0] * unit, this.height / 2 + this.y + this.centre[1] * unit];
-    for (let row = 0; row < data.ids.length; row += 1) {
-      const [x, y] = [left + data.x[row] * unit, top - data.y[row] * unit];
-      if (x > -9 && y > -9 && x < this.width + 9 && y < this.height + 9 && !this.found?.has(row)) this.dot(pen, x, y, "far", this.size(row));
-    }
+    const dots = this.dots();
+    pen.drawImage(dots.canvas, this.x - dots.x - AROUND, this.y - dots.y - AROUND, this.width + 2 * AROUND, this.height + 2 * AROUND);
     if (this.asEllipses) this.drawEllipses(pen);
     for (const { row, place } of this.hits) {
       const [x, y] = row === undefined ? this.at(place.x, place.y) : this.at(data.x[row], data.y[row]);
-      this.dot(pen, x, y, "near", row === undefined ? 3 : this.size(row));
+      const { canvas, half } = this.sprite("near", row === undefined ? 3 : this.size(row));
+      pen.drawImage(canvas, x - half, y - half, 2 * half, 2 * half);
     }
     if (!this.asEllipses) for (let at = this.chosen.length - 1; at >= 0; at -= 1) this.drawThumbnail(pen, this.chosen[at]);
     if (this.query) this.drawCross(pen);
     if (this.pickedRow !== undefined && this.pickedRow !== null) this.drawRing(pen, this.pickedRow);
+  }
+
+  /** All pictures as dots, somewhat beyond the edges: while the map is dragged, this is only copied. */
+  dots() {
+    const old = this.layer;
+    if (old && old.scale === this.scale && Math.abs(this.x - old.x) <= AROUND && Math.abs(this.y - old.y) <= AROUND) return old;
+    const { data, ratio, scale, x: dx, y: dy } = this;
+    const [width, height] = [this.width + 2 * AROUND, this.height + 2 * AROUND];
+    const canvas = old?.canvas ?? el("canvas");
+    Object.assign(canvas, { width: width * ratio, height: height * ratio }); // empties it
+    const pen = canvas.getContext("2d");
+    pen.scale(ratio, ratio);
+    const unit = this.unit * scale;
+    const [left, top] = [width / 2 + dx - this.centre[0] * unit, height / 2 + dy + this.centre[1] * unit];
+    const sprites = [0, 1, 2, 3, 4].map((size) => this.sprite("far", size));
+    for (let row = 0; row < data.ids.length; row += 1) {
+      const x = left + data.x[row] * unit;
+      const y = top - data.y[row] * unit;
+      if (x < 0 || y < 0 || x > width || y > height) continue;
+      const { canvas: dot, half } = sprites[this.size(row)];
+      pen.drawImage(dot, x - half, y - half, 2 * half, 2 * half);
+    }
+    this.layer = { canvas, scale, x: dx, y: dy };
+    return this.layer;
   }
 
   /** 0 (sure) … 4 (could be many things); all alike where that is not known. */
@@ -143,23 +165,22 @@ export class PictureMap {
   }
 
   /** A dot is painted once for each kind and size, and then copied. */
-  dot(pen, x, y, kind, size) {
+  sprite(kind, size) {
     const key = `${kind}${size}`;
     if (!this.sprites.has(key)) {
       const radius = (kind === "near" ? 3.5 : 2) + 0.8 * size;
       const half = Math.ceil(radius) + 1;
-      const sprite = el("canvas", { width: 2 * half * this.ratio, height: 2 * half * this.ratio });
-      const brush = sprite.getContext("2d");
+      const canvas = el("canvas", { width: 2 * half * this.ratio, height: 2 * half * this.ratio });
+      const brush = canvas.getContext("2d");
       brush.scale(this.ratio, this.ratio);
       brush.fillStyle = this.colour(kind === "near" ? "--match" : "--soft");
       brush.globalAlpha = kind === "near" ? 0.95 : 0.4;
       brush.beginPath();
       brush.arc(half, half, radius, 0, 2 * Math.PI);
       brush.fill();
-      this.sprites.set(key, { sprite, half });
+      this.sprites.set(key, { canvas, half });
     }
-    const { sprite, half } = this.sprites.get(key);
-    pen.drawImage(sprite, x - half, y - half, 2 * half, 2 * half);
+    return this.sprites.get(key);
   }
 
   drawThumbnail(pen, row) {
