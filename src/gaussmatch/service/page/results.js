@@ -5,7 +5,7 @@ import { known, likelihood, matching } from "./likelihood.js";
 import { shownIn, thumbnail } from "./picture.js";
 import { notKnown, unfamiliar } from "./query.js";
 
-const CHUNK = 24; // cards that are made at a time
+const CHUNK = 48; // cards that are made at a time
 let listing = { shown: [], made: 0, matches: 0, open: () => {} };
 
 /** How the results are to be read: the headline, a line below it, and how many stand above the divider. */
