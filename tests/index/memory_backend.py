@@ -11,9 +11,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from gaussmatch.evaluation.scores import query_scores
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.backend import Backend, Block
-from gaussmatch.index.lift import LiftedQueries, scores
+from gaussmatch.index.lift import LiftedQueries
 from gaussmatch.index.manifest import GALLERIES, Gallery, IndexManifest
 from gaussmatch.index.record import Record
 from gaussmatch.index.topk import Candidates
@@ -47,7 +48,9 @@ class MemoryView:
 
     def candidates(self, queries: LiftedQueries, count: int) -> Candidates:
         every = self.gaussians(np.arange(self.reach))
-        found = scores(self.similarity, self.gallery, every, queries.gaussian).double().numpy()
+        found = (
+            query_scores(self.similarity, queries.gaussian, every, self.gallery).double().numpy()
+        )
         rows = np.argsort(-found, axis=1)
         return Candidates.merged([(rows, np.take_along_axis(found, rows, 1))], whole=True)
 

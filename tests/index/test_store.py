@@ -335,10 +335,10 @@ SPECS = st.one_of(
 def test_sql_and_python_agree_on_conditions(metas, spec):
     where = Where.of(spec)
     with tempfile.TemporaryDirectory() as folder:
-        from gaussmatch.index.backends.folder.items import Items, write_items
+        from gaussmatch.index.backends.folder.items import ItemStore, write_items
 
         write_items(Path(folder), [Record(str(i), meta) for i, meta in enumerate(metas)])
-        found = Items(Path(folder)).where(where).tolist()
+        found = ItemStore(Path(folder)).where(where).tolist()
     assert found == [i for i, meta in enumerate(metas) if where.holds(meta)]
 
 

@@ -39,7 +39,6 @@ def run(argv: Sequence[str]) -> None:
         "serve",
         "Search an index in the browser, and from programs (docs/service.md).",
         examples=[
-            "gaussmatch serve photos.index",
             "gaussmatch serve photos.index --review audit",
             "gaussmatch serve photos.index --port 8080 --workers 2",
             "gaussmatch serve photos.index --host 0.0.0.0 --api-key-env SEARCH_KEY",

@@ -20,7 +20,9 @@ from gaussmatch.recipe import DataRecipe, Recipe, identity
 from gaussmatch.recipe.migrations import EVALUATION_ONLY
 from gaussmatch.run import is_finished
 
-EVALUATION = tuple(name.removeprefix("data.") for name in EVALUATION_ONLY)
+EVALUATION = tuple(
+    name.removeprefix("data.") for name in EVALUATION_ONLY if name.startswith("data.")
+)
 """Fields of data that are read when a run is measured, and never in training."""
 NEW_PHOTOS = ("backbone", "weights", "view")
 """Fields of data that, where features are given, only say how new photos become such features."""

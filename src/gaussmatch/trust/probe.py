@@ -148,10 +148,13 @@ class Prober:
         return Gauges(sigma, none, best_score, perplexity, probability)
 
     def takes_pictures(self, picture: Image.Image) -> bool:
-        """Whether the model reads pictures here; else why not is written as a warning."""
+        """Whether the model reads pictures. One that takes ready embeddings does not; a library or
+        file that is missing is written as a warning."""
         try:
             self.model.encode_images([picture])
-        except (ImportError, OSError, ValueError) as error:
+        except ValueError:
+            return False
+        except (ImportError, OSError) as error:
             warnings.warn(f"photos are not probed: {error}", stacklevel=3)
             return False
         return True
