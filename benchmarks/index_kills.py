@@ -28,19 +28,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-import numpy as np
 from index.kills import check, contents, one_kill
 
-from gaussmatch.index import Index, Record
+from gaussmatch.index import Index
 from gaussmatch.index.backends.folder.layout import load_manifest
 from gaussmatch.index.fill import COMMIT
 from gaussmatch.index.index import CALIBRATION
 from gaussmatch.index.manifest import MANIFEST
 
 LOOK = 0.002  # seconds between two looks at a manifest
-
-
-Contents = dict[tuple[str, str], tuple[Record, bytes, bytes]]
 
 
 def main() -> None:
@@ -95,7 +91,7 @@ def indexing(run: Path, folder: Path, kills: int, dice: random.Random) -> None:
         if promised is not None or (path / MANIFEST).exists():
             index = Index.open(path)
             some = contents(index)
-            assert alike(some, truth), "an item is not as it should be"
+            assert some.items() <= truth.items(), "an item is not as it should be"
             held = len(some)
             assert held == len(index) >= (promised or 0), f"{promised} promised, {held} held"
             if index.size("images"):
@@ -107,28 +103,15 @@ def indexing(run: Path, folder: Path, kills: int, dice: random.Random) -> None:
         fresh = where == "after" or dice.random() < 0.75
         if fresh:
             subprocess.run(command(run, path), check=True, capture_output=True)
-            after = contents(Index.open(path))
-            assert len(after) == len(truth), "not the items that there are without a kill"
-            assert alike(after, truth), "not the index that was left alone"
+            assert contents(Index.open(path)) == truth, "not the index that was left alone"
             assert (path / CALIBRATION).read_bytes() == (whole / CALIBRATION).read_bytes()
     print("index:", ", ".join(f"{n} {where} the fill" for where, n in landed.items()))
 
 
-def alike(some: Contents, truth: Contents) -> bool:
-    """Records to the letter, Gaussians to rounding, as a batch may start elsewhere."""
-    return all(
-        key in truth
-        and found[0] == truth[key][0]
-        and all(
-            np.allclose(np.frombuffer(a, np.float32), np.frombuffer(b, np.float32), atol=1e-6)
-            for a, b in zip(found[1:], truth[key][1:], strict=True)
-        )
-        for key, found in some.items()
-    )
-
-
 def command(run: Path, path: Path) -> list[str]:
-    return [sys.executable, "-m", "gaussmatch", "index", str(run), "--out", str(path)]
+    """With one thread: several may round differently from run to run."""
+    words = [sys.executable, "-m", "gaussmatch", "index", str(run), "--out", str(path)]
+    return [*words, "--threads", "1"]
 
 
 def seen(path: Path) -> tuple[int, int] | None:
