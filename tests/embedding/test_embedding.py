@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -286,10 +285,8 @@ def test_the_verbs(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     for words in ([here], [there], [here, "--also", there]):
         assert main(["search", words[0], "a small red star", "-k", "4", *words[1:]]) == 0
         answers.append(capsys.readouterr().out)
-    assert answers[0] == answers[1]
-    ids = [re.findall(r"scenes/test/\S+", answer) for answer in answers]
-    assert ids[0]
-    assert ids[2] == ids[0]  # probabilities are those of a gallery of twice the size
+    assert answers[0] == answers[1] == answers[2]
+    assert "scenes/test/" in answers[0]
     assert main(["index", "info", there]) == 0
     assert '"similarity": "kl"' in capsys.readouterr().out
     back = str(tmp_path / "back")  # with its model

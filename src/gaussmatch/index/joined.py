@@ -14,7 +14,7 @@ from gaussmatch.index.hits import Hit, Hits
 from gaussmatch.index.index import Index
 from gaussmatch.index.manifest import Gallery
 from gaussmatch.model import Model, Pictures
-from gaussmatch.trust.calibration import TOP
+from gaussmatch.trust.calibration import TOP, Calibration
 
 
 class JoinedIndex:
@@ -39,6 +39,10 @@ class JoinedIndex:
     @property
     def model(self) -> Model:
         return self.shards[0].model
+
+    @property
+    def calibration(self) -> Calibration:
+        return self.shards[0].calibration
 
     def size(self, gallery: Gallery = "images") -> int:
         return sum(shard.size(gallery) for shard in self.shards)
@@ -87,11 +91,15 @@ class JoinedIndex:
         raise ValueError(f"no item {id!r} among the {of} of {len(self.shards)} indexes")
 
     def _search_all(self, queries: Gaussian, k: int, options: Mapping[str, Any]) -> list[Hits]:
-        found = [shard.search(queries, k, **options) for shard in self.shards]
-        return [
-            replace(join(answers), total=sum(answer.total or 0 for answer in answers))
-            for answers in zip(*found, strict=True)
-        ]
+        """The best of all shards. How many items there are without those that several shards hold
+        is judged by their share among the best."""
+        found = zip(*(shard.search(queries, k, **options) for shard in self.shards), strict=True)
+        joined = []
+        for answers in found:
+            best, held = join(answers), sum(map(len, answers))
+            total = sum(answer.total or 0 for answer in answers)
+            joined.append(replace(best, total=round(total * len(best) / held) if held else total))
+        return joined
 
     def _judged(self, hits: Hits, query: Gaussian) -> Hits:
         """With match probabilities, and whether there is any match, of the joint gallery."""
