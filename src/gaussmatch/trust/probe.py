@@ -150,10 +150,10 @@ class Prober:
     def takes_pictures(self, picture: Image.Image) -> bool:
         """Whether the model reads pictures. One that takes ready embeddings does not; a library or
         file that is missing is written as a warning."""
+        if self.model.recipe.data.name == "arrays" and self.model.matcher.image_transform is None:
+            return False
         try:
             self.model.encode_images([picture])
-        except ValueError:
-            return False
         except (ImportError, OSError) as error:
             warnings.warn(f"photos are not probed: {error}", stacklevel=3)
             return False
