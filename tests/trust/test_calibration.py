@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from gaussmatch.encoders.base import Reading
 from gaussmatch.evaluation.scores import query_scores
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import (
@@ -179,6 +180,16 @@ def test_too_few_items_are_refused_and_everything_matching_is_not():
 def test_a_failed_gauge_shows_no_percentile():
     c = Calibration({"captions": tuple(np.linspace(0, 10, 1001))}, gauges={"captions": False})
     assert c.percentile("captions", np.zeros(1)) is None
+
+
+def test_words_without_a_token_are_unknown_unless_training_held_them(tmp_path: Path):
+    Calibration(words=frozenset({"labradoodle"})).save(tmp_path / "c.json")
+    c = Calibration.load(tmp_path / "c.json")
+    read = Reading("the Labradoodle blorf", None, [], True, ["Labradoodle", "blorf"])
+    assert c.unknown_words(read) == ["blorf"]
+    assert Calibration().unknown_words(read) == []  # nothing is known of its training
+    word_level = Reading("a blorf", None, ["blorf"], True)
+    assert c.unknown_words(word_level) == Calibration().unknown_words(word_level) == ["blorf"]
 
 
 def test_percentiles_are_shares_of_the_reference():

@@ -48,12 +48,14 @@ class Reading(NamedTuple):
         row: what the encoder was given of it, see ``TextEncoder.prepare``.
         unknown: its words that the encoder does not know, as written; none for sub-word encoders.
         known: whether the encoder knows anything of it.
+        cut: its words that a sub-word encoder has no token for and reads in parts.
     """
 
     text: str
     row: Any
     unknown: list[str]
     known: bool
+    cut: Sequence[str] = ()
 
 
 class Tokenizer(Protocol):

@@ -290,7 +290,8 @@ class Index:
         read = self.model.read([canonical(text) for text in texts])
         found = self.search(self.model.encode_texts(read), k, side="captions", **options)
         return [
-            hits.for_text(text, r.unknown) for hits, text, r in zip(found, texts, read, strict=True)
+            hits.for_text(text, self.calibration.unknown_words(r))
+            for hits, text, r in zip(found, texts, read, strict=True)
         ]
 
     def search_image(self, pictures: Pictures, k: int = 10, **options: Any) -> list[Hits]:

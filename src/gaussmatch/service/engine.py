@@ -256,7 +256,8 @@ class Engine:
             )
         if isinstance(batch, Exception):
             return dict.fromkeys(texts, batch)
-        return {at: Encoded(batch, row, read[at].unknown) for row, at in enumerate(texts)}
+        unknown = self.index.calibration.unknown_words
+        return {at: Encoded(batch, row, unknown(read[at])) for row, at in enumerate(texts)}
 
     def _encode_images(self, pictures: Mapping[int, Image.Image]) -> dict[int, Encoded | Exception]:
         """Together; where one spoils the batch, one by one."""

@@ -102,7 +102,8 @@ def _found(index: Index, queries: Sequence[str]) -> list[str]:
     if not index.size("images"):
         return []
     read = index.model.read(list(queries))
-    known = [q for q, r in zip(queries, read, strict=True) if not r.unknown]
+    unknown = index.calibration.unknown_words
+    known = [q for q, r in zip(queries, read, strict=True) if not unknown(r)]
     best = [hits.hits[0].p_value for hits in index.search_text(known, 1)] if known else []
     return [q for q, p in zip(known, best, strict=True) if p is not None and p > 0.1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from torch.nn.functional import normalize
 from gaussmatch.data.batches import read_images, read_texts
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.data.queries import shortened
+from gaussmatch.encoders.base import Reading
 from gaussmatch.evaluation.reliability import REFERENCE, evenly
 from gaussmatch.evaluation.scores import query_scores
 from gaussmatch.files import read_json, write_json
@@ -126,6 +127,7 @@ class Calibration:
         gauges: side → whether ``probe`` found that uncertainty means ambiguity; a side that it
             did not judge is left out.
         about: what it was learned from and how good it is, for people.
+        words: of the words that a sub-word encoder reads in parts, those of training captions.
     """
 
     quantiles: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -134,6 +136,13 @@ class Calibration:
     ways: Mapping[str, Way] = field(default_factory=dict)
     gauges: Mapping[str, bool] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
+    words: frozenset[str] = frozenset()
+
+    def unknown_words(self, reading: Reading) -> list[str]:
+        """The words of a text that the model does not know. A sub-word encoder can read any, also
+        "qwer"; one that it has no token for is known if training captions hold it."""
+        unseen = [word for word in reading.cut if word.lower() not in self.words]
+        return [*reading.unknown, *unseen] if self.words else reading.unknown
 
     def percentile(self, side: Gallery, uncertainty: np.ndarray) -> np.ndarray | None:
         """The share (0–100) of training items that are surer; ``None`` where it is not known or
@@ -241,6 +250,7 @@ class Calibration:
                 "ways": {gallery: asdict(way) for gallery, way in self.ways.items()},
                 "gauges": self.gauges,
                 "about": self.about,
+                "words": sorted(self.words),
             },
         )
 
@@ -262,6 +272,7 @@ class Calibration:
                 {gallery: _way_from(way) for gallery, way in content.get("ways", {}).items()},
                 content.get("gauges", {}),
                 content["about"],
+                frozenset(content.get("words", ())),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"{path}: not a calibration ({error})") from error
@@ -281,7 +292,7 @@ def calibrate(model: Model, data: DataSet) -> Calibration:
         "learned_from": data.dev.name,
         "matches_are": ANNOTATED_PAIRS if truth is None else TRUE_PAIRS,
     }
-    return calibrate_gaussians(
+    learned = calibrate_gaussians(
         model.matcher.similarity,
         images,
         captions,
@@ -290,6 +301,15 @@ def calibrate(model: Model, data: DataSet) -> Calibration:
         seen=_sample(data.train, model),
         about=about,
     )
+    return replace(learned, words=_cut_words(data.train, model))
+
+
+def _cut_words(pairs: Pairs, model: Model) -> frozenset[str]:
+    """The words of captions that the text encoder reads in parts; none of ready embeddings."""
+    if pairs.texts is not None:
+        return frozenset()
+    words = sorted({word for caption in pairs.captions for word in caption.lower().split()})
+    return frozenset(word for reading in model.read(words) for word in reading.cut)
 
 
 @torch.no_grad()

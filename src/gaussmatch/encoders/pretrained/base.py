@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -160,7 +161,17 @@ class Subwords:
         return self._encode(list(texts))
 
     def read(self, texts: Iterable[str]) -> list[Reading]:
-        return [Reading(t, self.rows([t])[0], [], bool(t.strip())) for t in texts]
+        return [
+            Reading(t, row, [], bool(t.strip()), self._cut(t))
+            for t in texts
+            for row in self.rows([t])
+        ]
+
+    def _cut(self, text: str) -> list[str]:
+        """The words of a text that have no token of their own."""
+        words = [word for word in re.findall(r"\w+", text) if not word.isdigit()]
+        whole = len(self.rows(["a"])[0])
+        return [word for word, row in zip(words, self.rows(words), strict=True) if len(row) > whole]
 
     def known_share(self, texts: Sequence[str]) -> float:
         return 1.0
