@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
 import subprocess
 import sys
 from argparse import Namespace
@@ -146,3 +148,13 @@ assert not heavy, heavy
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    """As in ``gaussmatch … | head -1``: nothing on standard error, and the exit code of SIGPIPE."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = "import sys; from gaussmatch.cli import main; sys.exit(main(['data', 'where']))"
+    done = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")

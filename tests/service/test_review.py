@@ -14,7 +14,7 @@ from service.served import CheckedClient, Served, jpeg, make_index
 
 from gaussmatch.index import Index
 from gaussmatch.service import Settings, create_app
-from gaussmatch.service.review import read_review
+from gaussmatch.service.responses import ReviewResponse
 from gaussmatch.trust.audit_report import FIELDS, PICTURES, TABLE
 
 ROWS = [
@@ -65,14 +65,14 @@ def test_findings_and_their_pictures(index: Index, audit: Path) -> None:
 
 def test_what_is_not_an_audit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="gaussmatch audit"):
-        read_review(tmp_path)
+        ReviewResponse.of(tmp_path)
     table = tmp_path / TABLE
     table.write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match="not the table of an audit"):
-        read_review(tmp_path)
+        ReviewResponse.of(tmp_path)
     table.write_text(",".join(FIELDS) + "\nmisfit,1,3,,,why,\nstrange,1,3,,,why,\n")
     with pytest.raises(ValueError, match="line 3: no issue 'strange'"):
-        read_review(table)
+        ReviewResponse.of(table)
 
 
 def test_decisions_by_keyboard_survive_a_reload_and_are_exported(tab: Any, address: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import select
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -56,15 +58,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             import_module(f"gaussmatch.cli.{module}").run(words[1:])
+            sys.stdout.flush()
     except KeyboardInterrupt:
         print("\ninterrupted; everything finished so far is kept", file=sys.stderr)
         return 130
     except (ValueError, OSError, ImportError) as error:
+        if isinstance(error, BrokenPipeError) and _reader_is_gone():
+            return 128 + signal.SIGPIPE  # as a shell reports it
         if os.environ.get("GAUSSMATCH_DEBUG"):
             raise
         print(f"gaussmatch {words[0]}: {error}{_what_to_do(error)}", file=sys.stderr)
         return 2
     return 0
+
+
+def _reader_is_gone() -> bool:
+    """Whether nobody reads our output any more, as in ``gaussmatch index info X | head -1``."""
+    output, watch = sys.stdout.fileno(), select.poll()
+    watch.register(output, 0)  # errors are always reported
+    gone = bool(watch.poll(0))
+    if gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)  # for the flush at exit
+    return gone
 
 
 def _what_to_do(error: Exception) -> str:

@@ -56,7 +56,7 @@ def run(argv: Sequence[str]) -> None:
     pairs = load_data(recipe).split(options.split)
     findings = audit_pairs(pairs, model, options.most)
     options.out.mkdir(parents=True, exist_ok=True)
-    write_table(options.out / TABLE, findings, pairs)
+    write_table(options.out / TABLE, findings)
     write_page(options.out / PAGE, findings, pairs)
     write_pictures(options.out / PICTURES, findings, pairs)
     counts = Counter(f.issue for f in findings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -17,6 +17,33 @@ from gaussmatch.training.setup import choose_device
 
 
 def run(argv: Sequence[str]) -> None:
+    options = _options(argv)
+    source = SOURCES[options.format] if options.format else recognise(options.path)
+    if source.read is None:
+        raise ValueError(f"{options.path} is {source.name}, which has no photos to extract from")
+    listing = source.listing(DataRecipe(name=source.name), options.path)
+    boxes = None if options.boxes is None else Boxes(options.boxes)
+    layout = cast(Layout, options.features if boxes is None else "boxes")
+    device = choose_device(options.device)
+    batch = options.batch or (2 if device.type == "cpu" else 64)
+    plan = ExtractionPlan(
+        options.shard, batch, options.part, options.workers, options.skip_unreadable
+    )
+    net = image_tower(options.backbone, options.weights).to(device)
+    place = options.weights or Spec.of(options.backbone).place
+    manifest = describe(net, place, layout, options.view, options.crops)
+    done = extract(listing, options.out, net, manifest, plan=plan, boxes=boxes)
+    if (options.out / UNREADABLE).is_file():
+        print(f"left out, see {options.out / UNREADABLE}")
+    if not done:
+        print("this part is done; the others join the shards when they are done as well")
+        return
+    shape = "36 × " * (layout != "pooled") + str(net.width)
+    print(f"{options.out}: {len(listing.photos):,} photos → {shape}, float16, of {net.name}")
+    print(f"next: gaussmatch train … --data.root {options.path} --data.extracted {options.out}")
+
+
+def _options(argv: Sequence[str]) -> Namespace:
     parser = Parser(
         "extract",
         "Compute the features of photos once, in the precomputed layout. Continues after a kill.",
@@ -40,10 +67,7 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--weights", type=Path, help="a local file; else timm downloads its own")
     parser.add_argument("--features", default="pooled", choices=("pooled", "regions"))
     parser.add_argument(
-        "--view",
-        default="center",
-        choices=("center", "whole"),
-        help="whole: squeezed",
+        "--view", default="center", choices=("center", "whole"), help="whole: squeezed to a square"
     )
     parser.add_argument(
         "--crops", type=int, default=0, help="random crops of each training photo too (data.crops)"
@@ -62,32 +86,9 @@ def run(argv: Sequence[str]) -> None:
     options = parser.parse(argv)
     if options.boxes is not None and options.features == "pooled":
         parser.error("--boxes makes region features: add --features regions")
-
     if options.crops and options.boxes is not None:
         parser.error("--crops are of whole photos: leave out --boxes")
-    source = SOURCES[options.format] if options.format else recognise(options.path)
-    if source.read is None:
-        parser.error(f"{options.path} is {source.name}, which has no photos to extract from")
-    listing = source.listing(DataRecipe(name=source.name), options.path)
-    boxes = None if options.boxes is None else Boxes(options.boxes)
-    layout = cast(Layout, options.features if boxes is None else "boxes")
-    device = choose_device(options.device)
-    batch = options.batch or (2 if device.type == "cpu" else 64)
-    plan = ExtractionPlan(
-        options.shard, batch, options.part, options.workers, options.skip_unreadable
-    )
-    net = image_tower(options.backbone, options.weights).to(device)
-    place = options.weights or Spec.of(options.backbone).place
-    manifest = describe(net, place, layout, options.view, options.crops)
-    done = extract(listing, options.out, net, manifest, plan=plan, boxes=boxes)
-    if (options.out / UNREADABLE).is_file():
-        print(f"left out, see {options.out / UNREADABLE}")
-    if not done:
-        print("this part is done; the others join the shards when they are done as well")
-        return
-    shape = "36 × " * (layout != "pooled") + str(net.width)
-    print(f"{options.out}: {len(listing.photos):,} photos → {shape}, float16, of {net.name}")
-    print(f"next: gaussmatch train … --data.root {options.path} --data.extracted {options.out}")
+    return options
 
 
 def part_of(text: str) -> tuple[int, int]:

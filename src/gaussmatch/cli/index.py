@@ -47,6 +47,53 @@ def run(argv: Sequence[str]) -> None:
 
 
 def _make(argv: Sequence[str]) -> None:
+    options = _make_options(argv)
+    options.run = locate(options.run)
+    model = load(options.run)
+    parquet = options.folder is not None and options.folder.suffix == PARQUET
+    if options.folder is not None and not parquet:  # before anything is made
+        if model.recipe.data.name == "scenes":
+            print(
+                f"note: {options.run} was trained on drawn scenes and knows nothing of photos; "
+                "leave it out to take the photo model",
+                file=sys.stderr,
+            )
+        if not options.folder.is_dir():
+            raise FileNotFoundError(f"{options.folder}: no such folder of photos or embeddings")
+        if is_embedding(options.folder):
+            whole_embedding(options.folder)
+    index = _open_or_create(options)
+    if options.folder is None:
+        split = options.split or "test"
+        index_pairs(index, load_data(model.recipe.data).split(split), split)
+    elif parquet:
+        index_parquet(index, options.folder)
+    elif is_embedding(options.folder):
+        index_embeddings(index, options.folder)
+    else:
+        _report(update(index, options.folder, strict=options.strict))
+    if not index.calibration.about:  # last, as a kill would have it done again
+        index.set_calibration(kept_calibration(options.run))
+    print(_summary(index))
+    print(f"next: gaussmatch search {quote(str(options.out))} 'some words'", file=sys.stderr)
+
+
+def _open_or_create(options: Namespace) -> Index:
+    index = existing_index(options.out, wait=options.wait)
+    if index is None:
+        settings = _chosen(IndexSettings(), options)
+        return Index.create(options.out, options.run, settings=settings)
+    check_same_run(index.place, index.manifest.run, options.run)
+    if options.structure not in (None, index.settings.structure):
+        raise ValueError(
+            f"{options.out} has structure {index.settings.structure}; change that with "
+            f"'gaussmatch index compact {options.out} --structure {options.structure}'"
+        )
+    _search_so(index, options)
+    return index
+
+
+def _make_options(argv: Sequence[str]) -> Namespace:
     verbs = "\n".join(f"  gaussmatch index {name:8} {VERBS[name].__doc__}" for name in VERBS)
     parser = Parser(
         "index",
@@ -71,9 +118,7 @@ def _make(argv: Sequence[str]) -> None:
     )
     parser.add_argument("--out", type=place, required=True, help="a new folder, or milvus:…")
     parser.add_argument("--split", choices=("train", "dev", "test"), help="of the run's own data")
-    parser.add_argument(
-        "--structure", "--kind", choices=STRUCTURES, help="flat is exact (default); hnsw is fast"
-    )
+    _add_structure(parser, "flat is exact (default); hnsw is fast")
     parser.add_argument("--search", type=int, help=WIDTH)
     parser.add_argument("--strict", action="store_true", help=STRICT)
     _add_wait(parser)
@@ -82,45 +127,7 @@ def _make(argv: Sequence[str]) -> None:
         parser.error("give a folder of photos or a --split of the run's own data, not both")
     if options.folder is None and options.run.is_dir() and not is_run(options.run):
         options.run, options.folder = Path(PHOTOS), options.run
-    options.run = locate(options.run)
-    model = load(options.run)
-    is_photos = options.folder is not None and options.folder.suffix != PARQUET
-    if is_photos and model.recipe.data.name == "scenes":
-        print(
-            f"note: {options.run} was trained on drawn scenes and knows nothing of photos; leave "
-            "it out to take the photo model",
-            file=sys.stderr,
-        )
-    if options.folder is not None:  # before anything is made
-        if not options.folder.is_dir() and options.folder.suffix != PARQUET:
-            raise FileNotFoundError(f"{options.folder}: no such folder of photos or embeddings")
-        if is_embedding(options.folder):
-            whole_embedding(options.folder)
-    index = existing_index(options.out, wait=options.wait)
-    if index is not None:
-        check_same_run(index.place, index.manifest.run, options.run)
-        if options.structure not in (None, index.settings.structure):
-            parser.error(
-                f"{options.out} has structure {index.settings.structure}; change that with "
-                f"'gaussmatch index compact {options.out} --structure {options.structure}'"
-            )
-        _search_so(index, options)
-    else:
-        settings = _chosen(IndexSettings(), options)
-        index = Index.create(options.out, options.run, settings=settings)
-    if options.folder is None:
-        split = options.split or "test"
-        index_pairs(index, load_data(model.recipe.data).split(split), split)
-    elif options.folder.suffix == PARQUET:
-        index_parquet(index, options.folder)
-    elif is_embedding(options.folder):
-        index_embeddings(index, options.folder)
-    else:
-        _report(update(index, options.folder, strict=options.strict))
-    if not index.calibration.about:  # last, as a kill would have it done again
-        index.set_calibration(kept_calibration(options.run))
-    print(_summary(index))
-    print(f"next: gaussmatch search {quote(str(options.out))} 'some words'", file=sys.stderr)
+    return options
 
 
 def _add(argv: Sequence[str]) -> None:
@@ -196,9 +203,7 @@ def _merge(argv: Sequence[str]) -> None:
     )
     parser.add_argument("out", type=place, help="the merged index: a new folder, or milvus:…")
     parser.add_argument("indexes", type=place, nargs="+")
-    parser.add_argument(
-        "--structure", "--kind", choices=STRUCTURES, help="that of the first if not given"
-    )
+    _add_structure(parser, "that of the first if not given")
     parser.add_argument("--replace", action="store_true", help="of equal ids the last counts")
     options = parser.parse(argv)
     settings = None
@@ -219,9 +224,7 @@ def _compact(argv: Sequence[str]) -> None:
         "gaussmatch index compact photos.index --structure hnsw --search 128",
         writes=True,
     )
-    parser.add_argument(
-        "--structure", "--kind", choices=STRUCTURES, help="search it another way from now on"
-    )
+    _add_structure(parser, "search it another way from now on")
     parser.add_argument("--search", type=int, help=WIDTH)
     options = parser.parse(argv)
     index = Index.open(options.index, wait=options.wait)
@@ -333,6 +336,10 @@ def _parser(
     if writes:
         _add_wait(parser)
     return parser
+
+
+def _add_structure(parser: Parser, help: str) -> None:
+    parser.add_argument("--structure", "--kind", choices=STRUCTURES, help=help)
 
 
 def _add_wait(parser: Parser) -> None:

@@ -30,42 +30,7 @@ DATA = sorted(path.parent.name for path in recipe_folder().glob("*/vsepp.yaml"))
 
 
 def run(argv: Sequence[str]) -> None:
-    parser = Parser(
-        "reproduce",
-        "Reproduce tables and figures of the paper on any data set: train what is missing, "
-        "measure, and write tables, plots and one HTML report. Run it again to continue.",
-        notes="Any field of the recipes can be given too, for all rows.",
-        examples=[
-            "gaussmatch reproduce all --data scenes --fast",
-            "gaussmatch reproduce coco cxc --data coco --data.root COCO --dry-run",
-            "gaussmatch reproduce stability --data scenes --seeds 2 --training.epochs 2",
-        ],
-        fields=SECTIONS,
-        computes=True,
-    )
-    parser.add_argument(
-        "names", nargs="+", choices=(*NAMES, "all"), help="experiments, or all of the paper"
-    )
-    parser.add_argument("--data", default="scenes", choices=DATA, help="the data set")
-    parser.add_argument("--out", type=Path, help="default: runs/reproduce/DATA, or DATA-fast")
-    parser.add_argument("--fast", action="store_true", help="scenes in half an hour on two cores")
-    parser.add_argument("--seeds", type=int, help="runs of each row (default: as the paper)")
-    parser.add_argument("--jobs", type=int, help="runs at a time (default: 2 on scenes, else 1)")
-    parser.add_argument("--visual-genome", help="its folder, for area and selection on photos")
-    parser.add_argument("--pooled", help="features of photos as 'gaussmatch extract' makes them")
-    parser.add_argument("--regions", help="the same with regions, for VSRN, PVSE and PCME")
-    parser.add_argument("--weights", help="of the image network, for extraction and fine-tuning")
-    parser.add_argument("--checkpointing", action="store_true", help="fine-tune in less memory")
-    parser.add_argument(
-        "--imported",
-        action="append",
-        default=[],
-        type=row_and_folder,
-        metavar="ROW=RUN",
-        help="measure this run for a row instead of training it, such as 'VSRN=runs/imported'",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="the plan, its time and disk")
-    options = parser.parse(argv)
+    options = _parser().parse(argv)
     setting = Setting(
         options.data,
         options.fast,
@@ -103,6 +68,45 @@ def run(argv: Sequence[str]) -> None:
         raise ValueError(
             "some runs failed (start again to try them again):\n  " + "\n  ".join(failed)
         )
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "reproduce",
+        "Reproduce tables and figures of the paper on any data set: train what is missing, "
+        "measure, and write tables, plots and one HTML report. Run it again to continue.",
+        notes="Any field of the recipes can be given too, for all rows.",
+        examples=[
+            "gaussmatch reproduce all --data scenes --fast",
+            "gaussmatch reproduce coco cxc --data coco --data.root COCO --dry-run",
+            "gaussmatch reproduce stability --data scenes --seeds 2 --training.epochs 2",
+        ],
+        fields=SECTIONS,
+        computes=True,
+    )
+    parser.add_argument(
+        "names", nargs="+", choices=(*NAMES, "all"), help="experiments, or all of the paper"
+    )
+    parser.add_argument("--data", default="scenes", choices=DATA, help="the data set")
+    parser.add_argument("--out", type=Path, help="default: runs/reproduce/DATA, or DATA-fast")
+    parser.add_argument("--fast", action="store_true", help="scenes in half an hour on two cores")
+    parser.add_argument("--seeds", type=int, help="runs of each row (default: as the paper)")
+    parser.add_argument("--jobs", type=int, help="runs at a time (default: 2 on scenes, else 1)")
+    parser.add_argument("--visual-genome", help="its folder, for area and selection on photos")
+    parser.add_argument("--pooled", help="features of photos as 'gaussmatch extract' makes them")
+    parser.add_argument("--regions", help="the same with regions, for VSRN, PVSE and PCME")
+    parser.add_argument("--weights", help="of the image network, for extraction and fine-tuning")
+    parser.add_argument("--checkpointing", action="store_true", help="fine-tune in less memory")
+    parser.add_argument(
+        "--imported",
+        action="append",
+        default=[],
+        type=row_and_folder,
+        metavar="ROW=RUN",
+        help="measure this run for a row instead of training it, such as 'VSRN=runs/imported'",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="the plan, its time and disk")
+    return parser
 
 
 def row_and_folder(text: str) -> tuple[str, str]:

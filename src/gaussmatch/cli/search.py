@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +24,33 @@ _NAMES = {"=": "in", "!=": "not", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte"
 
 
 def run(argv: Sequence[str]) -> None:
+    options = _options(argv)
+    opened = [Index.open(p, verify=options.verify) for p in (options.index, *options.also)]
+    index: Index | JoinedIndex = JoinedIndex(opened) if options.also else opened[0]
+    if not index.size(options.gallery):
+        raise ValueError(f"{options.index} holds no {options.gallery}")
+    where, order = conditions(options.where), options.sort.removeprefix("-")
+    wanted = [*where, *([order] if order else [])]
+    for lost in unknown_field(wanted, index.fields(options.gallery)) if wanted else ():
+        raise ValueError(lost)
+    settings: dict[str, Any] = {"gallery": options.gallery, "where": where}
+    if options.guarantee is not None:
+        settings["guarantee"] = options.guarantee
+    if options.text is not None:
+        hits = index.search_text([options.text], options.k, **settings)[0]
+    elif options.image is not None:
+        hits = index.search_image([options.image], options.k, **settings)[0]
+    else:
+        hits = index.search_id(options.like, options.k, **settings)
+    if order:
+        hits = hits.sorted(order, descending=options.sort != order)
+    if options.json:
+        print(json.dumps(asdict(hits), indent=2, ensure_ascii=False))
+    else:
+        _show(hits)
+
+
+def _options(argv: Sequence[str]) -> Namespace:
     parser = Parser(
         "search",
         "Search an index in words, with a picture, or with one of its items.",
@@ -71,31 +99,7 @@ def run(argv: Sequence[str]) -> None:
     options = parser.parse(argv)
     if sum(q is not None for q in (options.text, options.image, options.like)) != 1:
         parser.error("give one query: a caption, --image or --like")
-    places = [options.index, *options.also]
-    opened = [Index.open(where, verify=options.verify) for where in places]
-    index: Index | JoinedIndex = JoinedIndex(opened) if options.also else opened[0]
-    if not index.size(options.gallery):
-        raise ValueError(f"{options.index} holds no {options.gallery}")
-    where = conditions(options.where)
-    order = options.sort.removeprefix("-")
-    wanted = [*where, *([order] if order else [])]
-    for lost in unknown_field(wanted, index.fields(options.gallery)) if wanted else ():
-        raise ValueError(lost)
-    settings: dict[str, Any] = {"gallery": options.gallery, "where": where}
-    if options.guarantee is not None:
-        settings["guarantee"] = options.guarantee
-    if options.text is not None:
-        hits = index.search_text([options.text], options.k, **settings)[0]
-    elif options.image is not None:
-        hits = index.search_image([options.image], options.k, **settings)[0]
-    else:
-        hits = index.search_id(options.like, options.k, **settings)
-    if order:
-        hits = hits.sorted(order, descending=options.sort != order)
-    if options.json:
-        print(json.dumps(asdict(hits), indent=2, ensure_ascii=False))
-    else:
-        _show(hits)
+    return options
 
 
 def conditions(words: Sequence[str]) -> dict[str, Any]:
@@ -149,7 +153,9 @@ def _show(hits: Hits) -> None:
     ambiguity = "general" if hits.gallery == "captions" else "ambiguous"
     print(f"\n{'':3} {'score':>9} {'match':>6} {ambiguity:>10}  {'id':{width}}")
     for rank, hit in enumerate(hits.hits, start=1):
-        numbers = f"{hit.score:9.3f} {_percent(hit.probability):>6} {_own(hit):>10}"
+        match = "" if hit.probability is None else f"{100 * hit.probability:.0f} %"
+        share = "" if hit.percentile is None else f"{hit.percentile:.0f} %"
+        numbers = f"{hit.score:9.3f} {match:>6} {share:>10}"
         print(f"{rank:3} {numbers}  {plain(hit.id):{width}}  {_about(hit)}".rstrip())
     if hits.hits[0].percentile is not None:
         print(f"\n{ambiguity}: the share of training {hits.gallery} that are less so")
@@ -166,14 +172,6 @@ def _verdict(hits: Hits) -> Iterator[str]:
         yield f"guarantee: {held}, if it is here and the query is like those of validation"
     if hits.expected is not None:
         yield f"expected: {hits.expected:.1f} matches among these"
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.0f} %"
-
-
-def _own(hit: Hit) -> str:
-    return "" if hit.percentile is None else f"{hit.percentile:.0f} %"
 
 
 def _about(hit: Hit) -> str:

@@ -4,37 +4,55 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import Field, fields
 from pathlib import Path
+from typing import Any
 
 from gaussmatch.cli.parser import Parser
 from gaussmatch.index import Index
 from gaussmatch.index.backends import place
-
-LIMITS = {
-    "max_body": "bytes of a request",
-    "max_pixels": "pixels of a picture",
-    "max_memory": "bytes that uploads and their decoding hold together",
-    "max_text": "characters of a query",
-    "max_results": "results of a search",
-    "timeout": "seconds before a request is answered with 504",
-    "head_timeout": "seconds for the head of a request to arrive",
-    "body_timeout": "seconds for the body of a request to arrive",
-    "idle_timeout": "seconds that a connection may be idle",
-    "max_connections": "connections of a worker",
-    "max_connections_per_address": "of them from one address; raise it behind a proxy",
-    "rate": "requests a second for each key, or address if there are none; 0: any",
-    "max_batch": "queries that are encoded together",
-    "batch_wait": "seconds that queries wait for others that are expected",
-    "max_waiting": "queries in the queue before new ones are refused",
-    "map_items": "pictures on the map",
-}
 
 
 def run(argv: Sequence[str]) -> None:
     from gaussmatch.service import Settings
     from gaussmatch.service.server import hosts, serve
 
+    limits = {f.name: f for f in fields(Settings) if f.metadata}
+    options = _parser(limits.values()).parse(argv)
+    settings = Settings(
+        api_keys=_keys(options.api_key_env),
+        cors=tuple(options.cors),
+        hosts=hosts(options.host, tuple(options.allow_host)),
+        originals=not options.no_originals,
+        review=options.review,
+        **{name: getattr(options, name) for name in limits},
+    )
+    serve(
+        Index.open(options.index),
+        settings,
+        host=options.host,
+        port=options.port,
+        grace=options.grace,
+        log_level=options.log_level,
+        workers=options.workers,
+        browser=sys.stdout.isatty() and not options.no_browser,
+    )
+
+
+def _keys(variable: str | None) -> tuple[str, ...]:
+    """API keys from the environment: every user of the machine sees a command line."""
+    if variable is None:
+        return ()
+    keys = os.environ.get(variable, "").replace(",", " ").split()
+    if not keys:
+        raise ValueError(
+            f"the variable {variable} is empty; put the API key in it, or leave --api-key-env out"
+        )
+    return tuple(keys)
+
+
+def _parser(limits: Iterable[Field[Any]]) -> Parser:
     parser = Parser(
         "serve",
         "Search an index in the browser, and from programs (docs/service.md).",
@@ -76,35 +94,11 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error")
     )
-    for name, text in LIMITS.items():
-        default = getattr(Settings, name)
+    for limit in limits:
         parser.add_argument(
-            f"--{name.replace('_', '-')}", type=type(default), default=default, help=text
+            f"--{limit.name.replace('_', '-')}",
+            type=type(limit.default),
+            default=limit.default,
+            help=limit.metadata["help"],
         )
-    options = parser.parse(argv)
-    keys: list[str] = []
-    if options.api_key_env is not None:
-        keys = os.environ.get(options.api_key_env, "").replace(",", " ").split()
-        if not keys:
-            raise ValueError(
-                f"the variable {options.api_key_env} is empty; put the API key in it, "
-                "or leave --api-key-env out"
-            )
-    settings = Settings(
-        api_keys=tuple(keys),
-        cors=tuple(options.cors),
-        hosts=hosts(options.host, tuple(options.allow_host)),
-        originals=not options.no_originals,
-        review=options.review,
-        **{name: getattr(options, name) for name in LIMITS},
-    )
-    serve(
-        Index.open(options.index),
-        settings,
-        host=options.host,
-        port=options.port,
-        grace=options.grace,
-        log_level=options.log_level,
-        workers=options.workers,
-        browser=sys.stdout.isatty() and not options.no_browser,
-    )
+    return parser

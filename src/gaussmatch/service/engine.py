@@ -38,10 +38,10 @@ from gaussmatch.service.responses import (
     Uncertainty,
     dumps,
 )
-from gaussmatch.service.review import read_review, review_picture
 from gaussmatch.service.settings import Settings
 from gaussmatch.service.suggest import examples, suggest
 from gaussmatch.trust import canonical
+from gaussmatch.trust.audit_report import PICTURES
 
 QueryType = Literal["text", "image", "item"]
 SIDES: dict[QueryType, Gallery] = {"text": "captions", "image": "images", "item": "images"}
@@ -116,7 +116,7 @@ class Engine:
         self._checked = time.monotonic()
         self._cache: dict[str, Any] = {}
         self.sizes = self._count()
-        self.review = None if settings.review is None else read_review(settings.review)
+        self.review = None if settings.review is None else ReviewResponse.of(settings.review)
 
     def warm_up(self) -> None:
         """Load what the first request would have to wait for; a broken index fails here."""
@@ -350,11 +350,12 @@ class Engine:
     def finding_picture(self, number: int) -> bytes:
         """A picture of the data that was audited."""
         self.findings()
-        assert self.settings.review is not None
-        found = review_picture(self.settings.review, number)
-        if found is None:
+        place = self.settings.review
+        assert place is not None
+        path = (place if place.is_dir() else place.parent) / PICTURES / f"{number}.jpg"
+        if not path.is_file():
             raise ApiError(404, "no_picture", f"the audit has no picture of image {number}")
-        return found
+        return path.read_bytes()
 
     def _gaussian(self, id: str) -> Gaussian:
         self.record(id)

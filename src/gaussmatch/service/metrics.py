@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -36,53 +37,28 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.in_flight = 0
         self._watched: list[tuple[Gauge, Callable[[], float]]] = []
+        own: Any = {"namespace": "gaussmatch", "registry": self.registry}
         self.requests = Counter(
-            "gaussmatch_requests",
-            "Requests by route and status.",
-            ("route", "status"),
-            registry=self.registry,
+            "requests", "Requests by route and status.", ("route", "status"), **own
         )
         self.seconds = Histogram(
-            "gaussmatch_request_seconds",
-            "Time to answer, by route.",
-            ("route",),
-            buckets=SECONDS,
-            registry=self.registry,
+            "request_seconds", "Time to answer, by route.", ("route",), buckets=SECONDS, **own
         )
-        self.batch = Histogram(
-            "gaussmatch_batch_size",
-            "Queries that were encoded together.",
-            buckets=SIZES,
-            registry=self.registry,
-        )
+        self.batch = Histogram("batch_size", "Queries encoded together.", buckets=SIZES, **own)
         self.percentile = Histogram(
-            "gaussmatch_query_uncertainty_percentile",
+            "query_uncertainty_percentile",
             "How vague queries are, as a percentile of what the model has seen: a drift upwards "
-            "means that people ask for what the model was not trained on.",
+            "means that people search for what the model was not trained on.",
             ("type",),
             buckets=PERCENTILES,
-            registry=self.registry,
+            **own,
         )
-        self._in_flight = Gauge(
-            "gaussmatch_requests_in_flight",
-            "Requests being answered.",
-            registry=self.registry,
-            multiprocess_mode="livesum",
-        )
-        self.waiting = Gauge(
-            "gaussmatch_queries_waiting",
-            "Queries in the queue.",
-            registry=self.registry,
-            multiprocess_mode="livesum",
-        )
-        self.items = Gauge(
-            "gaussmatch_index_items",
-            "Items in the index.",
-            ("gallery",),
-            registry=self.registry,
-            multiprocess_mode="livemostrecent",
-        )
-        self.watch(self._in_flight, lambda: self.in_flight)
+        total = {**own, "multiprocess_mode": "livesum"}
+        last = {**own, "multiprocess_mode": "livemostrecent"}
+        self.waiting = Gauge("queries_waiting", "Queries in the queue.", **total)
+        self.items = Gauge("index_items", "Items in the index.", ("gallery",), **last)
+        answering = Gauge("requests_in_flight", "Requests being answered.", **total)
+        self.watch(answering, lambda: self.in_flight)
         self._percentile: dict[str, Callable[[float], None]] = {}
         self._seconds: dict[str, Callable[[float], None]] = {}
         self._requests: dict[tuple[str, int], Callable[[], None]] = {}

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Literal
 
 import orjson
 from starlette.responses import JSONResponse, Response
 
+from gaussmatch.files import sha256
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import SCHEMA, Gallery, Hits, Level, level, phrase
 from gaussmatch.projection import Place
+from gaussmatch.trust.audit import ISSUES, Finding
+from gaussmatch.trust.audit_report import TABLE, read_table
 
 
 class Answer:
@@ -104,23 +108,6 @@ class FieldsResponse(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class FindingResponse(Answer):
-    """Something that an audit found, see docs/trust.md."""
-
-    issue: str
-    severity: float
-    """Comparable within an issue; higher is worse."""
-    image: int
-    """Its position in the data."""
-    caption: int | None
-    other: int | None
-    """The position of another image that it is about."""
-    reason: str
-    text: str
-    """Of the caption."""
-
-
-@dataclass(frozen=True, slots=True)
 class ReviewResponse(Answer):
     """The findings of an audit, issue by issue, worst first."""
 
@@ -128,7 +115,14 @@ class ReviewResponse(Answer):
     """Changes when the findings do."""
     issues: Mapping[str, str]
     """Issue → what it means."""
-    findings: Sequence[FindingResponse]
+    findings: Sequence[Finding]
+
+    @staticmethod
+    def of(place: Path) -> ReviewResponse:
+        """Read the folder that ``gaussmatch audit --out`` wrote, or the table in it."""
+        table = place / TABLE if place.is_dir() else place
+        findings = read_table(table)
+        return ReviewResponse(sha256(table)[:16], ISSUES, findings)
 
 
 @dataclass(frozen=True, slots=True)

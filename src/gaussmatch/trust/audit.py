@@ -188,21 +188,22 @@ ISSUES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to look at.
-
-    Args:
-        issue: one of ``ISSUES``.
-        severity: comparable within an issue; higher is worse.
-        image, caption: positions; ``other`` is another image that it is about.
-        reason: why, in words.
-    """
+    """Something to look at, see docs/trust.md."""
 
     issue: str
+    """One of ``ISSUES``."""
     severity: float
+    """Comparable within an issue; higher is worse."""
     image: int
-    caption: int | None
-    other: int | None
-    reason: str
+    """Its position in the data."""
+    caption: int | None = None
+    """Its position, where the finding is about one."""
+    other: int | None = None
+    """The position of another image that it is about."""
+    reason: str = ""
+    """Why, in words."""
+    text: str = ""
+    """Of the caption."""
 
 
 def audit(
@@ -232,16 +233,8 @@ def audit(
     for c in ahead.argsort(descending=True)[:most].tolist():
         if ahead[c] > 0:
             reason = f"fits the other photo better by {float(ahead[c]):.1f} standard deviations"
-            found.append(
-                Finding(
-                    "missing positive",
-                    float(ahead[c]),
-                    int(image_of[c]),
-                    c,
-                    int(fit.better[c]),
-                    reason,
-                )
-            )
+            own, other = int(image_of[c]), int(fit.better[c])
+            found.append(Finding("missing positive", float(ahead[c]), own, c, other, reason))
     unsure = -fit.features[:, 1] if uncertainty is None else uncertainty.double()
     share = unsure.argsort().argsort().double() / len(unsure)
     order = torch.where(sound, share, -torch.ones(()).double()).argsort(descending=True)

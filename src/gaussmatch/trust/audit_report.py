@@ -8,7 +8,8 @@ import html
 import io
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -28,7 +29,7 @@ SIDE = 160  # pixels of a picture in the page
 LARGE = 512  # and of one to be reviewed
 TABLE, PAGE, PICTURES = "audit.csv", "audit.html", "pictures"
 """What is in the folder of an audit."""
-FIELDS = ("issue", "severity", "image", "caption", "other", "reason", "text")
+FIELDS = tuple(Finding.__dataclass_fields__)
 STYLE = (
     "body{font:15px/1.4 system-ui,sans-serif;margin:2rem auto;max-width:60rem}"
     "img{max-width:160px;max-height:160px;margin-right:1rem}li{display:flex;margin:1rem 0}"
@@ -41,16 +42,13 @@ def audit_pairs(pairs: Pairs, model: Model | None = None, most: int = 100) -> li
     the words of its captions."""
     if model is not None:
         images, captions = model.encode_pairs(pairs)
+        vectors = images.mean.flatten(1), captions.mean.flatten(1)
         unsure = None if captions.is_point else captions.uncertainty()
-        return audit(
-            images.mean.flatten(1),
-            captions.mean.flatten(1),
-            pairs.image_of,
-            uncertainty=unsure,
-            most=most,
-        )
-    features = torch.cat([batch.flatten(1) for batch in image_batches(pairs, 256)])
-    return audit(features, word_vectors(pairs.captions), pairs.image_of, most=most)
+    else:
+        features = torch.cat([batch.flatten(1) for batch in image_batches(pairs, 256)])
+        vectors, unsure = (features, word_vectors(pairs.captions)), None
+    found = audit(*vectors, pairs.image_of, uncertainty=unsure, most=most)
+    return [f if f.caption is None else replace(f, text=pairs.captions[f.caption]) for f in found]
 
 
 def word_vectors(texts: Sequence[str]) -> Tensor:
@@ -70,15 +68,34 @@ def word_vectors(texts: Sequence[str]) -> Tensor:
     return vectors
 
 
-def write_table(path: Path, findings: Sequence[Finding], pairs: Pairs) -> None:
+def write_table(path: Path, findings: Sequence[Finding]) -> None:
     """CSV, one finding a line, worst first within each issue."""
     with atomic(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(FIELDS)
-        for f in findings:
-            cells = [f.issue, f"{f.severity:.4f}", f.image, f.caption, f.other, f.reason]
-            text = "" if f.caption is None else pairs.captions[f.caption]
-            writer.writerow(["" if cell is None else cell for cell in [*cells, text]])
+        writer = csv.DictWriter(file, FIELDS)
+        writer.writeheader()
+        writer.writerows({**asdict(f), "severity": f"{f.severity:.4f}"} for f in findings)
+
+
+def read_table(path: Path) -> list[Finding]:
+    """What ``write_table`` wrote."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no findings; make them with 'gaussmatch audit'")
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(file)
+        if rows.fieldnames is None or not set(FIELDS) <= set(rows.fieldnames):
+            raise ValueError(f"{path}: not the table of an audit: it needs {', '.join(FIELDS)}")
+        return [_finding(row, f"{path}, line {line}") for line, row in enumerate(rows, start=2)]
+
+
+def _finding(row: Mapping[str, str], place: str) -> Finding:
+    if row["issue"] not in ISSUES:
+        raise ValueError(f"{place}: no issue {row['issue']!r}; there are {', '.join(ISSUES)}")
+    try:
+        caption, other = (int(row[n]) if row[n] else None for n in ("caption", "other"))
+        image, severity = int(row["image"]), float(row["severity"])
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{place}: {error}") from error
+    return Finding(row["issue"], severity, image, caption, other, row["reason"], row["text"])
 
 
 def write_page(path: Path, findings: Sequence[Finding], pairs: Pairs) -> None:
@@ -94,11 +111,10 @@ def _page(findings: Sequence[Finding], pairs: Pairs) -> Iterator[str]:
         yield f"<h2>{issue}: {ISSUES[issue]}</h2><ol>"
         for f in group:
             shown = "".join(_picture(pairs, i) for i in (f.image, f.other) if i is not None)
-            text = "" if f.caption is None else html.escape(pairs.captions[f.caption])
             where = f"image {f.image}" + ("" if f.caption is None else f", caption {f.caption}")
             where += "" if f.other is None else f", other image {f.other}"
             about = f"<small>{html.escape(f.reason)}; {where}</small>"
-            yield f"<li>{shown}<div><p>{text}</p>{about}</div></li>"
+            yield f"<li>{shown}<div><p>{html.escape(f.text)}</p>{about}</div></li>"
         yield "</ol>"
 
 
