@@ -9,18 +9,24 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from gaussmatch.encoders.adapter import ARRAYS, ImageAdapter, TextAdapter
 from gaussmatch.encoders.base import Tokens
-from gaussmatch.encoders.onnx import PICTURES, TOKENS, picture_examples, text_examples, write
+from gaussmatch.encoders.onnx import (
+    PICTURES,
+    TOKENS,
+    examples,
+    picture_examples,
+    text_examples,
+    write,
+)
 from gaussmatch.encoders.pretrained import hub, image_tower, text_tower
 from gaussmatch.evaluation.evaluate import file_stem
 from gaussmatch.files import read_json, write_json, write_text
@@ -41,6 +47,8 @@ from gaussmatch.run import (
 from gaussmatch.trust.kept import CALIBRATION, PROBE
 
 CONFIG, CARD, LIBRARY = "config.json", "README.md", "gaussmatch"
+LARGEST = 2**31 - 2**20
+"""Bytes of weights that fit into one ONNX file."""
 
 
 def save_pretrained(
@@ -95,56 +103,65 @@ def export_onnx(run: str | os.PathLike[str], out: str | os.PathLike[str]) -> dic
     source, target = locate(run), Path(out)
     model = load(source)
     _check_free(target)
-    matcher = model.matcher.requires_grad_(False)  # constants of the networks
-    image, text = matcher.image, matcher.text
-    adapter = matcher.part("image")
-    notes: dict[str, Any] = {}
-    if isinstance(matcher.similarity, nn.Module):
-        state = matcher.similarity.state_dict()
-        notes["similarity"] = {name: value.tolist() for name, value in state.items()}
-    if isinstance(adapter, ImageAdapter) and adapter.encoders.image is not None:
-        tower = image_tower(adapter.encoders.image.name)
-        transform = tower.described()
-        if transform is None:
-            raise ValueError(
-                f"{tower.name}: its transform cannot be written down, so this model cannot be "
-                "exported; timm: and onnx: can"
-            )
-        notes["transform"] = asdict(transform)
-        pictures = picture_examples(tower)
-        names = PICTURES
-        see: Callable[..., Any] = lambda pictures: image(tower(pictures))  # noqa: E731
-    else:
-        shape = _feature_shape(model)
-        noise = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
-        pictures, names, see = ((noise[:2],), (noise,), (noise[:1],)), {"features": ("n",)}, image
+    model.matcher.requires_grad_(False)  # constants of the networks
+    networks = {IMAGES: _image_network(model), TEXTS: _text_network(model)}
     target.mkdir(parents=True, exist_ok=True)
     for name in (RECIPE, TOKENIZER, CALIBRATION, PROBE):
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
-    differences = {IMAGES: write(see, pictures, names, target / IMAGES, notes)}
-    differences[TEXTS] = _export_texts(model, text, target / TEXTS)
-    return differences
+    return {
+        name: write(net.run, net.examples, net.axes, target / name, net.notes)
+        for name, net in networks.items()
+    }
 
 
-def _export_texts(model: Model, encoder: nn.Module, file: Path) -> float:
-    point = model.matcher.text_encoder
+class _Network(NamedTuple):
+    """What ``encoders.onnx.write`` takes of an encoder."""
+
+    run: Callable[..., Any]
+    examples: Sequence[tuple[Tensor, ...]]
+    axes: Mapping[str, Sequence[str]]
+    notes: dict[str, Any]
+
+
+def _image_network(model: Model) -> _Network:
+    encoder, adapter = model.matcher.image, model.matcher.part("image")
+    notes: dict[str, Any] = {}
+    if isinstance(model.matcher.similarity, nn.Module):
+        state = model.matcher.similarity.state_dict()
+        notes["similarity"] = {name: value.tolist() for name, value in state.items()}
+    if isinstance(adapter, ImageAdapter) and adapter.encoders.image is not None:
+        tower = image_tower(adapter.encoders.image.name)
+        _check_size(tower.name, tower, encoder)
+        notes["transform"] = asdict(tower.described())
+        see = lambda pictures: encoder(tower(pictures))  # noqa: E731
+        return _Network(see, picture_examples(tower), PICTURES, notes)
+    return _Network(encoder, examples(*_feature_shape(model)), {"features": ("n",)}, notes)
+
+
+def _text_network(model: Model) -> _Network:
+    encoder, point, notes = model.matcher.text, model.matcher.text_encoder, {}
     if isinstance(point, TextAdapter):
-        if point.encoders.text.name == ARRAYS:
-            noise = torch.rand(3, point.encoders.text.width)
-            given = ((noise[:2],), (noise,), (noise[:1],))
-            return write(encoder, given, {"embeddings": ("n",)}, file)
-        tower = point.encoders.text_tower = text_tower(point.encoders.text.name)  # in torch
-        if tower.tokenizer.definition is None:
-            raise ValueError(
-                f"{tower.name}: its tokenizer is no file of tokenizers, so this model cannot be "
-                "exported; st: can"
-            )
-        notes = {"tokenizer": tower.tokenizer.definition}
-    else:
-        notes = {}
-    texts = text_examples(point.tokenizer)
-    return write(lambda *tokens: encoder(Tokens(*tokens)), texts, TOKENS, file, notes)
+        named = point.encoders.text
+        if named.name == ARRAYS:
+            return _Network(encoder, examples(named.width), {"embeddings": ("n",)}, {})
+        tower = point.encoders.text_tower = text_tower(named.name)  # in torch
+        _check_size(tower.name, tower, encoder)
+        try:
+            notes["tokenizer"] = tower.tokenizer.portable()
+        except ValueError as error:
+            raise ValueError(f"{tower.name} cannot be exported: {error}") from error
+    read = lambda *tokens: encoder(Tokens(*tokens))  # noqa: E731
+    return _Network(read, text_examples(point.tokenizer), TOKENS, notes)
+
+
+def _check_size(name: str, *modules: nn.Module) -> None:
+    size = sum(t.nbytes for module in modules for t in module.state_dict().values())
+    if size > LARGEST:
+        raise ValueError(
+            f"{name} cannot be exported: its weights are {size / 1e9:.1f} GB, and one ONNX file "
+            f"holds {LARGEST / 1e9:.1f} GB"
+        )
 
 
 def _feature_shape(model: Model) -> tuple[int, ...]:

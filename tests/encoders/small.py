@@ -29,14 +29,33 @@ SMALL_CLIP = {
 }
 
 
-def small_open_clip(tmp: Path) -> str:
+def small_open_clip(tmp: Path, config: dict[str, Any] = SMALL_CLIP) -> str:
     library = pytest.importorskip("open_clip", reason="needs the extra 'clip'")
-    (tmp / "gaussmatch-small.json").write_text(json.dumps(SMALL_CLIP))
-    library.add_model_config(tmp / "gaussmatch-small.json")
+    name = "gaussmatch-custom" if "custom_text" in config else "gaussmatch-small"
+    (tmp / f"{name}.json").write_text(json.dumps(config))
+    library.add_model_config(tmp / f"{name}.json")
     torch.manual_seed(0)
-    model = library.create_model("gaussmatch-small")
+    model = library.create_model(name)
     save_file({k: v.contiguous() for k, v in model.state_dict().items()}, tmp / "c.safetensors")
-    return f"open_clip:gaussmatch-small@{tmp / 'c.safetensors'}"
+    return f"open_clip:{name}@{tmp / 'c.safetensors'}"
+
+
+def small_open_siglip(tmp: Path) -> str:
+    """As SigLIP in open_clip: a text tower of its own with a tokenizer of transformers."""
+    cut = word_pieces(tmp, 12)
+    text = {
+        "context_length": 12,
+        "vocab_size": len(cut),
+        "hf_tokenizer_name": str(tmp),
+        "tokenizer_kwargs": {"clean": "canonicalize"},
+        "width": 16,
+        "heads": 2,
+        "layers": 1,
+        "no_causal_mask": True,
+        "proj_bias": True,
+        "pool_type": "last",
+    }
+    return small_open_clip(tmp, {**SMALL_CLIP, "custom_text": True, "text_cfg": text})
 
 
 def word_pieces(tmp: Path, longest: int) -> Any:

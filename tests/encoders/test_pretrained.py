@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from encoders.small import pictures, small_bert, small_hf, small_open_clip
+from encoders.small import pictures, small_bert, small_hf, small_open_clip, small_open_siglip
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -17,6 +17,7 @@ from gaussmatch.encoders.backbone import Backbone
 from gaussmatch.encoders.base import pad
 from gaussmatch.encoders.onnx import accelerate
 from gaussmatch.encoders.pretrained import ImageTower, Spec, TextTower, image_tower, text_tower
+from gaussmatch.encoders.pretrained.base import Subwords, filled
 from gaussmatch.encoders.torchvision_compat import make_importable
 
 make_importable()
@@ -44,6 +45,13 @@ class ImageTowerContract:
         torch.testing.assert_close(tower.encode(pictures(3)[2:]), out[2:], atol=1e-5, rtol=1e-4)
         assert not any(p.requires_grad for p in tower.parameters())
         assert not tower.training
+
+    def test_the_transform_is_written_down_for_an_export(self, name: str) -> None:
+        tower = image_tower(name)
+        for size in ((40, 51), (93, 64), (32, 32)):
+            pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+            picture = Image.fromarray(pixels)
+            assert torch.equal(tower.described()(picture), tower.transform(picture))
 
     def test_the_hash_is_that_of_the_weights(self, name: str) -> None:
         assert image_tower(name).sha256() == image_tower(name).sha256()
@@ -79,6 +87,17 @@ class TextTowerContract:
         assert len(cut.rows(["dog " * 2000])[0]) < 2000
         assert not cut.read(["  "])[0].known
         assert cut.rows(["a dog"]) == [cut.read(["a dog"])[0].row]
+
+    def test_the_tokenizer_is_written_down_for_an_export(self, name: str) -> None:
+        cut = text_tower(name).tokenizer
+        texts = [
+            *TEXTS,
+            "It's NOT 12:30, is it?! (a_b)",
+            " two \t lines\n",
+            "“x”—y…",
+            "ÀÉ œ 東京 😀",
+        ]
+        assert Subwords.of(cut.portable()).rows(texts) == cut.rows(texts)
 
 
 # ---- timm and onnx ----
@@ -143,6 +162,31 @@ class TestOpenClipTexts(TextTowerContract):
         return small_open_clip(tmp)
 
 
+class TestOpenClipOwnTexts(TextTowerContract):
+    """A text tower of its own, with a tokenizer of transformers, as SigLIP has."""
+
+    @classmethod
+    def make(cls, tmp: Path) -> str:
+        return small_open_siglip(tmp)
+
+
+def test_texts_reach_open_clip_as_it_pads_them(tmp_path: Path) -> None:
+    import open_clip
+
+    for make, name in ((small_open_clip, "small"), (small_open_siglip, "custom")):
+        tower = text_tower(make(tmp_path))
+        cut = open_clip.get_tokenizer(f"gaussmatch-{name}")
+        with torch.no_grad():
+            wanted = tower.net.encode_text(cut(TEXTS), normalize=True)
+        torch.testing.assert_close(tower.encode(TEXTS), wanted, atol=1e-6, rtol=0)
+
+
+def test_padding_on_either_side() -> None:
+    tokens = pad([[5, 6, 7], [8]])
+    assert filled(tokens, 4, 1).tolist() == [[5, 6, 7, 1], [8, 1, 1, 1]]
+    assert filled(tokens, 4, 1, left=True).tolist() == [[1, 5, 6, 7], [1, 1, 1, 8]]
+
+
 # ---- transformers ----
 
 
@@ -168,6 +212,20 @@ class TestSigLIPTexts(TextTowerContract):
     @classmethod
     def make(cls, tmp: Path) -> str:
         return small_hf(tmp, "siglip")
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_pictures_reach_transformers_as_its_processor_makes_them(kind: str, tmp_path: Path) -> None:
+    tower = image_tower(small_hf(tmp_path, kind))
+    import transformers
+
+    process = transformers.AutoImageProcessor.from_pretrained(tmp_path)
+    x, y = np.meshgrid(np.linspace(0, 255, 80), np.linspace(0, 255, 61))
+    picture = Image.fromarray(np.stack([x, y, (x + y) / 2], -1).astype(np.uint8))
+    wanted = process(images=picture, return_tensors="pt")["pixel_values"][0]
+    torch.testing.assert_close(tower.transform(picture), wanted, atol=0.03, rtol=0)  # its rounding
+    mirrored = tower.transform(picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT))
+    assert (mirrored - wanted).abs().max() > 0.3
 
 
 # ---- sentence encoders ----

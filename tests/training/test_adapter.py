@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from encoders.small import pictures, small_hf, small_open_clip
+from encoders.small import pictures, small_hf, small_open_clip, small_open_siglip
 from safetensors.numpy import save_file
 
 import gaussmatch as gm
@@ -184,8 +185,8 @@ def test_texts_are_embedded_once_and_a_kill_loses_one_shard(
 
 
 @pytest.mark.filterwarnings("default:no percentiles and match probabilities")
-@pytest.mark.parametrize("kind", ["open_clip", "clip", "siglip"])
-def test_a_published_model_is_adapted_indexed_searched_and_served(
+@pytest.mark.parametrize("kind", ["open_clip", "open_siglip", "clip", "siglip"])
+def test_a_published_model_is_adapted_exported_indexed_searched_and_served(
     kind: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -198,7 +199,8 @@ def test_a_published_model_is_adapted_indexed_searched_and_served(
 
     monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path / "cache"))
     (tmp_path / "model").mkdir()
-    make = small_open_clip if kind == "open_clip" else partial(small_hf, kind=kind)
+    own = {"open_clip": small_open_clip, "open_siglip": small_open_siglip}
+    make = own.get(kind) or partial(small_hf, kind=kind)
     name, root = make(tmp_path / "model"), tmp_path / "photos"
     root.mkdir()
     for i, picture in enumerate(pictures(12)):
@@ -222,3 +224,19 @@ def test_a_published_model_is_adapted_indexed_searched_and_served(
         answer = client.get("/api/search", params={"text": "a dog", "k": 2})
         assert answer.status_code == 200, answer.text
         assert len(answer.json()["results"]["hits"]) == 2
+    pytest.importorskip("onnxruntime", reason="needs the extra 'onnx'")
+    pytest.importorskip("onnx", reason="needs the extra 'onnx'")
+    onnx = tmp_path / "onnx"
+    assert main(["export", str(run), "--onnx", str(onnx)]) == 0
+    shutil.rmtree(tmp_path / "model")  # the exported files are all that is needed
+    assert main(["index", str(onnx), str(root), "--out", str(tmp_path / "again")]) == 0
+    again = gm.Index.open(tmp_path / "again")
+    (same,) = again.search_text(["a dog"], 12)
+    theirs = {hit.id: hit.score for hit in opened.search_text(["a dog"], 12)[0].hits}
+    assert {hit.id: hit.score for hit in same.hits} == pytest.approx(theirs, abs=1e-5)
+    for texts in (["a dog"], ["two cats", "a dog on a sofa " * 9, "x"]):
+        a, b = (index.model.encode_texts(texts) for index in (opened, again))
+        torch.testing.assert_close(a.mean, b.mean, atol=1e-5, rtol=0)
+        torch.testing.assert_close(a.log_var, b.log_var, atol=1e-5, rtol=0)
+    with TestClient(create_app(again)) as client:
+        assert client.get("/api/search", params={"text": "a dog"}).status_code == 200

@@ -60,7 +60,7 @@ class Backbone(ImageTower):
     so that data need not know which network looks at them.
     """
 
-    exportable = True
+    accelerated = True
     _mean: Tensor
     _std: Tensor
 
@@ -120,9 +120,14 @@ class Backbone(ImageTower):
         from timm.data import resolve_model_data_config
 
         config = resolve_model_data_config(self.net)
-        side = int(config["input_size"][1])
-        resize = math.floor(side / config["crop_pct"]) if self.crop else None
-        return Transform(side, resize=resize, interpolation=config["interpolation"])
+        high, wide = config["input_size"][1:]
+        how, share = config["crop_mode"], config["crop_pct"]
+        if high != wide or (self.crop and how != "center" and (how, share) != ("squash", 1.0)):
+            raise ValueError(
+                f"timm:{self.name}: an export has no transform to {high} × {wide} by {how!r}"
+            )
+        resize = math.floor(wide / share) if self.crop and how == "center" else None
+        return Transform(wide, resize=resize, interpolation=config["interpolation"])
 
     def forward(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n f"]:
         given = self._normalised(pictures)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,7 @@ def write(
     outputs = ("mean", "log_variance")[: len(wanted[0])]
     free = {name: dict(enumerate(axes)) for name, axes in names.items()}
     with atomic(file) as temporary:
-        with warnings.catch_warnings(), torch.no_grad():
+        with warnings.catch_warnings(), torch.no_grad(), _plain_attention():
             warnings.simplefilter("ignore")  # that the tracer is old: 16 times as fast, and checked
             torch.onnx.export(
                 traced,
@@ -137,6 +138,17 @@ def write(
                 "network cannot be exported"
             )
     return most
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Attention as its products, without the fused operator of torch that ONNX does not have."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 class OnnxImages(nn.Module):
@@ -173,11 +185,15 @@ class OnnxTexts(TextEncoder):
         return self.network.gaussian(*([texts] if isinstance(texts, Tensor) else texts))
 
 
-def picture_examples(tower: ImageTower) -> tuple[tuple[Tensor], ...]:
-    """Batches of one and of three pictures."""
-    shape = tower.transform(Image.new("RGB", (64, 48))).shape
+def examples(*shape: int) -> tuple[tuple[Tensor], ...]:
+    """Batches of two, three and one random items of a shape."""
     noise = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
     return (noise[:2],), (noise,), (noise[:1],)
+
+
+def picture_examples(tower: ImageTower) -> tuple[tuple[Tensor], ...]:
+    """``examples`` of what an image encoder takes."""
+    return examples(*tower.transform(Image.new("RGB", (64, 48))).shape)
 
 
 def text_examples(tokenizer: Tokenizer) -> tuple[Tokens, ...]:
@@ -194,7 +210,7 @@ def accelerate(tower: ImageTower | TextTower) -> None:
     """Let a frozen encoder run in onnxruntime, where that is installed: the same embeddings to
     1e-4, in about half the time. Its network is exported into the cache at first use."""
     there = find_spec("onnxruntime") is not None and find_spec("onnx") is not None
-    if not (tower.exportable and there) or os.environ.get(SWITCH) == "0":
+    if not (tower.accelerated and there) or os.environ.get(SWITCH) == "0":
         return
     file = cache_root() / "onnx" / f"{type(tower).__name__.lower()}-{tower.sha256()[:24]}.onnx"
     try:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from PIL import Image
 from tokenizers import Tokenizer as Cutter
 from torch import Tensor, nn
@@ -56,13 +56,13 @@ class Transform:
 class Tower(nn.Module):
     """A frozen encoder. ``width`` is that of its embeddings, ``name`` is for messages.
 
-    ``exportable`` networks can be written as ONNX; ``fast`` is such a network in onnxruntime, which
-    ``run`` prefers on a CPU (``encoders.onnx.accelerate``).
+    ``fast`` is the same network in onnxruntime, which ``run`` prefers on a CPU. Where that is
+    installed, ``encoders.onnx.accelerate`` sets it for the classes that are ``accelerated``.
     """
 
     name: str
     width: int
-    exportable: ClassVar[bool] = False
+    accelerated: ClassVar[bool] = False
     fast: Callable[..., Sequence[Tensor]] | None = None
 
     @property
@@ -87,13 +87,13 @@ class Tower(nn.Module):
 class ImageTower(Tower, ABC):
     """Pictures → embeddings (n, width)."""
 
-    @abstractmethod
     def transform(self, picture: Image.Image, crop: bool = True) -> Float[Tensor, "3 h w"]:
         """A picture as ``forward`` takes it."""
+        return self.described()(picture)
 
-    def described(self) -> Transform | None:
-        """The transform, where it can be written down."""
-        return None
+    def described(self) -> Transform:
+        """The transform as data, which an export holds; refused where it is code."""
+        raise ValueError(f"{self.name}: its transform is code, which an export cannot hold")
 
     @abstractmethod
     def forward(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n width"]: ...
@@ -126,12 +126,37 @@ class TextTower(Tower, ABC):
         return out
 
 
+def filled(
+    tokens: Tokens, length: int, padding: int, left: bool = False
+) -> Int[Tensor, "n length"]:
+    """Token ids padded to a fixed length, on the right or on the left, as some networks were
+    trained.
+
+    >>> filled(pad([[5, 6], [7]]), 3, 9)
+    tensor([[5, 6, 9],
+            [7, 9, 9]])
+    """
+    lengths = tokens.lengths[:, None]
+    at = torch.arange(length, device=tokens.ids.device) - (length - lengths if left else 0)
+    taken = tokens.ids.gather(1, at.clamp(min=0).minimum(lengths - 1))
+    return torch.where((at >= 0) & (at < lengths), taken, padding)
+
+
+PROBES = (
+    "a photo",
+    "Two dogs, one cat; isn't it 3.5 km away?",
+    "Ein Hund l\u00e4uft:\n\u201cschnell\u201d, the dog\u2019s  snow_ball!",
+    "word " * 2000,
+)
+"""Texts on which an exported tokenizer must agree with that of the library."""
+
+
 class Subwords:
     """A tokenizer that comes with its encoder. It cuts words into known parts, so that no word is
     unknown, and is not saved in a run.
 
     Args:
-        definition: the JSON of `tokenizers`, where it is one of those.
+        definition: the JSON of `tokenizers` that does the same.
     """
 
     file = ""
@@ -153,6 +178,14 @@ class Subwords:
             cutter.get_vocab_size(),
             definition,
         )
+
+    def portable(self) -> str:
+        """The JSON of `tokenizers`, for programs without the library of this encoder."""
+        if self.definition is None:
+            raise ValueError("its tokenizer is code of its library, not a file of tokenizers")
+        if self.of(self.definition).rows(PROBES) != self.rows(PROBES):
+            raise ValueError("as a file of tokenizers its tokenizer would cut texts differently")
+        return self.definition
 
     def __len__(self) -> int:
         return self._size
@@ -216,9 +249,3 @@ def needs(package: str, extra: str, error: ImportError) -> ImportError:
         f"this encoder needs {package} ({error}); install it with: "
         f"pip install 'gaussmatch[{extra}]'"
     )
-
-
-def as_tensor(output: Any) -> Tensor:
-    """The embedding in what a network of transformers returns."""
-    found: Tensor = output if isinstance(output, Tensor) else output.pooler_output
-    return found

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PIL import Image
-from torch import Tensor, zeros
+import torch
+from torch import Tensor
 
 from gaussmatch.encoders.onnx import Network
 from gaussmatch.encoders.pretrained.base import ImageTower, Transform, files_sha256
@@ -33,16 +33,18 @@ class OnnxTower(ImageTower):
             raise ValueError(f"{beside}: needs size, mean and std ({error})") from error
         self.name, self._hash = f"onnx:{file.name}", files_sha256([file])
         self._network = Network(file)
-        self.width = int(self(zeros(1, 3, int(size), int(size))).shape[-1])
+        self.width = int(self(torch.zeros(1, 3, int(size), int(size))).shape[-1])
         self.freeze()
 
     def sha256(self) -> str:
         return self._hash
 
-    def transform(self, picture: Image.Image, crop: bool = True) -> Tensor:
-        return self._transform(picture)
+    def described(self) -> Transform:
+        return self._transform
 
     def forward(self, pictures: Tensor) -> Tensor:
+        if torch.onnx.is_in_onnx_export():
+            raise ValueError(f"{self.name} cannot be exported: it is an ONNX file already")
         return self._network(pictures)[0]
 
 

@@ -6,11 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
+from tokenizers import Regex, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Cutter
 from torch import Tensor, nn
 
 from gaussmatch.encoders.base import Tokens
 from gaussmatch.encoders.pretrained import hub
-from gaussmatch.encoders.pretrained.base import ImageTower, Subwords, TextTower, needs
+from gaussmatch.encoders.pretrained.base import (
+    ImageTower,
+    Subwords,
+    TextTower,
+    Transform,
+    filled,
+    needs,
+)
 from gaussmatch.encoders.torchvision_compat import make_importable
 
 
@@ -28,6 +37,18 @@ class OpenClipImages(ImageTower):
         out: Tensor = self._transform(picture.convert("RGB"))
         return out
 
+    def described(self) -> Transform:
+        config = self.net.preprocess_cfg
+        size, mode = config["size"], config["resize_mode"]
+        high, wide = (size, size) if isinstance(size, int) else size
+        if high != wide or mode not in ("shortest", "squash"):
+            raise ValueError(
+                f"{self.name}: an export has no transform to {high} × {wide} by {mode!r}"
+            )
+        how = "bilinear" if config["interpolation"] == "bilinear" else "bicubic"
+        resize = wide if mode == "shortest" else None
+        return Transform(wide, tuple(config["mean"]), tuple(config["std"]), resize, how)
+
     def forward(self, pictures: Tensor) -> Tensor:
         return nn.functional.normalize(self.net(pictures), dim=-1)
 
@@ -42,11 +63,29 @@ class OpenClipTexts(TextTower):
         model.visual = nn.Identity()
         self.net = model
         cut = _library().get_tokenizer(name.partition("/")[0])
-        self.tokenizer = Subwords(lambda texts: cut(texts).tolist(), getattr(cut, "vocab_size", 0))
+        inner = getattr(cut, "tokenizer", None)  # one of transformers
+        self._length = int(cut.context_length)
+        self._padding = 0 if inner is None else int(inner.pad_token_id)
+        self._left = getattr(inner, "padding_side", "right") == "left"
+
+        def rows(texts: list[str]) -> list[list[int]]:
+            return [self._trimmed(row) for row in cut(texts).tolist()]
+
+        size = cut.vocab_size if inner is None else len(inner)
+        self.tokenizer = Subwords(rows, int(size), _definition(cut))
         self.freeze()
 
+    def _trimmed(self, row: list[int]) -> list[int]:
+        """Without its padding, which ``forward`` adds."""
+        end = -1 if self._left else 1
+        row = row[::end]
+        while len(row) > 1 and row[-1] == self._padding:
+            row.pop()
+        return row[::end]
+
     def forward(self, tokens: Tokens) -> Tensor:
-        out: Tensor = self.net.encode_text(tokens.ids, normalize=True)
+        ids = filled(tokens, self._length, self._padding, self._left)
+        out: Tensor = self.net.encode_text(ids, normalize=True)
         return out
 
 
@@ -56,6 +95,59 @@ def image(name: str, place: Path | None) -> OpenClipImages:
 
 def text(name: str, place: Path | None) -> OpenClipTexts:
     return OpenClipTexts(name, place)
+
+
+def _definition(cut: Any) -> str | None:
+    """A tokenizer of open_clip as one of `tokenizers`, but for what its ``ftfy`` mends beside
+    quotes (text in a wrong encoding, HTML entities, wide letters); ``None`` for the few that change
+    the ids afterwards."""
+    inner = getattr(cut, "tokenizer", None)
+    if inner is not None:
+        if cut.tokenizer_mode or cut.strip_sep_token or not hasattr(inner, "backend_tokenizer"):
+            return None
+        made = Cutter.from_str(inner.backend_tokenizer.to_str())
+        then = [] if made.normalizer is None else [made.normalizer]
+    else:
+        ends = [(cut.decoder[i], i) for i in (cut.sot_token_id, cut.eot_token_id)]
+        (start, _), (end, _) = ends
+        merges = sorted(cut.bpe_ranks, key=cut.bpe_ranks.__getitem__)
+        made, then = Cutter(models.BPE(cut.encoder, merges, end_of_word_suffix="</w>")), []
+        made.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(_WORDS), "removed", invert=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+        made.post_processor = processors.TemplateProcessing(
+            f"{start} $A {end}", special_tokens=ends
+        )
+    library = _library().tokenizer
+    cleaning = next(
+        steps for name, steps in _CLEANING.items() if library.get_clean_fn(name) is cut.clean_fn
+    )
+    made.normalizer = normalizers.Sequence([*_QUOTES, *cleaning, *_SPACES, *then])
+    made.enable_truncation(int(cut.context_length))
+    made.no_padding()
+    return str(made.to_str())
+
+
+_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
+_QUOTES = [
+    normalizers.NFC(),
+    normalizers.Replace(Regex("[\u02bc\u2018-\u201b]"), "'"),
+    normalizers.Replace(Regex("[\u201c-\u201f]"), '"'),
+]
+_SPACES = [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+_CLEANING: dict[str, list[Any]] = {
+    "whitespace": [],
+    "lower": [normalizers.Lowercase()],
+    "canonicalize": [
+        normalizers.Replace("_", " "),
+        normalizers.Replace(Regex(r"[!-/:-@\[-`{-~]"), ""),
+        normalizers.Lowercase(),
+    ],
+}
+"""How open_clip cleans texts, by the names of its ``get_clean_fn``."""
 
 
 def _library() -> Any:

@@ -110,7 +110,7 @@ class Sentences(TextTower):
         folder: in the layout of sentence-transformers.
     """
 
-    exportable = True
+    accelerated = True
 
     def __init__(self, name: str, folder: Path) -> None:
         super().__init__()
