@@ -86,6 +86,7 @@ class TextTowerContract:
         assert read.unknown == []
         assert len(cut.rows(["dog " * 2000])[0]) < 2000
         assert not cut.read(["  "])[0].known
+        assert cut.rows([]) == []
         assert cut.rows(["a dog"]) == [cut.read(["a dog"])[0].row]
 
     def test_the_tokenizer_is_written_down_for_an_export(self, name: str) -> None:

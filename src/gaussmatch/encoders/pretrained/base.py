@@ -191,7 +191,7 @@ class Subwords:
         return self._size
 
     def rows(self, texts: Sequence[str]) -> list[list[int]]:
-        return self._encode(list(texts))
+        return self._encode(list(texts)) if texts else []
 
     def read(self, texts: Iterable[str]) -> list[Reading]:
         return [
