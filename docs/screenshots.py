@@ -5,7 +5,7 @@
 
 Serves the index on a free port, opens the page in Chromium (of the system, or $CHROMIUM) and
 takes it at a desk, on a phone and in the dark. Fails if the page requests anything elsewhere.
-``--readme`` writes the picture of a search that README shows: scenes only, as photos have owners.
+``--readme`` writes the picture of a search that README shows: only of photos that are free to show.
 """
 
 from __future__ import annotations
