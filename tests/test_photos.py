@@ -114,11 +114,11 @@ def test_the_card_has_what_evaluate_prints(
         card.read_text(encoding="utf-8"),
     )
     assert [row[0] for row in rows[:2]] == ["image", "text"]
-    run = tmp_path / "photos"
-    shutil.copytree(locate("photos"), run)  # evaluate writes beside the run
+    before = set(locate("photos").iterdir())
     data = ["--data.name", "flickr8k", "--data.root", str(shared_data / "flickr8k")]
-    assert main(["evaluate", str(run), *data]) == 0
-    (file,) = run.glob("evaluation-test-*.json")
+    assert main(["evaluate", "photos", *data, "--out", str(tmp_path)]) == 0
+    assert set(locate("photos").iterdir()) == before  # nothing is written into the package
+    (file,) = (tmp_path / "photos").glob("evaluation-test-*.json")
     measured = read_json(file)
     for direction, (_, *values) in zip(("i2t", "t2i"), rows, strict=False):
         for k, value in zip((1, 5, 10), values, strict=True):

@@ -67,7 +67,7 @@ def save_pretrained(
             left in the run, else those on validation.
         half: weights in float16, half the size; they are computed with in float32 all the same.
     """
-    source, target = Path(run), Path(out)
+    source, target = locate(run), Path(out)
     load(source)  # a run that does not load is not published
     _check_free(target)
     target.mkdir(parents=True, exist_ok=True)

@@ -57,8 +57,13 @@ FILES = (*MODEL, IMAGES, TEXTS, METRICS, LOG, CHECKPOINT, PREVIOUS)
 def locate(run: str | os.PathLike[str]) -> Path:
     """The folder of a run; ``"photos"`` is the photo model that comes with the package, unless
     there is a run of that name here."""
-    folder = Path(run)
+    folder = Path(run).expanduser()
     return SHIPPED / folder if os.fspath(run) == PHOTOS and not is_run(folder) else folder
+
+
+def is_shipped(folder: Path) -> bool:
+    """Whether a run comes with the package, so that nothing is written into it."""
+    return folder.parent == SHIPPED
 
 
 def load(run: str | os.PathLike[str], device: str | torch.device = "cpu") -> Model:

@@ -12,7 +12,7 @@ from gaussmatch.cli.parser import Parser
 from gaussmatch.cli.tables import plain_table
 from gaussmatch.data import SOURCES, load_data, recognise
 from gaussmatch.recipe import DataRecipe
-from gaussmatch.run import load
+from gaussmatch.run import load, locate
 from gaussmatch.trust.audit import ISSUES
 from gaussmatch.trust.audit_report import (
     PAGE,
@@ -39,7 +39,9 @@ def run(argv: Sequence[str]) -> None:
     )
     parser.add_argument("data", help="a folder of data, or scenes")
     parser.add_argument(
-        "--run", type=Path, help="the model whose embeddings are compared; else features and words"
+        "--run",
+        type=locate,
+        help="whose embeddings are compared, or photos; else features and words",
     )
     parser.add_argument("--split", default="train", choices=("train", "dev", "test"))
     parser.add_argument("--extracted", help="features of the photos, see data.extracted")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from gaussmatch.cli.parser import Parser
 from gaussmatch.cli.tables import plain_table
+from gaussmatch.run import is_shipped, locate
 from gaussmatch.trust.calibration import GALLERIES
 from gaussmatch.trust.kept import CALIBRATION, PROBE, calibrate_run
 
@@ -22,8 +22,13 @@ def run(argv: Sequence[str]) -> None:
         ],
         computes=True,
     )
-    parser.add_argument("run", type=Path, help="a run folder")
+    parser.add_argument("run", type=locate, help="a run folder")
     options = parser.parse(argv)
+    if is_shipped(options.run):
+        raise ValueError(
+            f"{options.run.name} comes with the package, calibrated; for other data copy it with "
+            "save_pretrained and calibrate the copy"
+        )
     calibration = calibrate_run(options.run)
     names = ("ece", "isotonic_ece", "brier", "isotonic_brier", "absent_auroc", "absent_topic_auroc")
     titles = ("ECE", "isotonic", "Brier", "isotonic", "match absent", "topic absent")

@@ -14,6 +14,7 @@ from gaussmatch.cli.search import plain
 from gaussmatch.embedding import EmbeddingManifest, Share, embed
 from gaussmatch.embedding.embed import Work
 from gaussmatch.embedding.ray_engine import embed_with_ray
+from gaussmatch.run import locate
 from gaussmatch.training.setup import choose_device
 
 
@@ -30,7 +31,7 @@ def run(argv: Sequence[str]) -> None:
         ],
         computes=True,
     )
-    parser.add_argument("run", type=Path, help="the run folder of the model")
+    parser.add_argument("run", type=locate, help="the run folder of the model, or photos")
     parser.add_argument("source", help="train, dev or test of its data, or a folder of photos")
     parser.add_argument("--out", type=Path, required=True, help="the folder of the shards")
     parser.add_argument(

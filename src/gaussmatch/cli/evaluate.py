@@ -15,7 +15,7 @@ from gaussmatch.evaluation.evaluate import Evaluation, against, file_stem, measu
 from gaussmatch.evaluation.tables import comparison, rows
 from gaussmatch.files import write_json, write_text
 from gaussmatch.plot import deciles, svg
-from gaussmatch.run import load, read_recipe
+from gaussmatch.run import is_shipped, load, locate, read_recipe
 from gaussmatch.similarities import SIMILARITIES
 
 
@@ -29,19 +29,23 @@ def run(argv: Sequence[str]) -> None:
             "gaussmatch evaluate runs/mine",
             "gaussmatch evaluate runs/mine --against runs/demo/point",
             "gaussmatch evaluate runs/mine --split dev --similarity cosine --data.seed 1",
+            "gaussmatch evaluate photos --data.name flickr8k --data.root FLICKR8K --out figures",
         ],
         fields=("data",),
         computes=True,
     )
-    parser.add_argument("runs", nargs="+", type=Path, help="run folders")
+    parser.add_argument("runs", nargs="+", type=locate, help="run folders, or photos")
     parser.add_argument(
         "--split", default="test", choices=("train", "dev", "test"), help="what to measure on"
     )
-    parser.add_argument("--against", type=Path, help="a run to test each of the others against")
+    parser.add_argument("--against", type=locate, help="a run to test each of the others against")
     parser.add_argument(
         "--similarity",
         choices=list(SIMILARITIES),
         help="rank by this instead of the model's own; cosine compares the means only",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="write into FOLDER/RUN instead of into the run"
     )
     options = parser.parse(argv)
     overrides = options.overrides
@@ -50,13 +54,19 @@ def run(argv: Sequence[str]) -> None:
     for folder in dict.fromkeys([*options.runs, *filter(None, [options.against])]):
         name = load(folder).recipe.title or folder.name
         data = load_data(read_recipe(folder, overrides).data)
-        measured = measure_run(folder, options.split, data, overrides, options.similarity)
+        out = _target(options, folder)
+        measured = measure_run(folder, options.split, data, overrides, options.similarity, out=out)
         found[folder] = (data, measured)
-        _show(name, folder, stem, measured.measures)
+        _show(name, out, stem, measured.measures)
         table.append((name, measured.measures))
     print(measures_table(table))
     if options.against is not None:
         _compare(options, stem.replace("evaluation", "against", 1), found)
+
+
+def _target(options: Namespace, folder: Path) -> Path:
+    """Where the figures of a run are written."""
+    return folder if options.out is None else options.out / folder.name
 
 
 def _show(name: str, folder: Path, stem: str, measures: Mapping[str, Any]) -> None:
@@ -65,6 +75,9 @@ def _show(name: str, folder: Path, stem: str, measures: Mapping[str, Any]) -> No
     print(plain_table([("measure", "images", "captions"), *rows(measures)]))
     for note in measures.get("notes", []):
         print(f"note: {note}")
+    if is_shipped(folder):
+        print("\nnothing is written into the package; --out FOLDER keeps these figures\n")
+        return
     written = [f"{stem}.{ending}" for ending in ("json", "md", "tex")]
     if "t2i_deciles" in measures:
         picture = folder / f"{stem}.svg"
@@ -88,6 +101,9 @@ def _compare(
         result = against(ours, theirs, same)
         print(f"\n{folder} (ours) against {options.against} (theirs), paired over queries:")
         print(plain_table(comparison(result)))
-        path = folder / f"{stem}.json"
+        out = _target(options, folder)
+        if is_shipped(out):
+            continue
+        path = out / f"{stem}.json"
         write_json(path, {"ours": str(folder), "theirs": str(options.against), "measures": result})
         print(f"written: {path}")

@@ -11,7 +11,7 @@ from gaussmatch.cli.tables import plain_table
 from gaussmatch.data import load_data
 from gaussmatch.files import write_json
 from gaussmatch.plot import bars, lines, save
-from gaussmatch.run import load, read_recipe
+from gaussmatch.run import is_shipped, load, locate, read_recipe
 from gaussmatch.trust.kept import PROBE, keep_probe, kept_calibration
 from gaussmatch.trust.probe import probe
 
@@ -34,7 +34,7 @@ def run(argv: Sequence[str]) -> None:
         fields=("data",),
         computes=True,
     )
-    parser.add_argument("run", type=Path, help="a run folder")
+    parser.add_argument("run", type=locate, help="a run folder, or photos")
     parser.add_argument("--split", default="test", choices=("dev", "test"))
     parser.add_argument(
         "--fitting", type=Path, help="JSON lines of caption and fits, the photos that it fits"
@@ -64,7 +64,7 @@ def run(argv: Sequence[str]) -> None:
         photos=options.photos,
     )
     written = [options.json]
-    if not options.overrides:
+    if not options.overrides and not is_shipped(options.run):
         keep_probe(options.run, found)
         written.append(options.run / PROBE)
     print(plain_table([("", "Σ", *OTHERS.values(), "combined"), *_rows(found)]))

@@ -33,7 +33,7 @@ from gaussmatch.files import write_json, write_text
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import Relevance, bootstrap, paired_test
 from gaussmatch.model import Model
-from gaussmatch.run import WEIGHTS, load, read_recipe
+from gaussmatch.run import is_shipped, load, model_files, read_recipe
 from gaussmatch.similarities import Similarity, similarity
 from gaussmatch.similarities.base import Side
 
@@ -58,6 +58,7 @@ def measure_run(
     overrides: Sequence[str] = (),
     by: str | None = None,
     stem: str | None = None,
+    out: Path | None = None,
 ) -> Evaluation:
     """As ``evaluate_run``, with the values of each query.
 
@@ -67,6 +68,7 @@ def measure_run(
         by: another similarity than the model's own, such as cosine for the distance of the means;
             the files carry it too.
         stem: the name of the files, if not made of these.
+        out: where they are written; if not given the run's folder, unless it is of the package.
     """
     model = load(run)
     s = similarity_of(model, by)
@@ -74,13 +76,14 @@ def measure_run(
     data = data if data is not None else load_data(given)
     found = measure(model, data, split, s)
     recipe = replace(model.recipe, data=given)
-    made = provenance(recipe, data.split(split), run / WEIGHTS)
+    made = provenance(recipe, data.split(split), run / model_files(run)[-1])
     found.measures["provenance"] = {**made, "similarity": s.name}
     title = (model.recipe.title or run.name) + (f", by {s.name}" if by else "")
-    stem = stem or file_stem(split, overrides, by)
-    write_text(run / f"{stem}.md", markdown(title, found.measures))
-    write_text(run / f"{stem}.tex", latex(title, found.measures))
-    write_json(run / f"{stem}.json", found.measures)  # last: it means "done"
+    target = (out or run) / (stem or file_stem(split, overrides, by))
+    if not is_shipped(target.parent):
+        write_text(Path(f"{target}.md"), markdown(title, found.measures))
+        write_text(Path(f"{target}.tex"), latex(title, found.measures))
+        write_json(Path(f"{target}.json"), found.measures)  # last: it means "done"
     return found
 
 

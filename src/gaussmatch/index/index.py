@@ -24,7 +24,7 @@ from gaussmatch.index.record import Record
 from gaussmatch.index.topk import Scanned, Searchable, TopK, top_k
 from gaussmatch.index.where import Where, unknown_field
 from gaussmatch.model import Model, Pictures
-from gaussmatch.run import load
+from gaussmatch.run import load, locate
 from gaussmatch.similarities import Similarity
 from gaussmatch.similarities import similarity as similarity_called
 from gaussmatch.similarities.base import other_side
@@ -92,8 +92,9 @@ class Index:
             raise ValueError("an index needs a run, or the name of a similarity, and not both")
         used = similarity_called(str(similarity)) if run is None else load(run).matcher.similarity
         check_structure(used, settings, backend.scans, os.fspath(place))
-        known_run = {} if run is None else hashes(Path(run))
-        files = {f"{RUN}/{name}": Path(str(run)) / name for name in known_run}
+        folder = Path() if run is None else locate(run)
+        known_run = {} if run is None else hashes(folder)
+        files = {f"{RUN}/{name}": folder / name for name in known_run}
         manifest = IndexManifest(used.name, asdict(settings), known_run)
         index = cls(backend.create(os.fspath(place), manifest, files))
         if calibration is not None and calibration != Calibration():
