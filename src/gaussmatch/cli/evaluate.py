@@ -26,7 +26,6 @@ def run(argv: Sequence[str]) -> None:
         "bootstrap over queries. Written beside each run as JSON, Markdown and LaTeX.",
         notes="Fields of the recipe's data can be given too: --data.seed 1 is another data set.",
         examples=[
-            "gaussmatch evaluate runs/mine",
             "gaussmatch evaluate runs/mine --against runs/demo/point",
             "gaussmatch evaluate runs/mine --split dev --similarity cosine --data.seed 1",
             "gaussmatch evaluate photos --data.name flickr8k --data.root FLICKR8K --out figures",
