@@ -12,22 +12,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from playwright.sync_api import sync_playwright
+from chromium import chromium, served
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import Index, Record
 
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 TARGETS = {"search": 150.0, "frames": 30.0}
 SECONDS = 4  # that the map is dragged
 
@@ -73,22 +69,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "index"
         queries = grown(Index.open(options.index), place, options.items)
-        command = [sys.executable, "-m", "gaussmatch", "serve", str(place), "--port", "0"]
-        server = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        try:
-            assert server.stdout is not None
-            address = server.stdout.readline().split()[0]
-            with sync_playwright() as playwright:
-                path = os.environ.get("CHROMIUM") or shutil.which("chromium")
-                browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
-                page = browser.new_page(viewport={"width": 1280, "height": 860})
-                measure(page, address, list(islice(cycle(queries), options.queries)))
-                browser.close()
-        finally:
-            server.terminate()
-            server.wait(30)
+        with served(place) as address, chromium() as browser:
+            page = browser.new_page(viewport={"width": 1280, "height": 860})
+            measure(page, address, list(islice(cycle(queries), options.queries)))
 
 
 def grown(source: Index, place: Path, items: int) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from jaxtyping import install_import_hook
 
@@ -16,6 +18,7 @@ install_import_hook(list(CORE), "beartype.beartype")  # before anything imports 
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from chromium import CHROMIUM, chromium  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,6 +46,16 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no shared data at {folder}")
     return folder
+
+
+@pytest.fixture(scope="module")  # its event loop would stand in the way of other tests
+def browser() -> Iterator[Any]:
+    """Chromium, for the tests of the web page and of the report."""
+    pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    with chromium() as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

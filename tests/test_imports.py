@@ -16,7 +16,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "gaussmatch"
 CORE = ("gaussian", "similarities", "losses", "metrics")
 ORDER = (
     *CORE,
-    "suggest",
+    "checks",
     "threads",
     "files",
     "encoders",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +11,10 @@ from gaussmatch.experiments.experiment import Column
 from gaussmatch.experiments.paper import PAPER
 from gaussmatch.experiments.sections import heads
 
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update",
-         "--disable-sync"]  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def report(whole: Path) -> Path:
     return whole / "report.html"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        pytest.skip("no Chromium on this machine")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 @pytest.mark.parametrize(
@@ -43,10 +25,10 @@ def test_every_section_shows_without_error_or_request(
 ) -> None:
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     said: list[str] = []
-    asked: list[str] = []
+    requested: list[str] = []
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda r: None if r.url.startswith("data:") else asked.append(r.url))
+    page.on("request", lambda r: None if r.url.startswith("data:") else requested.append(r.url))
     page.goto(report.as_uri())
     for name in ("top", *PAPER, "again"):
         section = page.locator(f"#{name}")
@@ -57,7 +39,7 @@ def test_every_section_shows_without_error_or_request(
     assert page.locator("#galleries img").count() > 20
     assert page.locator("img").evaluate_all("all => all.every(i => i.naturalWidth > 0)")
     assert said == []
-    assert asked == [report.as_uri()]
+    assert requested == [report.as_uri()]
     wide = page.evaluate("document.documentElement.scrollWidth")
     assert wide <= width  # tables scroll by themselves
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from typing import Any
-
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 def open_page(tab: Any, address: str, tail: str = "") -> None:

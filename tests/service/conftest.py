@@ -1,4 +1,4 @@
-"""A browser for all tests of the page."""
+"""A tab of the browser for all tests of the page."""
 
 from __future__ import annotations
 
@@ -6,18 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from service.browsing import CHROMIUM, FLAGS
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -6,9 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent / "benchmarks"))
-
 from service_attacks import Service, answers, huge_pictures, large_upload
 
 from gaussmatch.cli import main

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from keyword import iskeyword
 
-from gaussmatch.suggest import did_you_mean
+from gaussmatch.checks import did_you_mean
 
 VERBS = {
     "demo": "make scenes, train a point model and its probabilistic twin, compare them",

@@ -11,6 +11,7 @@ from pathlib import Path
 from gaussmatch.cli.parser import Parser
 from gaussmatch.cli.tables import plain_table
 from gaussmatch.data import SOURCES, load_data, recognise
+from gaussmatch.data.pairs import SPLITS
 from gaussmatch.recipe import DataRecipe
 from gaussmatch.run import load, locate
 from gaussmatch.trust.audit import ISSUES
@@ -43,7 +44,7 @@ def run(argv: Sequence[str]) -> None:
         type=locate,
         help="whose embeddings are compared, or photos; else features and words",
     )
-    parser.add_argument("--split", default="train", choices=("train", "dev", "test"))
+    parser.add_argument("--split", default="train", choices=SPLITS)
     parser.add_argument("--extracted", help="features of the photos, see data.extracted")
     parser.add_argument("--most", type=int, default=100, help="findings of each issue")
     parser.add_argument("--out", type=Path, default=Path("audit"), help="where both files go")

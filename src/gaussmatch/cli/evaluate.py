@@ -11,6 +11,7 @@ from typing import Any
 from gaussmatch.cli.parser import Parser
 from gaussmatch.cli.tables import measures_table, plain_table
 from gaussmatch.data import DataSet, load_data
+from gaussmatch.data.pairs import SPLITS
 from gaussmatch.evaluation.evaluate import Evaluation, against, file_stem, measure_run
 from gaussmatch.evaluation.tables import comparison, rows
 from gaussmatch.files import write_json, write_text
@@ -34,9 +35,7 @@ def run(argv: Sequence[str]) -> None:
         computes=True,
     )
     parser.add_argument("runs", nargs="+", type=locate, help="run folders, or photos")
-    parser.add_argument(
-        "--split", default="test", choices=("train", "dev", "test"), help="what to measure on"
-    )
+    parser.add_argument("--split", default="test", choices=SPLITS, help="what to measure on")
     parser.add_argument("--against", type=locate, help="a run to test each of the others against")
     parser.add_argument(
         "--similarity",

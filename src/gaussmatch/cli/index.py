@@ -13,6 +13,7 @@ from shlex import quote
 from gaussmatch.cli.parser import Parser
 from gaussmatch.cli.search import plain
 from gaussmatch.data import load_data
+from gaussmatch.data.pairs import SPLITS
 from gaussmatch.embedding import index_embeddings, index_parquet, is_embedding
 from gaussmatch.embedding.embed import whole_embedding
 from gaussmatch.index import (
@@ -28,8 +29,7 @@ from gaussmatch.index import merge as merge_indexes
 from gaussmatch.index.backends import place
 from gaussmatch.index.fill import Changes
 from gaussmatch.index.index import existing_index
-from gaussmatch.index.manifest import STRUCTURES
-from gaussmatch.index.model_copy import check_same_run
+from gaussmatch.index.manifest import STRUCTURES, check_same_run
 from gaussmatch.index.sources import describe_ignored
 from gaussmatch.run import PHOTOS, is_run, load, locate
 from gaussmatch.trust import kept_calibration
@@ -117,7 +117,7 @@ def _make_options(argv: Sequence[str]) -> Namespace:
         help="photos, or what 'embed' or 'export' made; else the run's data",
     )
     parser.add_argument("--out", type=place, required=True, help="a new folder, or milvus:…")
-    parser.add_argument("--split", choices=("train", "dev", "test"), help="of the run's own data")
+    parser.add_argument("--split", choices=SPLITS, help="of the run's own data")
     _add_structure(parser, "flat is exact (default); hnsw is fast")
     parser.add_argument("--search", type=int, help=WIDTH)
     parser.add_argument("--strict", action="store_true", help=STRICT)

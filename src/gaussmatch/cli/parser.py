@@ -8,7 +8,7 @@ from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormat
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
-from gaussmatch.suggest import did_you_mean
+from gaussmatch.checks import did_you_mean
 
 SECTIONS = ("data", "model", "loss", "training")
 WIDTH = 92

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gaussmatch.cli.parser import Parser, run_one_of
 from gaussmatch.data import scenes
+from gaussmatch.data.pairs import SPLITS
 from gaussmatch.data.scenes.backbone import pretrain
 
 
@@ -45,7 +46,7 @@ def _make(argv: Sequence[str]) -> None:
     parser.add_argument("--show", type=int, default=3, help="images whose captions are printed")
     options = parser.parse(argv)
     data = scenes.load(options.size, options.seed)
-    for name in ("train", "dev", "test"):
+    for name in SPLITS:
         pairs = data.split(name)
         print(f"{name}: {len(pairs.images)} images, {len(pairs.captions)} captions")
     _show(data.test, options.show)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from gaussmatch.checks import known
 from gaussmatch.data import (
     arrays,
     coco,
@@ -23,7 +24,6 @@ from gaussmatch.data.photos import find_extracted, load_photos, photo_featuriser
 from gaussmatch.data.source import Source, data_root
 from gaussmatch.encoders.base import ImageTransform
 from gaussmatch.recipe import DataRecipe
-from gaussmatch.recipe.checks import known
 
 __all__ = [
     "SOURCES",
@@ -109,12 +109,10 @@ def load_data(recipe: DataRecipe) -> DataSet:
 def check_files(recipe: DataRecipe) -> dict[str, list[Photo]]:
     """The photos of each split, if everything that training needs is there; else what is not."""
     root = data_root(recipe)
-    splits = source(recipe.name).listing(recipe, root).splits
+    listing = source(recipe.name).listing(recipe, root)
     if recipe.features == "pixels" or find_extracted(recipe, root) is None:
-        missing = [p.path for photos in splits.values() for p in photos if not p.path.is_file()]
-        if missing:
-            raise FileNotFoundError(f"{missing[0]}: no such image ({len(missing):,} are missing)")
-    return splits
+        listing.check_files()
+    return listing.splits
 
 
 def featuriser(recipe: DataRecipe) -> ImageTransform:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from gaussmatch.data.embeddings import Embeddings, open_embeddings
 from gaussmatch.data.listing import Caption, Photo, cut, split_name
-from gaussmatch.data.pairs import DataSet, Pairs
+from gaussmatch.data.pairs import SPLITS, DataSet, Pairs
 from gaussmatch.data.source import Source
 from gaussmatch.data.stored import StoredFeatures
 from gaussmatch.recipe import DataRecipe
@@ -53,23 +51,10 @@ def assembled(
                 StoredFeatures(images.vectors, [row[p.id] for p in photos]),
                 [said[i] for i in chosen],
                 torch.tensor([i for i, p in enumerate(photos) for _ in p.captions]),
-                texts=Rows(texts.vectors, chosen),
+                texts=StoredFeatures(texts.vectors, chosen),
             )
         )
     return DataSet(pairs.stem, *made)
-
-
-class Rows(Sequence[np.ndarray]):
-    """Some rows of an array, in an order of their own, read when they are needed."""
-
-    def __init__(self, array: np.ndarray, rows: Sequence[int]) -> None:
-        self._array, self._rows = array, rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int | slice) -> np.ndarray:  # type: ignore[override]
-        return np.asarray(self._array[self._rows[index]], dtype=np.float32)
 
 
 def _read(path: Path, images: Embeddings, texts: Embeddings) -> dict[str, list[Photo]]:
@@ -95,11 +80,11 @@ def _read(path: Path, images: Embeddings, texts: Embeddings) -> dict[str, list[P
                     raise ValueError(f"{path}, line {number}: {line['image']!r} is in two splits")
     photos = [Photo(i, path, tuple(Caption(t, t) for t in ts)) for i, ts in said.items()]
     if not split_of:
-        return {name: cut(photos)[name] for name in ("train", "dev", "test")}
+        return {name: cut(photos)[name] for name in SPLITS}
     lost = [p.id for p in photos if p.id not in split_of]
     if lost:
         raise ValueError(f"{path}: {lost[0]!r} has no split ({len(lost)} images)")
-    return {s: [p for p in photos if split_of[p.id] == s] for s in ("train", "dev", "test")}
+    return {s: [p for p in photos if split_of[p.id] == s] for s in SPLITS}
 
 
 SOURCE = Source(

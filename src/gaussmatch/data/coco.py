@@ -17,8 +17,8 @@ import numpy as np
 
 from gaussmatch.data import karpathy
 from gaussmatch.data.cxc import read_positives, score_files
-from gaussmatch.data.listing import SPLITS, Caption, Listing, Photo, split_name
-from gaussmatch.data.pairs import Box, Region
+from gaussmatch.data.listing import Caption, Listing, Photo, fields_of, split_name
+from gaussmatch.data.pairs import SPLITS, Box, Region
 from gaussmatch.data.source import Source
 from gaussmatch.files import read_json
 
@@ -48,9 +48,8 @@ def read(root: Path, cxc: Path | None = None, boxes: bool = False) -> Listing:
     """
     annotated = read_annotations(root)
     places = (root, root / "annotations")
-    karpathys = next(
-        (p / "dataset_coco.json" for p in places if _has(p, "dataset_coco.json")), None
-    )
+    named = (p / "dataset_coco.json" for p in places)
+    karpathys = next((path for path in named if path.is_file()), None)
     ids = next((p for p in places if any(p.glob("coco_*_ids.npy"))), None)
     notes: list[str] = []
     if karpathys is not None:
@@ -101,13 +100,13 @@ def read_annotations(root: Path) -> Annotated:
         content, year = _content(path), path.stem.removeprefix("captions_")
         photos = next((p for p in (root / year, root / "images" / year) if p.is_dir()), root / year)
         for i, image in enumerate(content["images"]):
-            number, name = _fields(image, f"{path}, image {i}", "id", "file_name")
+            number, name = fields_of(image, f"{path}, image {i}", "id", "file_name")
             annotated.images[number], annotated.year_of[number] = photos / name, year
             if "width" in image and "height" in image:
                 annotated.size_of[number] = (image["width"], image["height"])
         for i, said in enumerate(content["annotations"]):
             place = f"{path}, annotation {i}"
-            caption, number, words = _fields(said, place, "id", "image_id", "caption")
+            caption, number, words = fields_of(said, place, "id", "image_id", "caption")
             if number not in annotated.images:
                 raise ValueError(f"{place}: image_id {number} is not among the file's images")
             if not words.strip():
@@ -120,7 +119,9 @@ def read_annotations(root: Path) -> Annotated:
             raise ValueError(f"{path}: no list 'categories'; this is not a file of instances")
         names |= {c["id"]: c["name"] for c in content["categories"]}
         for i, thing in enumerate(content["annotations"]):
-            number, category = _fields(thing, f"{path}, annotation {i}", "image_id", "category_id")
+            number, category = fields_of(
+                thing, f"{path}, annotation {i}", "image_id", "category_id"
+            )
             if category not in names:
                 raise ValueError(f"{path}, annotation {i}: no category {category} in 'categories'")
             box = None if thing.get("iscrowd") else _box(thing.get("bbox"))
@@ -232,17 +233,6 @@ def _content(path: Path) -> dict[str, Any]:
         if not isinstance(content, dict) or not isinstance(content.get(key), list):
             raise ValueError(f"{path}: no list {key!r}; this is not one of COCO's files")
     return dict(content)
-
-
-def _fields(record: Any, place: str, *names: str) -> tuple[Any, ...]:
-    try:
-        return tuple(record[name] for name in names)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{place}: no field {error}") from error
-
-
-def _has(folder: Path, name: str) -> bool:
-    return (folder / name).is_file()
 
 
 SOURCE = Source(

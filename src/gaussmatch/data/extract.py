@@ -76,12 +76,8 @@ def extract(
     """Fill ``out``; returns whether everything is there (other parts may still be at work)."""
     plan = plan or ExtractionPlan()
     _claim(out, manifest)
-    missing = [p.path for p in listing.photos if not p.path.is_file()]
-    if missing and not plan.skip_unreadable:
-        raise FileNotFoundError(
-            f"{missing[0]}: no such image ({len(missing)} of {len(listing.photos)} are missing); "
-            "see 'gaussmatch data check', or leave them out with --skip-unreadable"
-        )
+    if not plan.skip_unreadable:
+        listing.check_files("see 'gaussmatch data check', or leave out with --skip-unreadable")
     splits = {name: photos for name, photos in listing.splits.items() if photos}
     if manifest.crops and "train" in splits:
         splits[CROPS] = splits["train"]

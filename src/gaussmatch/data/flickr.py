@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gaussmatch.data import karpathy
-from gaussmatch.data.listing import SPLITS, Caption, Listing, Photo
+from gaussmatch.data.listing import Caption, Listing, Photo
+from gaussmatch.data.pairs import SPLITS
 from gaussmatch.data.source import Source
 from gaussmatch.data.stored import read_lines
 

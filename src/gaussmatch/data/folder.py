@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gaussmatch.data.listing import SPLITS, Caption, Listing, Photo, cut, split_name
+from gaussmatch.data.listing import Caption, Listing, Photo, cut, split_name
+from gaussmatch.data.pairs import SPLITS
 from gaussmatch.data.source import Source
 from gaussmatch.data.stored import read_lines
 

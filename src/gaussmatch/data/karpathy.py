@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from gaussmatch.data.listing import SPLITS, Caption, Listing, Photo, split_name
+from gaussmatch.data.listing import Caption, Listing, Photo, fields_of, split_name
+from gaussmatch.data.pairs import SPLITS
 from gaussmatch.files import read_json
 
 
@@ -17,7 +17,6 @@ class Entry:
 
     place: str
     filename: str
-    folder: str
     split: str
     captions: tuple[Caption, ...]
     coco_id: int | None
@@ -30,18 +29,10 @@ def entries(path: Path, most: int | None = None) -> Iterator[Entry]:
         raise ValueError(f"{path}: no list 'images'; this is not one of Karpathy's files")
     for i, image in enumerate(content["images"]):
         place = f"{path}, image {i}"
-        sentences = _need(image, "sentences", place)[:most]
-        yield Entry(
-            place,
-            _need(image, "filename", place),
-            image.get("filepath", ""),
-            split_name(_need(image, "split", place), place),
-            tuple(
-                Caption(str(_need(s, "sentid", place)), " ".join(_need(s, "raw", place).split()))
-                for s in sentences
-            ),
-            image.get("cocoid"),
-        )
+        name, split, said = fields_of(image, place, "filename", "split", "sentences")
+        sentences = (fields_of(sentence, place, "sentid", "raw") for sentence in said[:most])
+        captions = tuple(Caption(str(id_), " ".join(raw.split())) for id_, raw in sentences)
+        yield Entry(place, name, split_name(split, place), captions, image.get("cocoid"))
 
 
 def read(path: Path, name: str, find: Callable[[str], Path]) -> Listing:
@@ -51,9 +42,3 @@ def read(path: Path, name: str, find: Callable[[str], Path]) -> Listing:
         photo = Photo(entry.filename, find(entry.filename), entry.captions)
         splits[entry.split].append(photo)
     return Listing(name, splits)
-
-
-def _need(record: dict[str, Any], key: str, place: str) -> Any:
-    if key not in record:
-        raise ValueError(f"{place}: no field {key!r}")
-    return record[key]

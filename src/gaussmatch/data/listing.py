@@ -9,13 +9,13 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from gaussmatch.data.pairs import DataSet, ImageSource, Pairs, Region
+from gaussmatch.data.pairs import SPLITS, DataSet, ImageSource, Pairs, Region
 from gaussmatch.metrics.relevance import Relevance
 
-SPLITS = ("train", "dev", "test")
 _SPLIT_NAMES = {
     **dict.fromkeys(("train", "training", "restval"), "train"),
     **dict.fromkeys(("dev", "val", "valid", "validation"), "dev"),
@@ -73,6 +73,15 @@ class Listing:
     @property
     def photos(self) -> list[Photo]:
         return [photo for photos in self.splits.values() for photo in photos]
+
+    def check_files(self, hint: str = "see 'gaussmatch data check'") -> None:
+        """Refuse a listing whose photos are not all there."""
+        missing = [p.path for p in self.photos if not p.path.is_file()]
+        if missing:
+            raise FileNotFoundError(
+                f"{missing[0]}: no such image ({len(missing):,} of {len(self.photos):,} are "
+                f"missing); {hint}"
+            )
 
 
 def assemble(
@@ -136,6 +145,14 @@ def split_name(word: str, place: str) -> str:
         return _SPLIT_NAMES[word.strip().lower()]
     except KeyError:
         raise ValueError(f"{place}: no split {word!r}; write train, dev or test") from None
+
+
+def fields_of(record: Any, place: str, *names: str) -> tuple[Any, ...]:
+    """Some fields of a JSON record; ``place`` is for the error where one is missing."""
+    for name in names:
+        if not isinstance(record, dict) or name not in record:
+            raise ValueError(f"{place}: no field {name!r}")
+    return tuple(record[name] for name in names)
 
 
 def cut(

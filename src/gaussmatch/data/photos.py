@@ -34,7 +34,12 @@ def load_photos(recipe: DataRecipe, root: Path, listing: Listing) -> DataSet:
     """A data set of photos: as pixels, with the features given, or with features that are
     extracted once into the cache."""
     if recipe.features == "pixels":
-        return _as_pixels(recipe, listing)
+        listing.check_files()
+        return assemble(
+            listing,
+            lambda split, photos: PhotoPixels([p.path for p in photos], recipe.crop, recipe.view),
+            recipe.dev_images,
+        )
     given = find_extracted(recipe, root)
     if given is None:
         given = _extracted_once(recipe, listing)
@@ -131,20 +136,6 @@ def layout_of(recipe: DataRecipe) -> Layout:
             f"data.features is pixels, which {recipe.name} has none of; choose pooled or regions"
         )
     return recipe.features
-
-
-def _as_pixels(recipe: DataRecipe, listing: Listing) -> DataSet:
-    missing = [p.path for p in listing.photos if not p.path.is_file()]
-    if missing:
-        raise FileNotFoundError(
-            f"{missing[0]}: no such image ({len(missing)} of {len(listing.photos)} are missing); "
-            "see 'gaussmatch data check'"
-        )
-    return assemble(
-        listing,
-        lambda split, photos: PhotoPixels([p.path for p in photos], recipe.crop, recipe.view),
-        recipe.dev_images,
-    )
 
 
 def _check_shape(recipe: DataRecipe, array: Path, shape: tuple[int, ...]) -> None:

@@ -68,7 +68,7 @@ def read_split(root: Path, split: str) -> Pairs:
         if not caption.strip():
             raise ValueError(f"{lines}, line {number}: an empty caption; write one or remove both")
     if (root / f"{stem}_rows.txt").is_file():
-        image_of, rows = _told(root / f"{stem}_rows.txt", len(captions), len(array))
+        image_of, rows = _listed(root / f"{stem}_rows.txt", len(captions), len(array))
     else:
         image_of, rows = _inferred(root / f"{stem}_ims.npy", array, len(captions))
     return Pairs(f"{root.resolve().name}/{split}", StoredFeatures(array, rows), captions, image_of)
@@ -94,7 +94,7 @@ def _inferred(path: Path, array: np.ndarray, captions: int) -> tuple[Tensor, ran
     return torch.arange(captions) // (captions // len(rows)), rows
 
 
-def _told(path: Path, captions: int, images: int) -> tuple[Tensor, range]:
+def _listed(path: Path, captions: int, images: int) -> tuple[Tensor, range]:
     lines = read_lines(path)
     if len(lines) != captions:
         raise ValueError(f"{path}: {len(lines)} lines for {captions} captions; one each is needed")

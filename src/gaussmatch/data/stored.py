@@ -51,7 +51,7 @@ class PackedFeatures:
 Array = np.ndarray | PackedFeatures
 
 
-class StoredFeatures:
+class StoredFeatures(Sequence[np.ndarray]):
     """An ``ImageSource``: rows of a memory-mapped array, beside the photos they were made of.
 
     Args:
@@ -68,7 +68,7 @@ class StoredFeatures:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: int) -> np.ndarray:
+    def __getitem__(self, index: int) -> np.ndarray:  # type: ignore[override]
         return np.array(self._array[self._rows[index]], dtype=np.float32)
 
     def take(self, images: Sequence[int], paths: Sequence[Path] | None = None) -> StoredFeatures:
@@ -146,10 +146,8 @@ def features_by_name(
         array = PackedFeatures(features)
         listed, names = features, array.names
     else:
-        array, listed = (
-            open_features(features, dims),
-            features.with_name(f"{features.stem}_files.txt"),
-        )
+        array = open_features(features, dims)
+        listed = features.with_name(f"{features.stem}_files.txt")
         if not listed.is_file():
             raise FileNotFoundError(
                 f"{listed}: missing; it must name the image of each row of {features.name}"

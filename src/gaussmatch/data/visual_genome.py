@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gaussmatch.data import coco
-from gaussmatch.data.listing import Caption, Listing, Photo, cut
+from gaussmatch.data.listing import Caption, Listing, Photo, cut, fields_of
 from gaussmatch.data.pairs import Region
 from gaussmatch.data.source import Source
 from gaussmatch.files import read_json
@@ -29,14 +29,14 @@ def read(root: Path, exclude: Collection[int] | None = None) -> Listing:
     photos, left_out, empty = [], 0, 0
     for i, record in enumerate(_list(path)):
         place = f"{path}, image {i}"
-        number = _field(record, "id", place)
+        number, described = fields_of(record, place, "id", "regions")
         if number not in sizes:
             raise ValueError(f"{place}: {number} is not in image_data.json")
         width, height, coco = sizes[number]
         if exclude is not None and coco in exclude:
             left_out += 1
             continue
-        regions = [_region(r, width, height, place) for r in _field(record, "regions", place)]
+        regions = [_region(r, width, height, place) for r in described]
         kept = [region for region in regions if region is not None]
         if not kept:
             empty += 1
@@ -57,15 +57,15 @@ def _sizes(path: Path) -> dict[int, tuple[int, int, int | None]]:
     sizes = {}
     for i, record in enumerate(_list(path)):
         place = f"{path}, image {i}"
-        number, width, height = (_field(record, k, place) for k in ("image_id", "width", "height"))
+        number, width, height = fields_of(record, place, "image_id", "width", "height")
         sizes[number] = (width, height, record.get("coco_id"))
     return sizes
 
 
 def _region(record: Any, width: int, height: int, place: str) -> Region | None:
     """The box cut to the image; ``None`` if nothing of it or no word is left."""
-    x, y, w, h = (_field(record, key, place) for key in ("x", "y", "width", "height"))
-    phrase = " ".join(str(_field(record, "phrase", place)).split())
+    x, y, w, h, said = fields_of(record, place, "x", "y", "width", "height", "phrase")
+    phrase = " ".join(str(said).split())
     left, top, right, bottom = max(0, x), max(0, y), min(width, x + w), min(height, y + h)
     if left >= right or top >= bottom or not phrase:
         return None
@@ -84,12 +84,6 @@ def _list(path: Path) -> list[Any]:
     if not isinstance(content, list):
         raise ValueError(f"{path}: must be a list of images")
     return content
-
-
-def _field(record: Any, key: str, place: str) -> Any:
-    if not isinstance(record, dict) or key not in record:
-        raise ValueError(f"{place}: no field {key!r}")
-    return record[key]
 
 
 SOURCE = Source(

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from gaussmatch.embedding.shards import BATCH, EmbeddingManifest, Shard, ShardContent
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.index import Index
-from gaussmatch.index.model_copy import hashes
+from gaussmatch.index.manifest import hashes
 from gaussmatch.index.record import Record
 from gaussmatch.index.sources import ItemSource, describe_source, find_source
 from gaussmatch.model import Model

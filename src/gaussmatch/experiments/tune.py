@@ -18,11 +18,11 @@ from typing import Any
 import yaml
 from tqdm import tqdm
 
+from gaussmatch.checks import known
 from gaussmatch.experiments.experiment import slug
 from gaussmatch.experiments.pool import work_off
 from gaussmatch.files import write_json
 from gaussmatch.recipe import Recipe, load_recipe, recipe_folder
-from gaussmatch.recipe.checks import known
 from gaussmatch.run import claim, is_finished, read_metrics
 from gaussmatch.training.loop import train
 

@@ -18,8 +18,15 @@ from gaussmatch.index.backend import Backend, Block
 from gaussmatch.index.backends import Place, backend_of
 from gaussmatch.index.checks import check_form, check_items, check_query, check_structure
 from gaussmatch.index.hits import Hit, Hits
-from gaussmatch.index.manifest import GALLERIES, Gallery, IndexManifest, IndexSettings, known
-from gaussmatch.index.model_copy import check_unchanged, hashes
+from gaussmatch.index.manifest import (
+    GALLERIES,
+    Gallery,
+    IndexManifest,
+    IndexSettings,
+    check_unchanged,
+    hashes,
+    known,
+)
 from gaussmatch.index.record import Record
 from gaussmatch.index.topk import Scanned, Searchable, TopK, top_k
 from gaussmatch.index.where import Where, unknown_field

@@ -6,8 +6,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, get_args
 
+from gaussmatch.files import sha256
+from gaussmatch.run import model_files
 from gaussmatch.trust.calibration import GALLERIES as GALLERIES
 from gaussmatch.trust.calibration import Gallery as Gallery
 
@@ -169,3 +172,24 @@ def known(gallery: str) -> Gallery:
     if gallery not in GALLERIES:
         raise ValueError(f"no gallery {gallery!r}; choose {' or '.join(GALLERIES)}")
     return gallery
+
+
+def hashes(run: Path) -> dict[str, str]:
+    """File of the model → its SHA-256: how an index knows the run that it was made with."""
+    return {name: sha256(run / name) for name in model_files(run)}
+
+
+def check_unchanged(run: Path, known: Mapping[str, str]) -> None:
+    """A clear error if the copy is not what was copied."""
+    for name, found in hashes(run).items():
+        if found != known.get(name):
+            raise ValueError(
+                f"{run / name} is not the file that the index was made with; "
+                "restore it or make the index again"
+            )
+
+
+def check_same_run(index: object, known: Mapping[str, str], run: Path) -> None:
+    """A clear error unless an index was made with this run."""
+    if dict(known) != hashes(run):
+        raise ValueError(f"{index} was made with another model than {run}: choose another place")

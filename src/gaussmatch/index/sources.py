@@ -23,14 +23,13 @@ from gaussmatch.data import folder as tables
 from gaussmatch.data import load_data
 from gaussmatch.data.batches import read_images, read_texts
 from gaussmatch.data.metadata import photo_metadata
-from gaussmatch.data.pairs import Pairs
+from gaussmatch.data.pairs import SPLITS, Pairs
 from gaussmatch.data.pictures import SUFFIXES, open_picture
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.manifest import Gallery
 from gaussmatch.index.record import Record, encodable
 from gaussmatch.model import Model
 
-SPLITS = ("train", "dev", "test")
 THUMBNAIL = 256  # pixels of the longer side
 DECODERS, AT_ONCE = 2, 4
 """Threads that decode photos, and photos that go through the network together."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gaussmatch.suggest import did_you_mean
+from gaussmatch.checks import did_you_mean
 
 Scalar = str | int | float | bool | None
 

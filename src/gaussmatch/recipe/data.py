@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gaussmatch.recipe.checks import positive
+from gaussmatch.checks import positive
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,8 @@ class DataRecipe:
     words: Literal["plain", "nltk"] = "plain"
 
     def __post_init__(self) -> None:
-        positive("data", self, "crop")
+        positive("data", self, "crop", "dev_images")
         if self.crops < 0:
             raise ValueError(f"data.crops must not be negative, got {self.crops}")
         if self.name == "precomputed" and self.features == "pixels":
             raise ValueError("data.features is pixels, but precomputed holds features only")
-        if self.dev_images is not None:
-            positive("data", self, "dev_images")

@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
+from gaussmatch.checks import did_you_mean
 from gaussmatch.recipe.migrations import flat, migrated
 from gaussmatch.recipe.whole import Recipe
-from gaussmatch.suggest import did_you_mean
 
 
 def load_recipe(recipe: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:

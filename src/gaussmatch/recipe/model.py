@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gaussmatch.checks import known, positive
 from gaussmatch.encoders.backbone import NormMode
 from gaussmatch.encoders.gru import State
 from gaussmatch.encoders.probabilistic import VARIANCE_RANGE, Bound, Range, Shape
 from gaussmatch.encoders.vsrn import Duplicate, NormOver
-from gaussmatch.recipe.checks import known, positive
 from gaussmatch.similarities import SIMILARITIES
 
 

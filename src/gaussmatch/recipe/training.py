@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from gaussmatch.checks import positive
 from gaussmatch.losses import Mining, Reduction
-from gaussmatch.recipe.checks import positive
 
 PrecisionName = Literal["float32", "auto", "bfloat16", "float16"]
 
@@ -63,16 +63,8 @@ class LossRecipe:
         positive("loss", self, "scale")
         if self.pseudo_positives and self.name != "sigmoid":
             raise ValueError(f"loss.pseudo_positives is for loss.name sigmoid, not {self.name}")
-        weights = (
-            "generation",
-            "diversity",
-            "inclusion",
-            "fitting",
-            "mmd",
-            "vib",
-            "vib_as_published",
-        )
-        for name in (*weights, "pseudo_positives"):
+        weights = "pseudo_positives generation diversity inclusion fitting mmd vib vib_as_published"
+        for name in weights.split():
             if getattr(self, name) < 0:
                 raise ValueError(f"loss.{name} must not be negative, got {getattr(self, name)}")
 
@@ -144,8 +136,7 @@ class TrainingRecipe:
 
     def __post_init__(self) -> None:
         positive("training", self, "epochs", "learning_rate", "decay_epoch", "decay", "clip")
-        if self.steps is not None:
-            positive("training", self, "steps")
+        positive("training", self, "steps", "micro_batch")
         if self.backbone_rate < 0:
             raise ValueError(
                 f"training.backbone_rate must not be negative, got {self.backbone_rate}"
@@ -157,13 +148,11 @@ class TrainingRecipe:
             )
         if not 0 < self.warmup < 1:
             raise ValueError(f"training.warmup must be between 0 and 1, got {self.warmup}")
-        if self.micro_batch is not None:
-            positive("training", self, "micro_batch")
-            if self.shorten and self.shorten_as == "add":
-                raise ValueError(
-                    "training.micro_batch cannot split a batch with captions beside it: set "
-                    "training.shorten_as to replace"
-                )
+        if self.micro_batch is not None and self.shorten and self.shorten_as == "add":
+            raise ValueError(
+                "training.micro_batch cannot split a batch with captions beside it: set "
+                "training.shorten_as to replace"
+            )
         if self.checkpoint_every is not None:
             checkpoint_interval(self.checkpoint_every)
         for name in ("shorten", "generalise"):

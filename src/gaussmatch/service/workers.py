@@ -35,8 +35,8 @@ class Worker:
 
     def __init__(self, work: Work, pause: float = 0.0) -> None:
         self.pause = pause  #: seconds that were waited for it
-        self._news, self._told = SPAWN.Pipe(duplex=False)
-        self.process: SpawnProcess = SPAWN.Process(target=_worked, args=(work, self._told))
+        self._news, self._sender = SPAWN.Pipe(duplex=False)
+        self.process: SpawnProcess = SPAWN.Process(target=_worked, args=(work, self._sender))
         self.process.start()
 
     def was_ready(self) -> bool:

@@ -24,16 +24,16 @@ class CollapseWatch:
     def __init__(self, patience: int = 50, tolerance: float = 0.02) -> None:
         self.patience, self.tolerance = patience, tolerance
         self._stuck = 0
-        self._told = False
+        self._warned = False
 
     def sees(self, loss: ScoreLoss, value: float, batch: int) -> bool:
         """Note one step's loss; true once, when it has stood there for ``patience`` steps."""
         target = loss.collapsed_value(batch)
         near = target > 0 and abs(value / target - 1) < self.tolerance
         self._stuck = self._stuck + 1 if near else 0
-        if self._stuck < self.patience or self._told:
+        if self._stuck < self.patience or self._warned:
             return False
-        self._told = True
+        self._warned = True
         return True
 
     @staticmethod

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gaussmatch.data.queries import FUNCTION_WORDS
 
 _WORD = re.compile(r"[\w'-]+")
 
@@ -13,17 +16,13 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def _lines(text: str) -> tuple[str, ...]:
-    return tuple(line.strip() for line in text.strip().splitlines())
+def _queries(name: str) -> tuple[str, ...]:
+    path = Path(__file__).parent / "queries" / f"{name}.txt"
+    return tuple(path.read_text(encoding="utf-8").splitlines())
 
 
-STOP_WORDS = _words(
-    """
-    a an the this that these those some any of in on at to by for from with without and or but
-    as into onto over under up down out off near is are am was were be been being has have had
-    do does did it its he she they them his her their there here i me my we our you your who
-    which what where when while very really just so then than too also not no
-    """
+STOP_WORDS = FUNCTION_WORDS | _words(
+    "any without but under am had did me where when really then than too"
 )
 """Words that name nothing one could see."""
 
@@ -214,149 +213,12 @@ def _articles(words: Sequence[str]) -> str:
 
 # ---- other domains ----
 
-EVERYDAY = _lines(
-    """
-    a dog on the beach
-    a man riding a horse
-    two children playing football in the rain
-    a plate of pasta with tomato sauce
-    an airplane above the clouds
-    a woman reading a newspaper on a train
-    my grandmother baking bread
-    a crowded street in a big city
-    a cat sleeping on a sofa
-    a surfer on a large wave
-    three elephants at a river
-    a bride and groom cutting the cake
-    a tennis player serving
-    a bowl of fresh strawberries
-    a fisherman mending his nets
-    people waiting for the bus
-    a snowy mountain village
-    a firefighter in front of a burning house
-    a baby holding a spoon
-    an old man playing chess
-    """
-)
+EVERYDAY = _queries("everyday")
 """Everyday photos: out of the domain of a model of drawn shapes."""
 
-OTHER_DOMAINS = _lines(
-    """
-    chest x-ray with a small pneumothorax
-    mri scan of the lumbar spine
-    histology slide of liver tissue at forty times magnification
-    echocardiogram of the left ventricle
-    panoramic dental radiograph
-    gel electrophoresis bands of a restriction digest
-    electron micrograph of a mitochondrion
-    fluorescence microscopy of stained neurons
-    quarterly revenue by region in euros
-    balance sheet of the fiscal year
-    candlestick chart of the exchange rate
-    inflation forecast of the central bank
-    the tenant shall pay rent on the first of each month
-    limitation of liability under this agreement
-    select name from customers where id equals seven
-    segmentation fault in the memory allocator
-    null pointer exception in thread main
-    kubernetes ingress configuration
-    merge conflict in the lock file
-    circuit diagram of an operational amplifier
-    truth table of a half adder
-    proof of the fundamental theorem of algebra
-    eigenvalues of a symmetric matrix
-    the integral of x squared from zero to one
-    crystal structure of sodium chloride
-    titration curve of acetic acid
-    gas chromatogram of essential oils
-    phylogenetic tree of the primates
-    amino acid sequence of insulin
-    redshift survey of distant quasars
-    radio spectrum of a pulsar
-    seismogram of the aftershock
-    isobars of a low pressure system over the atlantic
-    geological cross section of the basin
-    population pyramid of the country
-    gantt chart of the project
-    organisation chart of the ministry
-    sheet music of a fugue in g minor
-    chord progression of the bridge
-    declension of the third person pronoun
-    etymology of the word honour
-    monetary policy and unemployment
-    justice and mercy in moral philosophy
-    the causes of the thirty years war
-    the meaning of life
-    quantum entanglement of two photons
-    blockchain consensus protocol
-    password reset instructions
-    tax deduction for commuters
-    train timetable from geneva to basel
-    asdf qwer zxcv
-    lorem ipsum dolor sit amet
-    xkqj wvvz prtt
-    ooo aaa eee uuu
-    """
-)
+OTHER_DOMAINS = _queries("other_domains")
 """Queries that neither everyday photos nor drawn shapes answer; for tests, nothing was chosen by
 them since version 0.2."""
 
-OTHER_DOMAINS_DEV = _lines(
-    """
-    ultrasound image of a kidney stone
-    fundus photograph showing diabetic retinopathy
-    ct angiogram of the coronary arteries
-    dermoscopy of an atypical nevus
-    blood smear with sickle cells
-    western blot of the membrane fraction
-    cryo-em density of a ribosome
-    scanning tunnelling image of a graphene lattice
-    cash flow statement of the third quarter
-    yield curve of government bonds
-    bid ask spread of currency futures
-    amortisation schedule of a mortgage
-    the seller warrants that the goods are free of defects
-    arbitration clause of the licence
-    update orders set status to shipped
-    stack overflow in a recursive function
-    unresolved external symbol at link time
-    docker compose file with two volumes
-    regular expression for email addresses
-    schematic of a buck converter
-    karnaugh map of four variables
-    derivation of the quadratic formula
-    singular value decomposition of a tall matrix
-    limit of a sequence of partial sums
-    phase diagram of the iron carbon system
-    infrared spectrum of benzaldehyde
-    calibration curve of the spectrophotometer
-    cladogram of flowering plants
-    codon table of the mitochondrial genome
-    light curve of an eclipsing binary
-    hertzsprung russell diagram of a globular cluster
-    bouguer gravity anomaly of the rift
-    wind profile of the stratosphere
-    stratigraphic column of the formation
-    birth rate by age cohort
-    network diagram of the subnet
-    swimlane chart of the approval process
-    fingering chart for the oboe
-    time signature of the second movement
-    conjugation of an irregular verb
-    phonetic transcription of the vowel
-    fiscal deficit and public debt
-    free will and determinism
-    the treaty that ended the war of succession
-    why is there something rather than nothing
-    spin of an electron in a magnetic field
-    zero knowledge proof of membership
-    two factor authentication code
-    value added tax on imports
-    opening hours of the consulate
-    jkl poiu mnbv
-    consectetur adipiscing elit sed do
-    bzzt grlm fnork
-    uuu iii ooo
-    """
-)
+OTHER_DOMAINS_DEV = _queries("other_domains_dev")
 """Others of the same kind, to choose by: how familiarity is measured was decided with these."""

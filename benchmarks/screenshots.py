@@ -1,7 +1,7 @@
 """Pictures of the web page, made by a browser; they are not kept in git, but for one.
 
-    python docs/screenshots.py INDEX [--out docs/screenshots] [--query "a red star"]
-                                     [--readme docs/search.png] [--review AUDIT]
+    python benchmarks/screenshots.py INDEX [--out docs/screenshots] [--query "a red star"]
+                                           [--readme docs/search.png] [--review AUDIT]
 
 Serves the index on a free port, opens the page in Chromium (of the system, or $CHROMIUM) and
 takes it at a desk, on a phone and in the dark. Fails if the page requests anything elsewhere.
@@ -11,22 +11,11 @@ takes it at a desk, on a phone and in the dark. Fails if the page requests anyth
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from chromium import chromium, served
+from playwright.sync_api import Browser, Page
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 DESK, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 780}
 
 
@@ -39,23 +28,11 @@ def main() -> None:
     parser.add_argument("--review", type=Path, help="what 'gaussmatch audit' wrote")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "gaussmatch", "serve", str(options.index), "--port", "0"]
-    if options.review is not None:
-        command += ["--review", str(options.review)]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert server.stdout is not None
-        address = server.stdout.readline().split()[0]
-        with sync_playwright() as playwright:
-            path = os.environ.get("CHROMIUM") or shutil.which("chromium")
-            browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
-            for scheme in ("light", "dark"):
-                for name, size in (("desk", DESK), ("phone", PHONE)):
-                    take(browser, address, f"{name}-{scheme}", size, scheme, options)
-            browser.close()
-    finally:
-        server.terminate()
-        server.wait(120)
+    review = () if options.review is None else ("--review", str(options.review))
+    with served(options.index, *review) as address, chromium() as browser:
+        for scheme in ("light", "dark"):
+            for name, size in (("desk", DESK), ("phone", PHONE)):
+                take(browser, address, f"{name}-{scheme}", size, scheme, options)
 
 
 def take(

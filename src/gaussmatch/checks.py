@@ -1,0 +1,39 @@
+"""Checks of what a user gives: a name with the nearest known one, a number in its range."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """``"did you mean 'train'?"``, or an empty string where nothing is near.
+
+    >>> did_you_mean("trian", ["train", "search"])
+    "did you mean 'train'?"
+    >>> did_you_mean("fly", ["train", "search"])
+    ''
+    """
+    near = difflib.get_close_matches(word, list(names), n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else ""
+
+
+def known(field: str, name: str, names: Iterable[str]) -> None:
+    """Refuse a name that is not in a registry, with the nearest that is.
+
+    >>> known("model.similarity", "wassertein", ["kl", "wasserstein"])
+    Traceback (most recent call last):
+    ValueError: model.similarity 'wassertein' is not known; did you mean 'wasserstein'?
+    """
+    choices = list(names)
+    if name not in choices:
+        hint = did_you_mean(name, choices) or f"choose {', '.join(choices)}"
+        raise ValueError(f"{field} {name!r} is not known; {hint}")
+
+
+def positive(section: str, recipe: object, *names: str) -> None:
+    """Refuse fields of a recipe's section that are set but not above zero."""
+    for name in names:
+        value = getattr(recipe, name)
+        if value is not None and value <= 0:
+            raise ValueError(f"{section}.{name} must be positive, got {value}")
