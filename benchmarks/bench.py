@@ -2,10 +2,9 @@
 
     python benchmarks/bench.py [scoring step encoding growth start] [--json FILE] [--markdown FILE]
 
-The two sides of a ratio take turns; a ratio is the median over the turns, and its spread the range
-of their middle half. With one thread (the default) processor time is counted, which means the same
-on a busy machine. Search and service have scripts of their own: ``search_speed.py`` and
-``service_throughput.py``.
+The two sides of a ratio take turns; a ratio is the median over the turns, its spread the quartiles.
+With one thread (the default) processor time is counted, which means the same on a busy machine.
+Search and service have scripts of their own: ``search_speed.py`` and ``service_throughput.py``.
 """
 
 from __future__ import annotations
@@ -77,8 +76,8 @@ def compare(ours: Callable[[], object], theirs: Callable[[], object], turns: int
 
 
 def row(section: str, what: str, against: str, ratios: np.ndarray, **limit: float | bool) -> Row:
-    low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
-    return Row(section, what, against, float(middle), float(low), float(high), **limit)  # type: ignore[arg-type]
+    low, half, high = np.quantile(ratios, (0.25, 0.5, 0.75))
+    return Row(section, what, against, float(half), float(low), float(high), **limit)  # type: ignore[arg-type]
 
 
 # ---- scoring ----
@@ -359,7 +358,7 @@ def machine() -> dict[str, str | int]:
 
 
 def table(rows: list[Row]) -> str:
-    lines = ["| | what | against | ratio | middle half | limit |", "|---|---|---|---|---|---|"]
+    lines = ["| | what | against | ratio | quartiles | limit |", "|---|---|---|---|---|---|"]
     for r in rows:
         spread = f"{r.low:.2f}–{r.high:.2f}"
         cells = (r.section, r.what, r.against, f"**{r.ratio:.2f}**", spread, r.met)

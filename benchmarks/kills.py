@@ -151,8 +151,8 @@ def kill(name: str, scratch: Path, kills: int, dice: random.Random) -> int:
             found[f"{'left as before' if state(folder) == start else 'partly or wholly done'}"] += 1
         if fault or not folder.exists() or state(folder) == end:
             shutil.rmtree(folder, ignore_errors=True)
-    told = ", ".join(f"{what} {count}" for what, count in sorted(found.items()))
-    print(f"{name}: {killed} kills of {syncs} syncs in {seconds:.1f} s: {told}", flush=True)
+    summary = ", ".join(f"{what} {count}" for what, count in sorted(found.items()))
+    print(f"{name}: {killed} kills of {syncs} syncs in {seconds:.1f} s: {summary}", flush=True)
     print(f"{name}: {found['failures']} failures", flush=True)
     return found["failures"]
 

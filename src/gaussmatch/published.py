@@ -44,7 +44,7 @@ from gaussmatch.run import (
     read_metrics,
     read_recipe,
 )
-from gaussmatch.trust.kept import CALIBRATION, PROBE
+from gaussmatch.trust.learn import CALIBRATION, PROBE
 
 CONFIG, CARD, LIBRARY = "config.json", "README.md", "gaussmatch"
 LARGEST = 2**31 - 2**20

@@ -21,12 +21,12 @@ def check(root: Path, *words: str) -> int:
 
 def test_a_whole_data_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(flickr8k(tmp_path / "f8k")) == 0
-    told = capsys.readouterr().out
-    assert "train: 6 images, 12 captions" in told
-    assert "captions per image: 6 images with 2" in told
-    assert "words per caption: 9 to 9, median 9" in told
-    assert "orphan.jpg.1 has captions and no photo" in told
-    assert "no problems found" in told
+    printed = capsys.readouterr().out
+    assert "train: 6 images, 12 captions" in printed
+    assert "captions per image: 6 images with 2" in printed
+    assert "words per caption: 9 to 9, median 9" in printed
+    assert "orphan.jpg.1 has captions and no photo" in printed
+    assert "no problems found" in printed
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.size == (1200, 1024)
 
@@ -41,11 +41,11 @@ def test_broken_missing_and_leaking_photos_are_named(
     shutil.copy(images / "2.jpg", images / "9.jpg")
     Image.new("RGB", (41, 30)).save(images / "3.jpg", "PPM")
     assert check(root) == 2
-    told = capsys.readouterr().err
-    assert "3 problem(s)" in told
-    assert "1 photos are missing: 0.jpg" in told
-    assert "2 photos cannot be decoded: 1.jpg, 3.jpg" in told
-    assert "(leakage): 2.jpg (train) = 9.jpg (test)" in told
+    printed = capsys.readouterr().err
+    assert "3 problem(s)" in printed
+    assert "1 photos are missing: 0.jpg" in printed
+    assert "2 photos cannot be decoded: 1.jpg, 3.jpg" in printed
+    assert "(leakage): 2.jpg (train) = 9.jpg (test)" in printed
 
 
 def test_precomputed_features_are_looked_through(
@@ -67,9 +67,9 @@ def test_cxc_prints_the_papers_numbers(
     shared_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["data", "check", "--format", "cxc", str(shared_data / "cxc")]) == 0
-    told = capsys.readouterr().out
-    assert "10,614" in told
-    assert "35,614" in told
+    printed = capsys.readouterr().out
+    assert "10,614" in printed
+    assert "35,614" in printed
 
 
 def test_real_coco_is_checked(
@@ -77,8 +77,8 @@ def test_real_coco_is_checked(
 ) -> None:
     words = ["data", "check", str(shared_data / "coco_mini"), "--sheet", str(tmp_path / "s.png")]
     assert main(words) == 0
-    told = capsys.readouterr().out
-    assert "80 object classes; 159 images show at least one" in told
+    printed = capsys.readouterr().out
+    assert "80 object classes; 159 images show at least one" in printed
 
 
 def test_the_format_is_guessed_or_named(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_the_format_is_guessed_or_named(tmp_path: Path) -> None:
 
 def test_where(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "where"]) == 0
-    told = capsys.readouterr().out
-    assert all(one.where in told for one in SOURCES.values())
+    printed = capsys.readouterr().out
+    assert all(one.where in printed for one in SOURCES.values())
     assert main(["data", "where", "coco"]) == 0
     assert capsys.readouterr().out.strip() == SOURCES["coco"].where
 

@@ -166,8 +166,8 @@ def measured(small: Path, large: Path) -> tuple[int, int, int, int]:
     """Bytes at the peak of decoding, the bound that was known before, and the size of the result;
     in a process of its own."""
     command = [sys.executable, "-c", MEASURE, str(pictures.__file__), str(small), str(large)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    peak, bound, width, height = map(int, told.split())
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    peak, bound, width, height = map(int, printed.split())
     return peak, bound, width, height
 
 

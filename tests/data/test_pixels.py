@@ -1,4 +1,4 @@
-"""Photos as pixels: random views that repeat for a seed, the middle of new photos."""
+"""Photos as pixels: random views that repeat for a seed, the center of new photos."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def test_evaluation_sees_the_center(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 255, (256, 512, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "a.png")
     shown = PhotoPixels([tmp_path / "a.png"], 224)[0]
-    middle = noise[16:240, 144:368].transpose(2, 0, 1).astype(np.float32) / 255
-    np.testing.assert_array_equal(shown, middle)
+    center = noise[16:240, 144:368].transpose(2, 0, 1).astype(np.float32) / 255
+    np.testing.assert_array_equal(shown, center)
     assert shown.dtype == np.float32
 
 

@@ -1,4 +1,4 @@
-"""Networks that are trained end to end: any name, and batch normalisation as asked."""
+"""Networks that are trained end to end: any name, and batch normalisation as configured."""
 
 from __future__ import annotations
 

@@ -85,10 +85,12 @@ def block_by_hand(block: GraphBlock, v: Tensor) -> Tensor:
         n = len(image)
         messages = []
         for i in range(n):
-            told = torch.zeros_like(image[0])
+            gathered = torch.zeros_like(image[0])
             for j in range(n):
-                told = told + (block.theta(image[i]) @ block.phi(image[j])) / n * block.g(image[j])
-            messages.append(block.w(told))
+                gathered = gathered + (block.theta(image[i]) @ block.phi(image[j])) / n * block.g(
+                    image[j]
+                )
+            messages.append(block.w(gathered))
         out.append(torch.stack(messages))
     message = torch.stack(out)
     norm = block.norm

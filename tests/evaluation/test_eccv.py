@@ -41,19 +41,21 @@ def shuffled(queries: np.ndarray, gallery: np.ndarray, truth, depth: int) -> np.
 def test_agrees_with_the_package_on_its_own_ground_truth(package, ids):
     captions, images, _ = ids
     metrics, truth = package.Metrics(), eccv_positives()
-    asked = {"i2t": np.array(list(truth["i2t"])), "t2i": np.array(list(truth["t2i"]))}
+    query_ids = {"i2t": np.array(list(truth["i2t"])), "t2i": np.array(list(truth["t2i"]))}
     galleries = {"i2t": captions, "t2i": images}
     depth = {way: max(len(p) for p in truth[way].values()) for way in truth}
     rankings = {
-        way: shuffled(asked[way], galleries[way], truth[way], depth[way] + 5) for way in asked
+        way: shuffled(query_ids[way], galleries[way], truth[way], depth[way] + 5)
+        for way in query_ids
     }
-    told = metrics.eccv_metrics(
-        {w: dict(zip(asked[w].tolist(), rankings[w].tolist(), strict=True)) for w in asked}, "all"
+    reference = metrics.eccv_metrics(
+        {w: dict(zip(query_ids[w].tolist(), rankings[w].tolist(), strict=True)) for w in query_ids},
+        "all",
     )
-    got = eccv_measures(rankings, asked)
-    for way in asked:
+    got = eccv_measures(rankings, query_ids)
+    for way in query_ids:
         for ours, theirs in (("r1", "r1"), ("r_precision", "rprecision"), ("map_at_r", "map_at_r")):
-            expected = 100 * told[f"eccv_{theirs}"][way]
+            expected = 100 * reference[f"eccv_{theirs}"][way]
             assert got[f"{way}_eccv_{ours}"] == pytest.approx(expected, abs=1e-10)
 
 

@@ -52,11 +52,11 @@ class IndexContract:
     def settings(self) -> IndexSettings:
         return IndexSettings(structure=self.structure, flat_below=50)  # type: ignore[arg-type]
 
-    def check(self, index: Index, scores: torch.Tensor, queries: Gaussian, **told) -> None:
+    def check(self, index: Index, scores: torch.Tensor, queries: Gaussian, **options) -> None:
         """Against the scores of all items, −inf for those that must not be found."""
         k = min(K, int(scores[0].isfinite().sum()))
         best = scores.topk(k)
-        found = index.search(queries, K, **told)
+        found = index.search(queries, K, **options)
         right = 0.0
         for hits, ids, values, row in zip(found, best.indices, best.values, scores, strict=True):
             assert len(hits) == k  # never fewer than there are

@@ -28,18 +28,18 @@ try:
 except FileExistsError:
     index = Index.open(path)
 start = index.size()
-with open(log, "a") as told:
+with open(log, "a") as journal:
     print("ready", flush=True)
     for step in range(start // 20, start // 20 + 10_000):
         ids = [f"{step}/{j}" for j in range(20)]
         g = torch.Generator().manual_seed(step)
         items = Gaussian(torch.randn(20, 4, generator=g), torch.randn(20, 4, generator=g))
         index.add(items, [Record(i, {"step": step}) for i in ids])
-        told.write(f"{step}\\n"); told.flush()      # from here on it is promised
+        journal.write(f"{step}\\n"); journal.flush()      # from here on it is promised
         if step % 5 == 4:
-            told.write("compacting\\n"); told.flush()
+            journal.write("compacting\\n"); journal.flush()
             index.compact()
-            told.write("compacted\\n"); told.flush()
+            journal.write("compacted\\n"); journal.flush()
 """
 
 STOPPING = """
@@ -115,8 +115,8 @@ def contents(index: Index) -> dict[tuple[str, str], tuple[Record, bytes, bytes]]
 
 def check(path: Path, log: Path) -> tuple[int, int]:
     """Open what is left and hold it against what was promised: (items, promised items)."""
-    told = log.read_text().splitlines() if log.exists() else []
-    promised = [int(line) for line in told if line.isdigit()]
+    journal = log.read_text().splitlines() if log.exists() else []
+    promised = [int(line) for line in journal if line.isdigit()]
     if not (path / "manifest.json").exists():
         assert not promised
         return 0, 0

@@ -82,8 +82,8 @@ class BackendContract(ABC):
         left = {"i0", "i3", "i5", "i6", "i7", "i8", "x"}
         assert {r.id for r in index.records()} == left
         assert {r.id for _, some in index.blocks() for r in some} == left
-        told, some = index.some(3)
-        assert len(told) == len(some or []) == 3
+        held, some = index.some(3)
+        assert len(held) == len(some or []) == 3
         with pytest.raises(ValueError, match="no gallery 'photos'"):
             index.size("photos")
         index.compact()

@@ -72,8 +72,8 @@ def test_any_changes_leave_what_a_dict_would_hold(changes):
                 assert index.get(id_).meta == {"step": s}
 
 
-def made(path: Path, n: int = 30, **told) -> Index:
-    index = Index.create(path, similarity="kl", **told)
+def made(path: Path, n: int = 30, **options) -> Index:
+    index = Index.create(path, similarity="kl", **options)
     index.add(clustered(n), records(0, n))
     return index
 
@@ -92,8 +92,8 @@ def test_a_record_comes_back_with_its_gaussian(tmp_path):
     assert "z" not in again
     with pytest.raises(ValueError, match="no item 'z' among the images"):
         again.get("z")
-    told, some = again.some(2)
-    assert [r.id for r in told] == ["a", "c"]
+    options, some = again.some(2)
+    assert [r.id for r in options] == ["a", "c"]
     torch.testing.assert_close(some.mean, g.mean[[0, 2]])
 
 
@@ -219,9 +219,9 @@ def test_extreme_variances_are_found_too(tmp_path, similarity):
     g = clustered(30)
     g.log_var[3], g.log_var[4] = -100.0, 100.0
     index.add(g, records(0, 30))
-    asked = clustered(2, seed=5)
-    scores = truth(similarity, g, asked, "images")
-    for q, hits in enumerate(index.search(asked, 30)):
+    wanted = clustered(2, seed=5)
+    scores = truth(similarity, g, wanted, "images")
+    for q, hits in enumerate(index.search(wanted, 30)):
         assert hits.ids == [f"i{j}" for j in scores[q].argsort(descending=True).tolist()]
 
 

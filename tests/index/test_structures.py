@@ -58,7 +58,7 @@ def test_flat_is_exact_where_float32_alone_is_not(tmp_path):
 
 
 def test_the_shortlist_grows_when_rounding_could_hide_the_best(tmp_path):
-    """A hundred items that float32 cannot tell apart, the best of them last."""
+    """A hundred items that are equal in float32, the best of them last."""
     g = Gaussian(torch.zeros(200, 4), torch.zeros(200, 4))
     g.mean[:, 0] = 1e4
     g.mean[100:, 0] -= torch.arange(100) * 1e-2

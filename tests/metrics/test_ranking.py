@@ -86,16 +86,16 @@ def test_a_transposed_matrix_is_as_good_as_any():
 def test_the_block_size_does_not_matter(metric, block):
     scores, mask = torch.randint(0, 4, (7, 9)).float(), torch.rand(7, 9) > 0.6
     relevance = Relevance.from_sets([row.nonzero()[:, 0].tolist() for row in mask], gallery=9)
-    asked = []
+    requested = []
 
     def rows(start: int, stop: int) -> torch.Tensor:
-        asked.append((start, stop))
+        requested.append((start, stop))
         return scores[start:stop]
 
     got = over_queries(metric, rows, relevance, block=block)
     torch.testing.assert_close(got, metric(scores, mask), equal_nan=True)
-    assert all(stop - start <= block for start, stop in asked)
-    assert [q for start, stop in asked for q in range(start, stop)] == list(range(7))
+    assert all(stop - start <= block for start, stop in requested)
+    assert [q for start, stop in requested for q in range(start, stop)] == list(range(7))
 
 
 @pytest.mark.parametrize("block", [1, 2, 100])

@@ -28,8 +28,8 @@ def reason(state: dict[str, Tensor], regions: Tensor, flickr: bool) -> Tensor:
             return x @ p[f"{name}.weight"][:, :, 0].T + p[f"{name}.bias"]
 
         relation = layer("theta", v) @ layer("phi", v).transpose(1, 2) / v.shape[1]
-        told = layer("W.0", relation @ layer("g", v))
-        v = v + normed(p, "W.1.", told.flatten(0, 1)).view_as(v)
+        message = layer("W.0", relation @ layer("g", v))
+        v = v + normed(p, "W.1.", message.flatten(0, 1)).view_as(v)
     v = v / v.norm(dim=1, keepdim=True)
     gru = nn.GRU(v.shape[2], v.shape[2], batch_first=True)
     gru.load_state_dict({n.removeprefix("img_rnn."): w for n, w in state.items() if "img_" in n})

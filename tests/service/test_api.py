@@ -44,22 +44,22 @@ def refused(answer: object, status: int, code: str) -> str:
 class TestSearch:
     def test_text_gives_what_the_library_gives(self, client: CheckedClient, index: Index) -> None:
         text = "a small red star"
-        told = client.get("/api/search", params={"text": text, "k": 7}).json()["results"]
+        response = client.get("/api/search", params={"text": text, "k": 7}).json()["results"]
         (found,) = index.search_text([text], 7)
-        assert [hit["id"] for hit in told["hits"]] == found.ids
-        for hit, known in zip(told["hits"], found.hits, strict=True):
+        assert [hit["id"] for hit in response["hits"]] == found.ids
+        for hit, known in zip(response["hits"], found.hits, strict=True):
             assert hit["score"] == pytest.approx(known.score, abs=1e-4)
             assert hit["probability"] == pytest.approx(known.probability, abs=1e-4)
             assert hit["percentile"] == pytest.approx(known.percentile, abs=0.1)
             assert hit["meta"] == known.meta
-        assert told["uncertainty"] == pytest.approx(found.uncertainty, abs=1e-4)
-        assert (told["level"], told["phrase"]) == (found.level, found.phrase)
+        assert response["uncertainty"] == pytest.approx(found.uncertainty, abs=1e-4)
+        assert (response["level"], response["phrase"]) == (found.level, found.phrase)
         assert "% of captions" in found.phrase
-        assert set(told) == {field.name for field in fields(found)}
+        assert set(response) == {field.name for field in fields(found)}
 
     def test_unknown_words_are_reported(self, client: CheckedClient) -> None:
-        told = client.get("/api/search", params={"text": "a red zebra"}).json()
-        assert told["results"]["unknown"] == ["zebra"]
+        response = client.get("/api/search", params={"text": "a red zebra"}).json()
+        assert response["results"]["unknown"] == ["zebra"]
         message = refused(client.get("/api/search", params={"text": "zebra"}), 422, "unknown_words")
         assert "zebra" in message
 
@@ -73,16 +73,16 @@ class TestSearch:
         assert len(body["results"]["hits"]) == 5
 
     def test_more_like_this_leaves_this_out(self, client: CheckedClient) -> None:
-        told = client.get("/api/similar", params={"id": ID, "k": 100}).json()
-        ids = [hit["id"] for hit in told["results"]["hits"]]
+        response = client.get("/api/similar", params={"id": ID, "k": 100}).json()
+        ids = [hit["id"] for hit in response["results"]["hits"]]
         assert len(ids) == 99
         assert ID not in ids
 
     def test_captions_of_a_picture(self, client: CheckedClient, index: Index) -> None:
-        told = client.get("/api/captions", params={"id": ID, "k": 4}).json()
+        response = client.get("/api/captions", params={"id": ID, "k": 4}).json()
         found = index.search_id(ID, 4, gallery="captions")
-        assert [hit["id"] for hit in told["results"]["hits"]] == found.ids
-        assert all(hit["meta"]["caption"] for hit in told["results"]["hits"])
+        assert [hit["id"] for hit in response["results"]["hits"]] == found.ids
+        assert all(hit["meta"]["caption"] for hit in response["results"]["hits"])
 
     def test_conditions_on_metadata(self, client: CheckedClient) -> None:
         params = {"text": "a star", "where": '{"split": "train"}'}
@@ -93,17 +93,17 @@ class TestSearch:
     def test_suggestions_are_surer(self, client: CheckedClient) -> None:
         text = "something"
         vague = client.get("/api/uncertainty", params={"text": text}).json()
-        told = client.get("/api/suggest", params={"text": text}).json()["suggestions"]
-        assert all(s["percentile"] < vague["percentile"] for s in told)
-        assert len({s["text"] for s in told}) == len(told)
+        response = client.get("/api/suggest", params={"text": text}).json()["suggestions"]
+        assert all(s["percentile"] < vague["percentile"] for s in response)
+        assert len({s["text"] for s in response}) == len(response)
 
     def test_places_on_the_map(self, client: CheckedClient) -> None:
         params = {"text": "a star", "map": "true", "k": 100}
-        told = client.get("/api/search", params=params).json()
+        response = client.get("/api/search", params=params).json()
         whole = client.get("/api/map").json()
         places = dict(zip(whole["ids"], whole["x"], strict=True))
-        assert told["map"]["query"]["a"] >= told["map"]["query"]["b"] > 0
-        for hit, place in zip(told["results"]["hits"], told["map"]["hits"], strict=True):
+        assert response["map"]["query"]["a"] >= response["map"]["query"]["b"] > 0
+        for hit, place in zip(response["results"]["hits"], response["map"]["hits"], strict=True):
             assert place["x"] == pytest.approx(places[hit["id"]], abs=1e-4)
 
     def test_pages_follow_each_other(self, client: CheckedClient, index: Index) -> None:
@@ -126,10 +126,10 @@ class TestSearch:
     @pytest.mark.parametrize("coverage", [0.5, 0.9])
     def test_the_guaranteed_set(self, client: CheckedClient, index: Index, coverage: float) -> None:
         params = {"text": "a red star", "guarantee": coverage, "k": 5}
-        told = client.get("/api/search", params=params).json()["results"]
+        response = client.get("/api/search", params=params).json()["results"]
         found = index.search_text(["a red star"], guarantee=coverage)[0]
-        assert (told["total"], told["guarantee"]) == (len(found), coverage)
-        assert [hit["id"] for hit in told["hits"]] == found.ids[:5]
+        assert (response["total"], response["guarantee"]) == (len(found), coverage)
+        assert [hit["id"] for hit in response["hits"]] == found.ids[:5]
         whole = index.search_text(["a red star"], 100)[0]
         fitting = [hit.id for hit in whole.hits if hit.p_value is not None]
         assert fitting == whole.ids
@@ -158,20 +158,20 @@ class TestSearch:
 class TestGaussians:
     def test_embeddings_are_the_models(self, client: CheckedClient, index: Index) -> None:
         texts = ["a star", "two red things"]
-        told = client.post("/api/embed/text", json={"texts": texts}).json()
+        response = client.post("/api/embed/text", json={"texts": texts}).json()
         g = index.model.encode_texts(texts)
         assert g.log_var is not None
-        assert told["dimension"] == g.dim
-        for row, one in enumerate(told["embeddings"]):
+        assert response["dimension"] == g.dim
+        for row, one in enumerate(response["embeddings"]):
             assert one["mean"] == pytest.approx(g.mean[row].tolist(), abs=1e-5)
             assert one["log_variance"] == pytest.approx(g.log_var[row].tolist(), abs=1e-5)
         picture = client.post("/api/embed/image", content=jpeg()).json()
         assert len(picture["embeddings"][0]["mean"]) == g.dim
 
     def test_uncertainty_of_a_picture(self, client: CheckedClient) -> None:
-        told = client.post("/api/uncertainty/image", content=jpeg()).json()
-        assert 0 <= told["percentile"] <= 100
-        assert "of images" in told["phrase"]
+        response = client.post("/api/uncertainty/image", content=jpeg()).json()
+        assert 0 <= response["percentile"] <= 100
+        assert "of images" in response["phrase"]
 
 
 class TestItems:
@@ -353,23 +353,23 @@ class TestSafety:
 
 
 def test_the_description_is_whole(client: CheckedClient) -> None:
-    told = client.get("/openapi.json").json()
-    search = told["paths"]["/api/search"]["get"]
+    response = client.get("/openapi.json").json()
+    search = response["paths"]["/api/search"]["get"]
     names = {"text", "k", "where", "sort", "map", "gallery", "offset", "exclude", "guarantee"}
     assert {p["name"] for p in search["parameters"]} == names
     assert next(p for p in search["parameters"] if p["name"] == "text")["required"]
-    for path, methods in told["paths"].items():
+    for path, methods in response["paths"].items():
         for operation in methods.values():
             assert operation["description"], path
             assert "200" in operation["responses"]
             if path.startswith("/api"):
                 assert "422" in operation["responses"]
-    names = set(told["components"]["schemas"])
+    names = set(response["components"]["schemas"])
     assert {"SearchResponse", "Hits", "Hit", "Map", "EmbeddingsResponse", "ErrorResponse"} <= names
-    hit = told["components"]["schemas"]["Hit"]
+    hit = response["components"]["schemas"]["Hit"]
     assert set(hit["required"]) == set(hit["properties"]) == {f.name for f in fields(Hit)}
     assert hit["properties"]["score"]["description"]
-    body = told["paths"]["/api/search/image"]["post"]["requestBody"]["content"]
+    body = response["paths"]["/api/search/image"]["post"]["requestBody"]["content"]
     assert set(body) == {"image/*", "multipart/form-data"}
 
 
@@ -403,11 +403,11 @@ def test_a_point_model_has_no_uncertainty_and_says_so(tmp_path: Path) -> None:
     index = make_index(tmp_path, "scenes/vsepp")
     with CheckedClient(create_app(index)) as client:
         assert client.get("/api/about").json()["probabilistic"] is False
-        told = client.get("/api/search?text=a+star&map=true").json()
-        assert told["results"]["uncertainty"] is told["results"]["level"] is None
-        assert told["map"]["query"]["a"] is None
+        response = client.get("/api/search?text=a+star&map=true").json()
+        assert response["results"]["uncertainty"] is response["results"]["level"] is None
+        assert response["map"]["query"]["a"] is None
         assert all(
-            hit["uncertainty"] is hit["percentile"] is None for hit in told["results"]["hits"]
+            hit["uncertainty"] is hit["percentile"] is None for hit in response["results"]["hits"]
         )
         assert client.get("/api/suggest?text=a+star").json() == {"suggestions": []}
         embedded = client.post("/api/embed/text", json={"texts": ["a star"]}).json()
@@ -475,7 +475,7 @@ def odd(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chec
 
 
 class TestOddItems:
-    """Whatever may be in an index can be told."""
+    """Whatever may be in an index can be response."""
 
     def test_they_are_found_and_shown(self, odd: CheckedClient) -> None:
         found = odd.get("/api/search?text=a+star&k=50&map=true").json()["results"]["hits"]
@@ -488,15 +488,17 @@ class TestOddItems:
 
     def test_conditions_in_one_batch_do_not_mix(self, odd: CheckedClient) -> None:
         conditions = [Where.of({"flag": 1}), Where.of({"flag": True})]
-        asked = [Query("text", "a star", 5, where) for where in conditions]
-        told = odd.app.state.service.engine.run(asked)  # type: ignore[attr-defined]
-        found = [[hit["id"] for hit in orjson.loads(answer)["results"]["hits"]] for answer in told]
+        queries = [Query("text", "a star", 5, where) for where in conditions]
+        response = odd.app.state.service.engine.run(queries)  # type: ignore[attr-defined]
+        found = [
+            [hit["id"] for hit in orjson.loads(answer)["results"]["hits"]] for answer in response
+        ]
         assert found == [["one"], ['a"b<i>']]
 
     def test_many_values(self, odd: CheckedClient) -> None:
         where = orjson.dumps({"flag": [1] * 1500}).decode()
-        told = odd.get("/api/search", params={"text": "a star", "where": where}).json()
-        assert [hit["id"] for hit in told["results"]["hits"]] == ["one"]
+        response = odd.get("/api/search", params={"text": "a star", "where": where}).json()
+        assert [hit["id"] for hit in response["results"]["hits"]] == ["one"]
 
     def test_half_characters(self, odd: CheckedClient) -> None:
         json = {"Content-Type": "application/json"}

@@ -32,7 +32,7 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
         logger.manager._clear_cache()  # type: ignore[attr-defined]
 
 
-def told(stream: io.StringIO) -> list[dict[str, object]]:
+def records(stream: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
@@ -42,32 +42,32 @@ def test_lines_of_requests_wait_for_each_other_but_not_long(stream: io.StringIO)
             logs.request(id=f"x-{i}", status=200)
         assert not stream.getvalue()
         await asyncio.sleep(2 * logs.TOGETHER)
-        assert len(told(stream)) == 3
+        assert len(records(stream)) == 3
         logs.request(id="x-3", status=200)
         await asyncio.sleep(2 * logs.TOGETHER)
 
     asyncio.run(test())
-    assert [line["id"] for line in told(stream)] == ["x-0", "x-1", "x-2", "x-3"]
-    assert list(told(stream)[0]) == ["time", "level", "event", "id", "status"]
+    assert [line["id"] for line in records(stream)] == ["x-0", "x-1", "x-2", "x-3"]
+    assert list(records(stream)[0]) == ["time", "level", "event", "id", "status"]
 
 
 def test_the_order_holds_and_the_end_loses_nothing(stream: io.StringIO) -> None:
     async def test() -> None:
         logs.request(id="x-0")
         logs.LOGGER.info("between", extra={"id": "x-1"})
-        assert [line["id"] for line in told(stream)] == ["x-0", "x-1"]
+        assert [line["id"] for line in records(stream)] == ["x-0", "x-1"]
         logs.request(id="x-2")
 
     asyncio.run(test())
     (handler,) = (h for h in logs.LOGGER.handlers if isinstance(h, logs.Writer))
     handler.flush()  # as logging.shutdown does
-    assert [line["id"] for line in told(stream)] == ["x-0", "x-1", "x-2"]
+    assert [line["id"] for line in records(stream)] == ["x-0", "x-1", "x-2"]
 
 
 def test_a_level_above_leaves_requests_out(stream: io.StringIO) -> None:
     logs.configure("WARNING")
     logs.request(id="x")  # needs no event loop, for nothing is kept
-    assert not told(stream)
+    assert not records(stream)
 
 
 def write(end: int, lock: Path | None, letter: str) -> None:

@@ -11,17 +11,17 @@ def test_gauges_are_read_on_demand() -> None:
     metrics.in_flight = 2
     assert "gaussmatch_queries_waiting 3.0" in metrics.text().decode()
     waiting, metrics.in_flight = 0, 1
-    told = metrics.text().decode()
-    assert "gaussmatch_queries_waiting 0.0" in told
-    assert "gaussmatch_requests_in_flight 1.0" in told
+    exposed = metrics.text().decode()
+    assert "gaussmatch_queries_waiting 0.0" in exposed
+    assert "gaussmatch_requests_in_flight 1.0" in exposed
 
 
 def test_requests_are_counted_by_route_and_status() -> None:
     metrics = Metrics()
     for status in (200, 200, 404):
         metrics.answered("/api/x", status, 0.02)
-    told = metrics.text().decode()
-    assert 'gaussmatch_requests_total{route="/api/x",status="200"} 2.0' in told
-    assert 'gaussmatch_requests_total{route="/api/x",status="404"} 1.0' in told
-    assert 'gaussmatch_request_seconds_bucket{le="0.025",route="/api/x"} 3.0' in told
-    assert 'gaussmatch_request_seconds_bucket{le="0.01",route="/api/x"} 0.0' in told
+    exposed = metrics.text().decode()
+    assert 'gaussmatch_requests_total{route="/api/x",status="200"} 2.0' in exposed
+    assert 'gaussmatch_requests_total{route="/api/x",status="404"} 1.0' in exposed
+    assert 'gaussmatch_request_seconds_bucket{le="0.025",route="/api/x"} 3.0' in exposed
+    assert 'gaussmatch_request_seconds_bucket{le="0.01",route="/api/x"} 0.0' in exposed

@@ -163,7 +163,7 @@ class TestBody:
         assert client(max_body=10).post("/api/body", content=b"x" * 10).text == "10"
 
     def test_it_is_counted_while_it_comes_in(self) -> None:
-        """A sender that tells no length is stopped at the limit, not at the end."""
+        """A sender that gives no length is stopped at the limit, not at the end."""
         sent = 0
 
         def chunks() -> Iterator[bytes]:

@@ -99,7 +99,7 @@ def exchange(address: tuple[str, int], *parts: bytes) -> tuple[int, dict[str, st
             for part in parts:
                 client.sendall(part)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it was closed in the middle, as it should be
+            pass  # it was closed meanwhile, as it should be
         return answer(client)
 
 
@@ -169,10 +169,10 @@ def test_slow_heads_and_bodies_are_closed_and_logged(caplog: pytest.LogCaptureFi
     caplog.set_level(logging.WARNING, "gaussmatch.service")
     body = b"POST /api/ok HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc"
     with serving(head_timeout=0.2, body_timeout=0.2, timeout=20) as address:
-        status, _, told = exchange(address, GET)
-        assert (status, code(told)) == (408, "slow_head")
-        status, _, told = exchange(address, body)
-        assert (status, code(told)) == (408, "slow_body")
+        status, _, body_of = exchange(address, GET)
+        assert (status, code(body_of)) == (408, "slow_head")
+        status, _, body_of = exchange(address, body)
+        assert (status, code(body_of)) == (408, "slow_body")
         assert exchange(address)[0] == 408  # nothing at all was sent
         assert exchange(address, GET + b"Connection: close\r\n\r\n")[0] == 200
         time.sleep(1.2)

@@ -25,8 +25,8 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def in_flight(connection: http.client.HTTPConnection) -> float:
     connection.request("GET", "/metrics")
-    told = connection.getresponse().read().decode()
-    return float(told.split("\ngaussmatch_requests_in_flight ")[1].split()[0])
+    printed = connection.getresponse().read().decode()
+    return float(printed.split("\ngaussmatch_requests_in_flight ")[1].split()[0])
 
 
 def test_a_request_in_flight_is_answered_after_sigterm(index: Path) -> None:
@@ -62,9 +62,9 @@ def test_a_request_in_flight_is_answered_after_sigterm(index: Path) -> None:
         process.communicate()
     assert process.returncode in (0, -signal.SIGTERM)
     lines = [json.loads(line) for line in errors.splitlines()]
-    asked = [line for line in lines if line["event"] == "request" and line["path"] != "/metrics"]
-    assert [line["path"] for line in asked] == ["/readyz", "/api/search/image"]
-    assert all(line["id"] and line["status"] == 200 for line in asked)
+    requests = [line for line in lines if line["event"] == "request" and line["path"] != "/metrics"]
+    assert [line["path"] for line in requests] == ["/readyz", "/api/search/image"]
+    assert all(line["id"] and line["status"] == 200 for line in requests)
     assert "stopped" in [line["event"] for line in lines]
 
 
@@ -91,6 +91,6 @@ def test_what_is_wrong_is_one_clear_line(
         taken.listen()
         known = {"INDEX": str(index), "PORT": str(taken.getsockname()[1])}
         assert main([known.get(word, word) for word in words]) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert "Traceback" not in told
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert "Traceback" not in printed

@@ -146,8 +146,8 @@ def test_an_index_that_cannot_be_served_ends_it(index: Path, tmp_path: Path) -> 
     assert done.returncode == 2
     *lines, last = done.stderr.splitlines()
     assert last == "gaussmatch serve: a worker could not start; the log above says why"
-    told = [json.loads(line) for line in lines]
-    assert "model.safetensors" in next(t["traceback"] for t in told if "traceback" in t)
+    records = [json.loads(line) for line in lines]
+    assert "model.safetensors" in next(t["traceback"] for t in records if "traceback" in t)
 
 
 class FakeProcess:

@@ -280,7 +280,7 @@ class SimilarityContract(ABC):
             torch.testing.assert_close(scores, expected)
 
     def test_a_direction_that_does_not_count_costs_nothing(self):
-        """The same object is asked once; another one differs."""
+        """The same object is computed once; another one differs."""
         a, b = (similarity(self.name).for_query(side) for side in SIDES)
         made = similarity(self.name)
         if type(a) is type(b):

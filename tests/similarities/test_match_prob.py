@@ -47,7 +47,7 @@ def test_the_sigmoid_of_a_score_is_the_probability(seed, samples, a, b):
 
 
 def test_it_never_saturates():
-    """P is 0 and 1 to the last bit in float64, and the scores still tell which is larger."""
+    """P is 0 and 1 to the last bit in float64, and the scores still differ."""
     s = similarity("match_prob").requires_grad_(False)
     far = Gaussian(torch.tensor([[100.0], [101.0], [0.0]]), torch.full((3, 1), -20.0))
     scores = s.matrix(far[2:], far)[0]
@@ -142,7 +142,7 @@ def test_scale_and_shift_are_learned_and_saved():
 
 
 def test_the_spread_of_a_pair_that_is_off_gains_by_growing():
-    """Some samples then come near: why its variances can tell vague from specific."""
+    """Some samples then come near: why its variances can separate vague from specific."""
     log_var = torch.full((1, 6), -5.0, requires_grad=True)
     image = Gaussian(torch.eye(6)[:1], torch.full((1, 6), -5.0))
     caption = Gaussian(torch.eye(6)[1:2], log_var)

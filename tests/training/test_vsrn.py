@@ -1,4 +1,4 @@
-"""VSRN in the one training loop: its generation term is told apart, weighted, and resumes."""
+"""VSRN in the one training loop: its generation term is reported apart, weighted, and resumes."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_resumed_equals_uninterrupted_with_its_dropout(
     step = loop.Steps.step
 
     def killed(self: loop.Steps, *args: object) -> dict[str, float]:
-        if self.progress.step == 7:  # in the middle of the second epoch
+        if self.progress.step == 7:  # within the second epoch
             raise KeyboardInterrupt
         return step(self, *args)  # type: ignore[arg-type]
 

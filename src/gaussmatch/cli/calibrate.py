@@ -8,7 +8,7 @@ from gaussmatch.cli.parser import Parser
 from gaussmatch.cli.tables import plain_table
 from gaussmatch.run import is_shipped, locate
 from gaussmatch.trust.calibration import GALLERIES
-from gaussmatch.trust.kept import CALIBRATION, PROBE, calibrate_run
+from gaussmatch.trust.learn import CALIBRATION, PROBE, calibrate_run
 
 
 def run(argv: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from gaussmatch.data import load_data
 from gaussmatch.files import write_json
 from gaussmatch.plot import bars, lines, save
 from gaussmatch.run import is_shipped, load, locate, read_recipe
-from gaussmatch.trust.kept import PROBE, keep_probe, kept_calibration
+from gaussmatch.trust.learn import PROBE, kept_calibration
 from gaussmatch.trust.probe import probe
 
 OTHERS = {"words": "words", "best_score": "best score", "perplexity": "perplexity"}
@@ -65,7 +65,7 @@ def run(argv: Sequence[str]) -> None:
     )
     written = [options.json]
     if not options.overrides and not is_shipped(options.run):
-        keep_probe(options.run, found)
+        write_json(options.run / PROBE, found)
         written.append(options.run / PROBE)
     print(plain_table([("", "Σ", *OTHERS.values(), "combined"), *_rows(found)]))
     for side, judged in found["verdict"].items():

@@ -12,7 +12,7 @@ from gaussmatch.recipe import load_recipe, recipe_parser
 from gaussmatch.run import METRICS, read_metrics
 from gaussmatch.training.gather import is_main
 from gaussmatch.training.loop import train
-from gaussmatch.trust.kept import kept_calibration
+from gaussmatch.trust.learn import kept_calibration
 
 
 def run(argv: Sequence[str]) -> None:

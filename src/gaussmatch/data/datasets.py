@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gaussmatch.checks import extra
 from gaussmatch.data import folder
 from gaussmatch.data.cache import made_once
 from gaussmatch.data.check import check_listing
@@ -22,7 +23,6 @@ from gaussmatch.data.pairs import DataSet
 from gaussmatch.data.photos import load_photos
 from gaussmatch.data.source import Source
 from gaussmatch.encoders.pretrained import hub
-from gaussmatch.encoders.pretrained.base import needs
 from gaussmatch.files import cache_root
 from gaussmatch.recipe import DataRecipe
 
@@ -65,10 +65,8 @@ def written(name: str) -> Path:
 
 def _opened(name: str) -> Mapping[str, Any]:
     """Split → rows."""
-    try:
+    with extra("datasets", "this data set"):
         import datasets
-    except ImportError as error:
-        raise needs("datasets", "datasets", error) from error
     place = Path(name).expanduser()
     if place.is_dir():
         saved = any((place / file).is_file() for file in ("dataset_dict.json", "state.json"))

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from gaussmatch.checks import extra
 from gaussmatch.data.stored import open_features, read_lines
 from gaussmatch.encoders.pretrained import TextTower
 from gaussmatch.files import atomic, cache_root
@@ -94,14 +95,10 @@ def _safetensors(path: Path) -> np.ndarray:
 
 
 def _table(path: Path) -> Embeddings:
-    try:
+    with extra("arrow", str(path)):
         import pyarrow as pa
         import pyarrow.feather as feather
         import pyarrow.parquet as parquet
-    except ImportError as error:
-        raise ImportError(
-            f"{path}: needs pyarrow ({error}); install it with: pip install 'gaussmatch[arrow]'"
-        ) from error
     try:
         if path.suffix == ".parquet":
             table = parquet.read_table(path, memory_map=True)

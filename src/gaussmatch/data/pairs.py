@@ -99,6 +99,13 @@ class Pairs:
         sizes = f"{len(self.images):,} images, {len(self.captions):,} captions"
         return f"Pairs({self.name!r}, {sizes}{', with ' * bool(more)}{more})"
 
+    def first(self, images: int) -> Pairs:
+        """The first images, with their captions and nothing else."""
+        kept = (self.image_of < images).nonzero().flatten()
+        few = _FirstImages(self.images, min(images, len(self.images)))
+        captions = [self.captions[i] for i in kept.tolist()]
+        return Pairs(self.name, few, captions, self.image_of[kept])
+
     def pairs(self) -> Relevance:
         """Captions × images: each caption with its own image only."""
         return Relevance.from_pairs(
@@ -107,6 +114,20 @@ class Pairs:
             queries=len(self.captions),
             gallery=len(self.images),
         )
+
+
+class _FirstImages:
+    """The first images of a source."""
+
+    def __init__(self, images: ImageSource, count: int) -> None:
+        self._count = count
+        self.picture, self._read = images.picture, images.__getitem__
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self._read(index)
 
 
 class _JoinedImages:

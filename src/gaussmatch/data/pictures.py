@@ -86,10 +86,12 @@ def picture_format(path: str | os.PathLike[str]) -> str:
         return str(image.format)
 
 
-def as_jpeg(path: str | os.PathLike[str]) -> bytes:
-    """A picture, upright and of bounded size, as JPEG."""
-    out = io.BytesIO()
-    open_picture(path).save(out, "JPEG", quality=90)
+def jpeg(picture: Image.Image, side: int | None = None, quality: int = 85) -> bytes:
+    """A picture as JPEG; made smaller if its longer side has more than ``side`` pixels."""
+    small, out = picture.convert("RGB"), io.BytesIO()
+    if side is not None:
+        small.thumbnail((side, side))
+    small.save(out, "JPEG", quality=quality)
     return out.getvalue()
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from gaussmatch.checks import extra
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.encoders.torchvision_compat import make_importable
 
@@ -84,11 +85,6 @@ def unit(picture: Image.Image) -> np.ndarray:
 
 def _transforms() -> Any:
     make_importable()
-    try:
+    with extra("vision", "pixels of photos"):
         from torchvision import transforms
-    except ImportError as error:
-        raise ImportError(
-            f"pixels of photos need torchvision, which comes with timm ({error}); install it "
-            "with: pip install 'gaussmatch[vision]'"
-        ) from error
     return transforms

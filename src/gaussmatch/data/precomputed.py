@@ -36,7 +36,7 @@ def load(root: Path, dev_images: int | None = None) -> DataSet:
     """
     parts = {split: read_split(root, split) for split in ALIASES}
     if dev_images is not None:
-        parts["dev"] = _first(parts["dev"], dev_images)
+        parts["dev"] = parts["dev"].first(dev_images)
     widths = {split: pairs.images[0].shape for split, pairs in parts.items()}
     if len(set(widths.values())) > 1:
         raise ValueError(f"{root}: the splits have features of different shapes, {widths}")
@@ -134,17 +134,6 @@ def of_photos(root: Path, split: str, photos: Sequence[Photo]) -> StoredFeatures
 def _letters(text: str) -> str:
     """What is left of a caption whatever tokenizer it went through."""
     return "".join(c for c in text.lower() if c.isalnum())
-
-
-def _first(pairs: Pairs, images: int) -> Pairs:
-    assert isinstance(pairs.images, StoredFeatures)
-    kept = (pairs.image_of < images).nonzero().flatten()
-    return Pairs(
-        pairs.name,
-        pairs.images.take(range(min(images, len(pairs.images)))),
-        [pairs.captions[i] for i in kept.tolist()],
-        pairs.image_of[kept],
-    )
 
 
 def check(root: Path) -> Report:

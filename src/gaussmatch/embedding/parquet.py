@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from gaussmatch.checks import extra
 from gaussmatch.files import atomic
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.index import Index
@@ -140,11 +141,7 @@ def _matrix(file: object, held: dict[str, Any], name: str) -> torch.Tensor:
 
 
 def _arrow() -> tuple[Any, Any]:
-    try:
+    with extra("arrow", "Parquet"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError(
-            f"Parquet needs pyarrow ({error}); install it with: pip install 'gaussmatch[arrow]'"
-        ) from error
     return pyarrow, pyarrow.parquet

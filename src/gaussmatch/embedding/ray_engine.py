@@ -13,6 +13,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from gaussmatch.checks import extra
 from gaussmatch.embedding.embed import encode
 from gaussmatch.embedding.shards import EmbeddingManifest
 from gaussmatch.index.sources import ItemSource
@@ -92,11 +93,7 @@ class Actor:
 
 
 def _ray() -> Any:
-    try:
+    with extra("ray", "--engine ray"):
         import ray
         import ray.data
-    except ImportError as error:
-        raise ImportError(
-            "--engine ray needs the extra 'ray': pip install 'gaussmatch[ray]'"
-        ) from error
     return ray

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, grid_sample
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from gaussmatch.checks import extra
 from gaussmatch.encoders.pretrained import hub
 from gaussmatch.encoders.pretrained.base import (
     ImageTower,
@@ -210,12 +211,8 @@ def _checkpoint(net: Any, name: str) -> None:
 
 def _timm() -> Any:
     make_importable()
-    try:
+    with extra("vision", "an image network"):
         import timm
-    except ImportError as error:
-        raise ImportError(
-            f"features need timm ({error}); install it with: pip install 'gaussmatch[vision]'"
-        ) from error
     return timm
 
 

@@ -20,6 +20,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from gaussmatch.checks import extra
 from gaussmatch.encoders.base import ImageTransform, TextEncoder, Tokenizer, Tokens, pad
 from gaussmatch.encoders.pretrained.base import ImageTower, Subwords, TextTower, Transform
 from gaussmatch.files import atomic, cache_root
@@ -39,13 +40,8 @@ class Network:
     """A network in onnxruntime: tensors in, tensors out. ``notes`` is what was written with it."""
 
     def __init__(self, file: Path) -> None:
-        try:
+        with extra("onnx", str(file)):
             import onnxruntime
-        except ImportError as error:
-            raise ImportError(
-                f"{file}: needs onnxruntime ({error}); install it with: "
-                "pip install 'gaussmatch[onnx]'"
-            ) from error
         if not file.is_file():
             raise FileNotFoundError(f"{file}: no such ONNX file")
         options = onnxruntime.SessionOptions()
@@ -101,12 +97,8 @@ def write(
         examples: inputs of several sizes; the first is traced, all are checked.
         names: input → the names of its axes that are free, such as ``{"tokens": ("n", "t")}``.
     """
-    try:
+    with extra("onnx", "an ONNX file"):
         import onnx
-    except ImportError as error:
-        raise ImportError(
-            f"ONNX files need onnx ({error}); install it with: pip install 'gaussmatch[onnx]'"
-        ) from error
     traced = _Traced(run).eval()
     with torch.no_grad():
         wanted = [traced(*inputs) for inputs in examples]

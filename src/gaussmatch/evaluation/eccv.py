@@ -7,20 +7,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from gaussmatch.checks import extra
 from gaussmatch.metrics import map_at_r, r_precision, recall_at_k
 
 
 def eccv_positives() -> dict[str, dict[int, list[int]]]:
     """``i2t`` and ``t2i``: COCO id of a query → COCO ids of its positives, from the package
     ``eccv_caption``. Only some images and captions are queries there; all are in the gallery."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns where its faster JSON reader is missing
-            from eccv_caption import Metrics
-    except ImportError as error:
-        raise ImportError(
-            "ECCV Caption needs its ground truth: pip install 'gaussmatch[eccv]'"
-        ) from error
+    with extra("eccv", "ECCV Caption"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns where its faster JSON reader is missing
+        from eccv_caption import Metrics
     truth: dict[str, dict[int, list[int]]] = Metrics().eccv_gts
     return truth
 

@@ -24,7 +24,7 @@ import torch
 from PIL import Image
 
 from gaussmatch.data import check_files, load_data, scenes
-from gaussmatch.data.pairs import DataSet, ImageSource, Pairs
+from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.encoders.backbone import Backbone
 from gaussmatch.evaluation.evaluate import measure_run
 from gaussmatch.experiments.reproduce import Plan
@@ -203,7 +203,9 @@ def measured(run: Run, size: Size) -> Cost:
     recipe = replace(recipe, training=short)
     images = math.ceil(STEPS * batch / 5)
     if recipe.data.name == "scenes" or (size.problem is None and recipe.data.extracted is not None):
-        data = _shortened(load_data(recipe.data), images)
+        whole = load_data(recipe.data)
+        splits = whole.train.first(images), whole.dev.first(50), whole.test.first(50)
+        data = DataSet(whole.name, *splits)
     else:
         data = invented(shape_of(recipe), images)
     recipe = replace(recipe, data=replace(recipe.data, min_count=1))
@@ -263,38 +265,6 @@ class Noise:
 
     def picture(self, index: int) -> Image.Image | None:
         return None
-
-
-def _shortened(data: DataSet, images: int) -> DataSet:
-    return DataSet(
-        data.name, _first(data.train, images), _first(data.dev, 50), _first(data.test, 50)
-    )
-
-
-def _first(pairs: Pairs, images: int) -> Pairs:
-    rows = (pairs.image_of < images).nonzero().flatten()
-    return Pairs(
-        pairs.name,
-        _Head(pairs.images, min(images, len(pairs.images))),
-        [pairs.captions[i] for i in rows.tolist()],
-        pairs.image_of[rows],
-    )
-
-
-class _Head:
-    """The first images of a source."""
-
-    def __init__(self, images: ImageSource, count: int) -> None:
-        self._images, self._count = images, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return self._images[index]
-
-    def picture(self, index: int) -> Image.Image | None:
-        return self._images.picture(index)
 
 
 def _words(run: Run) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 from torch import Tensor
 
+from gaussmatch.checks import extra
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.files import write_text
 from gaussmatch.model import Model
@@ -55,10 +56,8 @@ def write_report(
 
 def template(name: str) -> Any:
     """A page of ``templates/``; what it is given is escaped."""
-    try:
+    with extra("report", "a report"):
         from jinja2 import Environment, PackageLoader, StrictUndefined
-    except ImportError as error:
-        raise ImportError("reports need jinja2: pip install 'gaussmatch[report]'") from error
     environment = Environment(
         loader=PackageLoader("gaussmatch.experiments"),
         autoescape=True,

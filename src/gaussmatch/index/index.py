@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
+from gaussmatch.evaluation.scores import query_scores
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.backend import Backend, Block
 from gaussmatch.index.backends import Place, backend_of
@@ -36,7 +37,7 @@ from gaussmatch.similarities import Similarity
 from gaussmatch.similarities import similarity as similarity_called
 from gaussmatch.similarities.base import other_side
 from gaussmatch.trust import Calibration, canonical
-from gaussmatch.trust.calibration import TOP, query_scores
+from gaussmatch.trust.calibration import TOP
 
 RUN, CALIBRATION = "run", "calibration.json"
 Filter = Mapping[str, Any] | Where | None

@@ -6,7 +6,6 @@ can fill an index from it, or many can share the work.
 
 from __future__ import annotations
 
-import io
 import os
 import warnings
 from collections import Counter
@@ -24,7 +23,7 @@ from gaussmatch.data import load_data
 from gaussmatch.data.batches import read_images, read_texts
 from gaussmatch.data.metadata import photo_metadata
 from gaussmatch.data.pairs import SPLITS, Pairs
-from gaussmatch.data.pictures import SUFFIXES, open_picture
+from gaussmatch.data.pictures import SUFFIXES, jpeg, open_picture
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.manifest import Gallery
 from gaussmatch.index.record import Record, encodable
@@ -256,11 +255,7 @@ def describe_source(source: ItemSource) -> dict[str, object]:
 
 def thumbnail(picture: Image.Image) -> bytes:
     """A small JPEG."""
-    small = picture.convert("RGB")
-    small.thumbnail((THUMBNAIL, THUMBNAIL))
-    out = io.BytesIO()
-    small.save(out, "JPEG", quality=85)
-    return out.getvalue()
+    return jpeg(picture, THUMBNAIL)
 
 
 def check_photos(source: FolderSource) -> None:

@@ -5,16 +5,14 @@
 
 from __future__ import annotations
 
-try:
+from gaussmatch.checks import extra
+
+with extra("service", "the service"):
     import fastapi  # noqa: F401
     import httptools  # noqa: F401
     import orjson  # noqa: F401
     import prometheus_client  # noqa: F401
     import uvicorn  # noqa: F401
-except ImportError as error:
-    raise ImportError(
-        f"the service needs {error.name}; install it with pip install 'gaussmatch[service]'"
-    ) from error
 
 from gaussmatch.service.app import create_app
 from gaussmatch.service.settings import Settings

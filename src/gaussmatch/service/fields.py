@@ -15,7 +15,7 @@ CHOICES = 100
 
 
 def describe_fields(metas: Iterable[Mapping[str, Any]]) -> list[FieldResponse]:
-    """Fields that tell items apart, by name; a text with a value of its own for nearly every item
+    """Fields in which items differ, by name; a text with a value of its own for nearly every item
     (a file name, a caption) does not.
 
     >>> metas = [{"folder": "ab"[n > 2], "file": f"{n}.jpg"} for n in range(6)]

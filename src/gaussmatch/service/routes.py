@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.responses import FileResponse, Response
 
-from gaussmatch.data.pictures import SHOWN, as_jpeg, picture_format
+from gaussmatch.data.pictures import SHOWN, jpeg, open_picture, picture_format
 from gaussmatch.service import page, requests
 from gaussmatch.service.engine import Query
 from gaussmatch.service.metrics import CONTENT_TYPE_LATEST
@@ -278,7 +278,8 @@ async def full_picture(request: Request) -> Response:
         format = await service.decode(picture_format, path)
         if format in SHOWN:
             return FileResponse(path, media_type=SHOWN[format], headers=KEPT)
-        return Response(await service.decode(as_jpeg, path), media_type="image/jpeg", headers=KEPT)
+        data = await service.decode(lambda: jpeg(open_picture(path), quality=90))
+        return Response(data, media_type="image/jpeg", headers=KEPT)
     except (OSError, ValueError) as error:
         raise ApiError(404, "no_picture", f"the file of {id!r} cannot be read") from error
 

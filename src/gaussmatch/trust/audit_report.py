@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import csv
 import html
-import io
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from gaussmatch.data.batches import image_batches
 from gaussmatch.data.pairs import Pairs
+from gaussmatch.data.pictures import jpeg
 from gaussmatch.files import atomic, write_text
 from gaussmatch.model import Model
 from gaussmatch.trust.audit import ISSUES, Finding, audit
@@ -136,9 +136,4 @@ def _picture(pairs: Pairs, image: int) -> str:
 
 def _jpeg(pairs: Pairs, image: int, side: int) -> bytes | None:
     picture = pairs.images.picture(image)
-    if picture is None:
-        return None
-    small, buffer = picture.convert("RGB"), io.BytesIO()
-    small.thumbnail((side, side))
-    small.save(buffer, "JPEG", quality=80)
-    return buffer.getvalue()
+    return None if picture is None else jpeg(picture, side)

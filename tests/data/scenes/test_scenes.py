@@ -209,10 +209,10 @@ def test_features_show_what_is_there(tiny: DataSet) -> None:
     centre = pooled[0].mean(0)
     known, new = ((x - centre).astype(np.float64) for x in pooled)
     gram = known.T @ known + 30 * np.eye(256)
-    told = new @ np.linalg.solve(gram, known.T @ (present[0] - present[0].mean(0)))
+    predicted = new @ np.linalg.solve(gram, known.T @ (present[0] - present[0].mean(0)))
     right = present[1] > 0
     auc = [
-        (told[right[:, k], k][:, None] > told[~right[:, k], k][None]).mean()
+        (predicted[right[:, k], k][:, None] > predicted[~right[:, k], k][None]).mean()
         for k in range(right.shape[1])
     ]
     assert np.mean(auc) > 0.85

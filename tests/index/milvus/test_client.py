@@ -1,4 +1,4 @@
-"""Retries, seen with a client that fails as often as it is told; and addresses."""
+"""Retries, seen with a client that fails as often as it is raised; and addresses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Rpc(grpc.RpcError):
 
 
 class Failing:
-    """Does what is asked after ``times`` failures."""
+    """Does its work after ``times`` failures."""
 
     def __init__(self, error: Exception, times: int) -> None:
         self.error, self.times, self.calls = error, times, 0
@@ -74,8 +74,8 @@ def test_transient_failures_are_tried_again(error: Exception) -> None:
 )
 def test_other_failures_are_reported_at_once(error: Exception) -> None:
     fake = Failing(error, times=1)
-    told = MilvusError if isinstance(error, MilvusException) else type(error)
-    with pytest.raises(told, match="bad parameter" if told is MilvusError else None):
+    raised = MilvusError if isinstance(error, MilvusException) else type(error)
+    with pytest.raises(raised, match="bad parameter" if raised is MilvusError else None):
         Client(fake, lambda _: pytest.fail("waited"))("upsert")
     assert fake.calls == 1
 
@@ -123,9 +123,9 @@ def test_addresses(text: str, expected: Address) -> None:
     ],
 )
 def test_bad_addresses(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message) as told:
+    with pytest.raises(ValueError, match=message) as raised:
         Address.of(text)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(raised.value)
 
 
 def test_a_file_is_not_made_by_looking(tmp_path: Path) -> None:

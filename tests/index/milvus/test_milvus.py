@@ -125,9 +125,9 @@ def test_a_search_that_misses_looks_at_everything(
     ask = gallery_module.CollectionView.candidates
 
     def poor(self: gallery_module.CollectionView, q: object, count: int):  # type: ignore[no-untyped-def]
-        told = ask(self, q, count)  # type: ignore[arg-type]
-        told.rows[:, 2:] = -1
-        return told
+        shortened = ask(self, q, count)  # type: ignore[arg-type]
+        shortened.rows[:, 2:] = -1
+        return shortened
 
     monkeypatch.setattr(gallery_module.CollectionView, "candidates", poor)
     where = {"year": 2003}
@@ -204,7 +204,9 @@ def test_an_item_deleted_meanwhile_leaves_no_gap(
     index, _ = make("kl", structure="flat")
     index.add(gaussians(5), records(5))
     count = gallery_module.Collection.count
-    monkeypatch.setattr(gallery_module.Collection, "count", lambda *told: count(*told) + 2)
+    monkeypatch.setattr(
+        gallery_module.Collection, "count", lambda *shortened: count(*shortened) + 2
+    )
     for hits in index.search(gaussians(3), 10):
         assert sorted(hits.ids) == [f"a{i}" for i in range(5)]
 
@@ -364,13 +366,15 @@ def test_what_only_a_shortlist_needs_is_mapped_from_disk(
     index = Index.create(f"{database}{option}#mapped_{mmap}", similarity="kl")
     index.add(gaussians(3), records(3))
     index.close()
-    told = {
+    shortened = {
         field.name: pair.value
         for field in sent[-1].fields
         for pair in field.type_params
         if pair.key == "mmap.enabled"
     }
-    assert told == dict.fromkeys(("gaussian", "record", "thumbnail"), "true" if mmap else "false")
+    assert shortened == dict.fromkeys(
+        ("gaussian", "record", "thumbnail"), "true" if mmap else "false"
+    )
 
 
 def held(index: Index) -> dict[tuple[str, str], tuple[Record, bytes, bytes]]:

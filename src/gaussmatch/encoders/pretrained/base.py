@@ -241,11 +241,3 @@ def carried(package: str, file: str) -> Path | None:
     if found is None or found.origin is None:
         return None
     return Path(found.origin).parent / file
-
-
-def needs(package: str, extra: str, error: ImportError) -> ImportError:
-    """A missing library, and how to install it."""
-    return ImportError(
-        f"this encoder needs {package} ({error}); install it with: "
-        f"pip install 'gaussmatch[{extra}]'"
-    )

@@ -11,6 +11,7 @@ from PIL import Image
 from tokenizers import Tokenizer as Cutter
 from torch import Tensor, nn
 
+from gaussmatch.checks import extra
 from gaussmatch.encoders.base import Tokens
 from gaussmatch.encoders.pretrained import hub
 from gaussmatch.encoders.pretrained.base import (
@@ -20,7 +21,6 @@ from gaussmatch.encoders.pretrained.base import (
     Transform,
     files_sha256,
     filled,
-    needs,
 )
 from gaussmatch.encoders.torchvision_compat import make_importable
 
@@ -33,10 +33,8 @@ class _Files:
 
     def __init__(self, name: str, place: Path | None) -> None:
         make_importable()
-        try:
+        with extra("hf", "this encoder"):
             import transformers
-        except ImportError as error:
-            raise needs("transformers", "hf", error) from error
         self.library, self.folder = transformers, place or hub.snapshot(name)
         config = self.folder / "config.json"
         if not config.is_file():

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gaussmatch.encoders.pretrained.base import needs
+from gaussmatch.checks import extra
 
 FILES = ("*.safetensors", "*.json", "*.txt", "*.model")
 """What is taken of a repository: no pickles."""
@@ -17,11 +17,9 @@ WAIT = 3.0
 
 def snapshot(repository: str) -> Path:
     """The folder of a repository: of the cache, or downloaded."""
-    try:
+    with extra("hf", "a repository of the hub"):
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import LocalEntryNotFoundError
-    except ImportError as error:
-        raise needs("huggingface_hub", "hf", error) from error
     try:
         found = snapshot_download(repository, allow_patterns=list(FILES), local_files_only=True)
     except LocalEntryNotFoundError:

@@ -10,6 +10,7 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Cutter
 from torch import Tensor, nn
 
+from gaussmatch.checks import extra
 from gaussmatch.encoders.base import Tokens
 from gaussmatch.encoders.pretrained import hub
 from gaussmatch.encoders.pretrained.base import (
@@ -18,7 +19,6 @@ from gaussmatch.encoders.pretrained.base import (
     TextTower,
     Transform,
     filled,
-    needs,
 )
 from gaussmatch.encoders.torchvision_compat import make_importable
 
@@ -152,10 +152,8 @@ _CLEANING: dict[str, list[Any]] = {
 
 def _library() -> Any:
     make_importable()
-    try:
+    with extra("clip", "this encoder"):
         import open_clip
-    except ImportError as error:
-        raise needs("open_clip", "clip", error) from error
     return open_clip
 
 

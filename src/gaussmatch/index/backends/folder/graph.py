@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from gaussmatch.checks import extra
 from gaussmatch.files import read_json, to_json
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.backends.folder.arrays import blocks
@@ -147,11 +148,6 @@ def _walk_by_score(faiss: Any, graph: Any, lift: Lift) -> None:
 
 def needed() -> Any:
     """faiss, or how to get it."""
-    try:
+    with extra("search", "approximate search (structure flat works without)"):
         import faiss
-    except ImportError as error:
-        raise ImportError(
-            "approximate search needs faiss: pip install 'gaussmatch[search]' "
-            "(an index with structure flat works without it)"
-        ) from error
     return faiss

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from gaussmatch.checks import extra
 from gaussmatch.index.backends.milvus.address import Address
 
 ATTEMPTS = 7
@@ -32,12 +33,8 @@ class MilvusError(OSError):
 
 def pymilvus() -> Any:
     """The library, or a clear word that it is an extra."""
-    try:
+    with extra("milvus", "an index in Milvus"):
         import pymilvus
-    except ImportError as error:
-        raise ImportError(
-            "an index in Milvus needs the extra 'milvus': pip install 'gaussmatch[milvus]'"
-        ) from error
     return pymilvus
 
 
