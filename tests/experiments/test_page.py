@@ -9,7 +9,7 @@ import pytest
 
 from gaussmatch.experiments.experiment import Column
 from gaussmatch.experiments.paper import PAPER
-from gaussmatch.experiments.sections import heads
+from gaussmatch.experiments.tables import heads
 
 
 @pytest.fixture(scope="module")

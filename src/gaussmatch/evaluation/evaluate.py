@@ -159,19 +159,18 @@ def against(
         raise ValueError(
             f"{a.name} and {b.name} are not the same queries; measure both on one data"
         )
-    rows = {}
-    for name, values in ours.each.items():
-        if name in theirs.each and not bool((values + theirs.each[name]).isnan().all()):
-            difference = paired_test(theirs.each[name], values)
-            rows[name] = {
-                "ours": float(values.nanmean()),
-                "theirs": float(theirs.each[name].nanmean()),
-                "difference": difference.mean,
-                "low": difference.low,
-                "high": difference.high,
-                "p": difference.p,
-            }
-    return rows
+    return {
+        name: paired(values, theirs.each[name])
+        for name, values in ours.each.items()
+        if name in theirs.each and not bool((values + theirs.each[name]).isnan().all())
+    }
+
+
+def paired(ours: Tensor, theirs: Tensor) -> dict[str, float]:
+    """A measure of both on the same queries: means, ours − theirs, its 95 % interval and p."""
+    means = {"ours": float(ours.nanmean()), "theirs": float(theirs.nanmean())}
+    found = paired_test(theirs, ours)
+    return means | {"difference": found.mean, "low": found.low, "high": found.high, "p": found.p}
 
 
 def _reliability(

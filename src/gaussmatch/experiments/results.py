@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from gaussmatch.evaluation.evaluate import paired
 from gaussmatch.experiments.experiment import Claim, Column, Experiment, Place, TableRow, value_of
 from gaussmatch.experiments.reproduce import Cell, Outcome
-from gaussmatch.metrics import paired_test
 
 
 @dataclass(frozen=True)
@@ -282,16 +282,15 @@ def _with_best(one: Experiment, columns: Sequence[Column], lines: Sequence[Line]
                 top = min(shown.values()) if column.lower else max(shown.values())
                 best |= {(title, column.key) for title, m in shown.items() if m == top}
     return [
-        Line(
-            line.row, line.runs, line.planned,
-            {
-                key: Value(f.mean, f.std, f.published, f.true, (line.row.title, key) in best)
-                for key, f in line.figures.items()
+        replace(
+            line,
+            figures={
+                key: replace(figure, best=(line.row.title, key) in best)
+                for key, figure in line.figures.items()
             },
-            line.errors,
         )
         for line in lines
-    ]  # fmt: skip
+    ]
 
 
 def _test(
@@ -321,18 +320,7 @@ def _test(
     )
     for values in (a, b):
         values["rsum"] = _rsum_each(values)
-    shown = [c.key for c in columns if c.key in a and c.key in b]
-    measures = {}
-    for key in shown:
-        found = paired_test(a[key], b[key])
-        measures[key] = {
-            "ours": float(b[key].nanmean()),
-            "theirs": float(a[key].nanmean()),
-            "difference": found.mean,
-            "low": found.low,
-            "high": found.high,
-            "p": found.p,
-        }
+    measures = {c.key: paired(b[c.key], a[c.key]) for c in columns if c.key in a and c.key in b}
     return PairedTest(row.title, row.against or "", len(seeds), measures) if measures else None
 
 

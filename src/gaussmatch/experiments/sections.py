@@ -31,6 +31,7 @@ from gaussmatch.experiments.reproduce import Outcome, fields_of, save_cells
 from gaussmatch.experiments.results import Line, Table, Value, Verdict, table, verdicts
 from gaussmatch.experiments.tables import (
     context,
+    heads,
     latex,
     markdown,
     notes,
@@ -396,27 +397,6 @@ def write_page(outcome: Outcome, sections: Sequence[Section]) -> Path:
     path = made.out / "report.html"
     write_text(path, page)
     return path
-
-
-def heads(columns: Sequence[Column]) -> list[list[tuple[str, int]]]:
-    """The headings above the columns: for each level (name, columns below it).
-
-    >>> heads([Column("a", "A", ("x",)), Column("b", "B", ("x",)), Column("c", "C")])
-    [[('x', 2), ('', 1)]]
-    """
-    levels = []
-    for level in range(max((len(c.group) for c in columns), default=0)):
-        spans: list[tuple[str, int]] = []
-        paths: list[tuple[str, ...]] = []
-        for column in columns:
-            path = column.group[: level + 1]
-            if paths and paths[-1] == path:
-                spans[-1] = (spans[-1][0], spans[-1][1] + 1)
-            else:
-                spans.append((path[level] if level < len(path) else "", 1))
-            paths.append(path)
-        levels.append(spans)
-    return levels
 
 
 def bar(table: Table, line: Line, column: Column) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 
 from gaussmatch.evaluation.tables import tex
@@ -79,13 +80,9 @@ def latex(table: Table) -> str:
         rf"\begin{{tabular}}{{{spec}}}",
         r"\hline",
     ]
-    depth = max((len(c.group) for c in columns), default=0)
-    for level in range(depth):
-        heads = [""]
-        named = [c.group[level] if level < len(c.group) else "" for c in columns]
-        for name, same in groupby(named):
-            heads.append(rf"\multicolumn{{{len(list(same))}}}{{c}}{{{tex(name)}}}")
-        lines.append(" & ".join(heads) + r" \\")
+    for level in heads(columns):
+        spans = [rf"\multicolumn{{{span}}}{{c}}{{{tex(name)}}}" for name, span in level]
+        lines.append(" & ".join(["", *spans]) + r" \\")
     lines += [" & ".join(["model", *(tex(c.label) for c in columns)]) + r" \\", r"\hline"]
     for n, (_, group) in enumerate(groupby(table.lines, lambda line: line.row.group)):
         lines += [r"\hline"] if n else []
@@ -97,6 +94,27 @@ def latex(table: Table) -> str:
             lines.append(" & ".join(cells) + r" \\")
     lines += [r"\hline", r"\end{tabular}"]
     return "\n".join([*lines, *(f"% {note}" for note in notes(table))]) + "\n"
+
+
+def heads(columns: Sequence[Column]) -> list[list[tuple[str, int]]]:
+    """The headings above the columns: for each level (name, columns below it).
+
+    >>> heads([Column("a", "A", ("x",)), Column("b", "B", ("x",)), Column("c", "C")])
+    [[('x', 2), ('', 1)]]
+    """
+    levels = []
+    for level in range(max((len(c.group) for c in columns), default=0)):
+        spans: list[tuple[str, int]] = []
+        paths: list[tuple[str, ...]] = []
+        for column in columns:
+            path = column.group[: level + 1]
+            if paths and paths[-1] == path:
+                spans[-1] = (spans[-1][0], spans[-1][1] + 1)
+            else:
+                spans.append((path[level] if level < len(path) else "", 1))
+            paths.append(path)
+        levels.append(spans)
+    return levels
 
 
 def context(table: Table) -> str:
