@@ -332,14 +332,25 @@ SPECS = st.one_of(
     st.lists(st.dictionaries(st.sampled_from(["x", "y z"]), VALUES), min_size=1, max_size=8),
     st.dictionaries(st.sampled_from(["x", "y z"]), SPECS, max_size=2),
 )
-def test_sql_and_python_agree_on_conditions(metas, spec):
+def test_columns_and_python_agree_on_conditions(metas, spec):
     where = Where.of(spec)
     with tempfile.TemporaryDirectory() as folder:
         from gaussmatch.index.backends.folder.items import ItemStore, write_items
 
         write_items(Path(folder), [Record(str(i), meta) for i, meta in enumerate(metas)])
-        found = ItemStore(Path(folder)).where(where).tolist()
+        found = np.flatnonzero(ItemStore(Path(folder)).where(where)).tolist()
     assert found == [i for i, meta in enumerate(metas) if where.holds(meta)]
+
+
+def test_a_field_is_read_once_for_all_conditions_on_it(tmp_path):
+    index = made(tmp_path / "i")
+    queries, seen = clustered(3, seed=1), []
+    (segment,) = index.backend.segments("images")
+    index.search(queries, 5, where={"n": 3})
+    segment.items._db.set_trace_callback(seen.append)
+    found = index.search(queries, 50, where={"n": {"gte": 4, "lt": 9}})
+    assert not seen
+    assert {*found[0].ids} == {f"i{n}" for n in range(4, 9)}
 
 
 @pytest.mark.parametrize(

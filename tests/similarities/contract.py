@@ -126,6 +126,13 @@ class SimilarityContract(ABC):
         diagonal = self.similarity.matrix(images, captions).diagonal()
         torch.testing.assert_close(self.similarity.paired(images, captions), diagonal)
 
+    @pytest.mark.parametrize(("left", "right"), MIXES)
+    def test_items_that_are_fixed_score_as_in_matrix(self, left, right):
+        images, captions = draw(7, 8, left, seed=1), draw(5, 8, right, seed=2)
+        whole = self.similarity.matrix(images, captions)
+        assert torch.equal(self.similarity.against(images, "images")(captions), whole.T)
+        assert torch.equal(self.similarity.against(captions, "captions")(images), whole)
+
     def test_shift_invariance_is_as_declared(self):
         images, captions = (draw(5, 6, seed=n, dtype=torch.float64) for n in (1, 2))
         moved = (Gaussian(g.mean + torch.arange(6.0), g.log_var) for g in (images, captions))

@@ -3,10 +3,13 @@ otherwise."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.manifest import IndexSettings
@@ -76,11 +79,16 @@ def check_query(
     queries: Gaussian, form: Mapping[str, int] | None, similarity: Similarity
 ) -> Gaussian:
     """Queries that can be compared with the items; a sphere among ellipsoids becomes one."""
+    if any(
+        t is not None and (t.requires_grad or not t.is_cpu) for t in (queries.mean, queries.log_var)
+    ):
+        queries = queries.detach().to("cpu")
     if queries.mean.ndim != 2:
         raise ValueError(f"queries must be a batch (n, D), got {tuple(queries.mean.shape)}")
-    if _strange(queries) is not None:
+    largest = [_largest(values) for values in (queries.mean, queries.log_var)]
+    if not all(map(math.isfinite, largest)):
         raise ValueError("a query holds a NaN or infinity")
-    if _extreme(queries) is not None:
+    if largest[1] > MOST_LOG_VARIANCE:
         raise ValueError(f"a query has log-variances beyond ±{MOST_LOG_VARIANCE:g}")
     if form is None:
         return queries
@@ -99,7 +107,7 @@ def check_query(
 
 def _extreme(g: Gaussian) -> int | None:
     """The first item whose log-variances are out of bounds."""
-    if g.log_var is None or g.log_var.numel() == 0 or g.log_var.abs().max() <= MOST_LOG_VARIANCE:
+    if g.log_var is None or _largest(g.log_var) <= MOST_LOG_VARIANCE:
         return None
     return int((g.log_var.abs() > MOST_LOG_VARIANCE).any(-1).nonzero()[0])
 
@@ -107,6 +115,11 @@ def _extreme(g: Gaussian) -> int | None:
 def _strange(g: Gaussian) -> int | None:
     """The first item that is not finite."""
     for values in (g.mean, g.log_var):
-        if values is not None and not values.isfinite().all():
+        if values is not None and not math.isfinite(_largest(values)):
             return int((~values.isfinite()).any(-1).nonzero()[0])
     return None
+
+
+def _largest(values: Tensor | None) -> float:
+    """The largest absolute value; NaN or infinity if any is."""
+    return 0.0 if values is None or not values.numel() else float(np.abs(values.numpy()).max())

@@ -125,9 +125,7 @@ class Hits:
     def part(self, start: int, count: int) -> Hits:
         """Some of the results, and how many of them are expected to match."""
         some = self.hits[start : start + count]
-        chances = [hit.probability for hit in some if hit.probability is not None]
-        expected = sum(chances) if len(chances) == len(some) and some else None
-        return replace(self, hits=some, expected=expected)
+        return replace(self, hits=some, expected=expected_matches(some))
 
     def sorted(self, name: str, *, descending: bool = False) -> Hits:
         """The same results in the order of a field of their metadata: numbers, then texts, then
@@ -177,6 +175,12 @@ class Hits:
 
     def __getitem__(self, rank: int) -> Hit:
         return self.hits[rank]
+
+
+def expected_matches(hits: Sequence[Hit]) -> float | None:
+    """How many of them match: the sum of their probabilities, where each has one."""
+    chances = [hit.probability for hit in hits]
+    return None if None in chances or not chances else sum(chances)  # type: ignore[arg-type]
 
 
 def level(percentile: float | None) -> Level | None:

@@ -18,7 +18,7 @@ from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.backend import Backend, Block
 from gaussmatch.index.backends import Place, backend_of
 from gaussmatch.index.checks import check_form, check_items, check_query, check_structure
-from gaussmatch.index.hits import Hit, Hits
+from gaussmatch.index.hits import Hit, Hits, expected_matches
 from gaussmatch.index.manifest import (
     GALLERIES,
     Gallery,
@@ -260,35 +260,25 @@ class Index:
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
-        queries = check_query(queries.detach().to("cpu"), self.manifest.form, self.similarity)
+        queries = check_query(queries, self.manifest.form, self.similarity)
         side = side or other_side(known(gallery))
         condition = Where.of(where)
 
         def search() -> list[Hits]:
             parts = self.backend.searchable(gallery, condition, exclude)
             size, wide = sum(part.reach for part in parts), max(k, TOP)
-            needed = np.full(len(queries), -np.inf)
+            found = top_k(parts, queries, wide, self.settings.rescore).complete()
+            kept = [min(k, found.score.shape[1])] * len(queries)
             if guarantee is not None:
                 needed = self._needed(queries, side, gallery, guarantee)
-            found = top_k(parts, queries, wide, self.settings.rescore).complete()
-            while guarantee is not None and wide < size and (found.score[:, -1] >= needed).any():
-                wide *= 4
-                found = top_k(parts, queries, wide, self.settings.rescore).complete()
-            kept = (found.score >= needed[:, None]).sum(1)
-            if guarantee is None:
-                kept = kept.clip(max=k)
-            every = self._hits(parts, found, queries, side, gallery, size)
+                while wide < size and (found.score[:, -1] >= needed).any():
+                    wide *= 4
+                    found = top_k(parts, queries, wide, self.settings.rescore).complete()
+                kept = (found.score >= needed[:, None]).sum(1).tolist()
+            notes = self._notes(side, gallery, queries)
             if not size and condition.conditions:
-                lost = unknown_field(condition.fields, self.fields(gallery))
-                every = [replace(hits, notes=[*hits.notes, *lost]) for hits in every]
-            return [
-                replace(
-                    hits.part(0, count),
-                    guarantee=guarantee,
-                    total=size if guarantee is None else count,
-                )
-                for hits, count in zip(every, kept.tolist(), strict=True)
-            ]
+                notes += unknown_field(condition.fields, self.fields(gallery))
+            return self._hits(parts, found, queries, side, gallery, size, kept, guarantee, notes)
 
         return self._fresh(search)
 
@@ -454,38 +444,44 @@ class Index:
         side: Gallery,
         gallery: Gallery,
         size: int,
+        kept: Sequence[int],
+        guarantee: float | None,
+        notes: Sequence[str],
     ) -> list[Hits]:
-        """All that was found, judged together."""
-        unsure = None if queries.is_point else queries.uncertainty().double().numpy()
+        """All that was found, judged together; of each query the first ``kept`` are returned."""
+        calibration, (n, k) = self.calibration, found.score.shape
         described, items = _described(parts, found)
-        of_items = None if items is None else items.reshape(found.score.shape)
-        shares = None if of_items is None else self.calibration.percentile(gallery, of_items)
-        judged = self.calibration.judge(
+        of_items = None if items is None else items.reshape(n, k)
+        shares = None if of_items is None else calibration.percentile(gallery, of_items)
+        judged = calibration.judge(
             self.similarity, queries, side, gallery, found.score, of_items, size
         )
+        ids, metas = [one[0] for one in described], [one[1] for one in described]
         *columns, fits = (
-            _listed(x, len(described))
+            _listed(x, n * k)
             for x in (found.score, judged.probability, of_items, shares, judged.p_value)
         )
-        ids, metas = [one[0] for one in described], [one[1] for one in described]
         hits = list(map(Hit, ids, *columns, metas, fits))
-        (n, k), notes = found.score.shape, self._notes(side, gallery, queries)
         own, share, familiar, absent = (
-            _listed(x, n) for x in (unsure, judged.percentile, judged.familiar, judged.absent)
+            _listed(x, n)
+            for x in (judged.uncertainty, judged.percentile, judged.familiar, judged.absent)
         )
         return [
             Hits(
-                hits[q * k : (q + 1) * k],
+                some := hits[q * k : q * k + count],
                 gallery,
                 side,
                 uncertainty=own[q],
                 percentile=share[q],
                 familiar=familiar[q],
                 absent=absent[q],
-                exhaustive=self.calibration.exhaustive,
+                expected=expected_matches(some),
+                guarantee=guarantee,
+                exhaustive=calibration.exhaustive,
+                total=size if guarantee is None else count,
                 notes=notes,
             )
-            for q in range(n)
+            for q, count in enumerate(kept)
         ]
 
     def _notes(self, side: Gallery, gallery: Gallery, queries: Gaussian) -> list[str]:
@@ -539,4 +535,5 @@ def _listed(values: np.ndarray | None, count: int) -> list[Any]:
     """Numbers as Python has them; ``None`` where there is none."""
     if values is None:
         return [None] * count
-    return [None if x != x else x for x in values.ravel().tolist()]
+    listed: list[Any] = values.ravel().tolist()
+    return [None if x != x else x for x in listed]

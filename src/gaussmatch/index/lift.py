@@ -153,7 +153,9 @@ class LiftedQueries:
             each = self.gaussian[torch.from_numpy(of)].to(torch.float64)
             return paired(self.similarity, self.gallery, items.to(torch.float64), each).numpy()
         lifted = self.lift.lifted(items, query=False)
-        if of is None:
+        if of is None and len(self) == 1:
+            own = self.lifted
+        elif of is None:
             lifted = tuple(a.view(len(self), -1, a.shape[-1]) for a in lifted)
             own = tuple(b[:, None] for b in self.lifted)
         else:
@@ -178,4 +180,4 @@ def _nonzero(scale: Tensor) -> Tensor:
 
 def _float32(a: Tensor) -> np.ndarray:
     """Within bounds, so that no product overflows: of an infinity a search would make a NaN."""
-    return np.ascontiguousarray(a.clamp(-LARGEST, LARGEST).numpy(), dtype=np.float32)
+    return np.clip(a.numpy(), -LARGEST, LARGEST).astype(np.float32)

@@ -6,7 +6,7 @@ no structure has a formula of its own, and a coarse one costs recall, never a wr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,19 +21,26 @@ PAIRS = 5120  # scored at a time
 ROUNDS = 4
 
 
-@dataclass(frozen=True)
 class Candidates:
     """For each query the rows that may be best; in no order.
 
     Args:
         rows: (n, c); −1 where there are no more.
-        scores: (n, c), approximate; −inf where there are no more.
+        scores: (n, c), approximate, or how to get them: they are only needed where several parts
+            compete or the search is exact; −inf where there are no more.
         bound: (n), what the approximate score of no other row exceeds; −inf if there is none.
     """
 
-    rows: np.ndarray
-    scores: np.ndarray
-    bound: np.ndarray
+    def __init__(
+        self, rows: np.ndarray, scores: np.ndarray | Callable[[], np.ndarray], bound: np.ndarray
+    ) -> None:
+        self.rows, self._scores, self.bound = rows, scores, bound
+
+    @property
+    def scores(self) -> np.ndarray:
+        if not isinstance(self._scores, np.ndarray):
+            self._scores = np.where(self.rows < 0, -np.inf, self._scores())
+        return self._scores
 
     @staticmethod
     def none(queries: int) -> Candidates:
@@ -117,9 +124,9 @@ class TopK:
     def complete(self) -> TopK:
         """Without columns where a query has no result: items that another process has deleted
         since they were counted."""
-        short = (self.row < 0).any(0)
-        if not short.any():
+        if not self.row.size or self.row.min() >= 0:
             return self
+        short = (self.row < 0).any(0)
         return TopK(self.part[:, ~short], self.row[:, ~short], self.score[:, ~short])
 
 
@@ -139,7 +146,7 @@ def top_k(parts: Sequence[Searchable], queries: Gaussian, k: int, shortlist: int
         return TopK(nothing, nothing, np.empty((0, k)))
     found = []
     for start in range(0, len(queries), QUERIES):
-        some = queries[start : start + QUERIES]
+        some = queries if len(queries) <= QUERIES else queries[start : start + QUERIES]
         count = max(shortlist, 2 * k)
         best, sure = _round(parts, some, k, count)
         for _ in range(ROUNDS):
@@ -175,41 +182,40 @@ def _round(
     if not proposed:
         empty = np.empty((n, 0), dtype=np.int64)
         return TopK(empty, empty, np.empty((n, 0))), np.ones(n, dtype=bool)
-    exact = all(parts[number].exact for number in proposed)
-    place, row, rough, bound = _together(proposed, count)
+    place, found = _together(proposed, count)
+    row = found.rows
     score = _exact(parts, lifted, place, row)
     order = np.lexsort((row, place, -score), axis=1)[:, :k]
-    each = np.arange(n)[:, None]
-    chosen = TopK(place[each, order], row[each, order], score[each, order])
-    if not exact or not k:
+    order += np.arange(0, row.size, row.shape[1])[:, None]
+    chosen = TopK(place.take(order), row.take(order), score.take(order))
+    if not k or not all(parts[number].exact for number in proposed):
         return chosen, np.ones(n, dtype=bool)
     known = row >= 0
-    rounding = np.abs(np.where(known, score - np.where(known, rough, 0), 0)).max(1)
-    return chosen, (bound + 4 * rounding < chosen.score[:, -1]) | np.isneginf(bound)
+    rounding = np.abs(np.where(known, score - np.where(known, found.scores, 0), 0)).max(1)
+    return chosen, (found.bound + 4 * rounding < chosen.score[:, -1]) | np.isneginf(found.bound)
 
 
 def _short(found: Candidates, wanted: int) -> bool:
     """Whether some query was given fewer."""
-    lost = found.rows < 0
-    return bool(lost.any() and (~lost).sum(1).min() < wanted)
+    rows = found.rows
+    if rows.size and rows.min() >= 0:
+        return rows.shape[1] < wanted
+    return bool((rows >= 0).sum(1).min() < wanted)
 
 
-def _together(
-    proposed: Mapping[int, Candidates], count: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The most promising candidates of all parts: part, row, approximate score, and what no other
-    exceeds."""
+def _together(proposed: Mapping[int, Candidates], count: int) -> tuple[np.ndarray, Candidates]:
+    """The most promising candidates of all parts, and the part of each."""
     place = [np.full_like(c.rows, number) for number, c in proposed.items()]
+    if len(proposed) == 1:
+        return place[0], *proposed.values()
     row, rough = [c.rows for c in proposed.values()], [c.scores for c in proposed.values()]
     bounds = [c.bound for c in proposed.values()]
-    if len(proposed) == 1:
-        return place[0], row[0], rough[0], bounds[0]
     columns = [np.concatenate(x, 1) for x in (place, row, rough)]
     if columns[0].shape[1] > count:
         kept = np.argpartition(-columns[2], count - 1, axis=1)
         bounds.append(np.take_along_axis(columns[2], kept[:, count:], 1).max(1))
         columns = [np.take_along_axis(x, kept[:, :count], 1) for x in columns]
-    return columns[0], columns[1], columns[2], np.stack(bounds).max(0)
+    return columns[0], Candidates(columns[1], columns[2], np.stack(bounds).max(0))
 
 
 def _exact(
@@ -219,7 +225,7 @@ def _exact(
     row: np.ndarray,
 ) -> np.ndarray:
     """Scores in float64; −inf where there is no row."""
-    if len(lifted) == 1 and row.size <= PAIRS and (row >= 0).all():
+    if len(lifted) == 1 and 0 < row.size <= PAIRS and row.min() >= 0:
         ((number, queries),) = lifted.items()
         return queries.scores(parts[number].gaussians(row.ravel())).reshape(row.shape)
     scores = np.full(row.shape, -np.inf)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -82,10 +83,13 @@ class ResultProbability:
         )
 
     def __call__(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n"]:
-        weights, centre, scale = (
-            torch.tensor(v, dtype=torch.float64) for v in (self.weights, self.centre, self.scale)
-        )
+        weights, centre, scale = self._tensors
         return torch.sigmoid((features.double() - centre) / scale @ weights + self.bias)
+
+    @cached_property
+    def _tensors(self) -> list[Tensor]:
+        parts = (self.weights, self.centre, self.scale)
+        return [torch.tensor(part, dtype=torch.float64) for part in parts]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -106,10 +107,14 @@ class Guarantee:
         """
         found = np.ones_like(evidence)
         group = _group(uncertainty, self.bounds)
-        for g, part in enumerate(self.held_out):
+        for g, part in enumerate(self._held_out):
             below = np.searchsorted(part, evidence[group == g], "right")
             found[group == g] = (1 + below) / (1 + len(part))
         return found
+
+    @cached_property
+    def _held_out(self) -> list[np.ndarray]:
+        return [np.asarray(part) for part in self.held_out]
 
 
 def fit_evidence(

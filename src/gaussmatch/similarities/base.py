@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
@@ -101,6 +101,32 @@ class Similarity(ABC):
             for i in range(0, left, rows)
         ]
         return torch.cat(blocks) if blocks else images.mean.new_zeros(0, right, dtype=result)
+
+    def against(self, items: Gaussian, side: Side) -> Callable[[Gaussian], Tensor]:
+        """``matrix`` with some items fixed, which are lifted once: queries → (queries, items).
+
+        >>> from gaussmatch.similarities import similarity
+        >>> g = Gaussian(torch.eye(2), torch.zeros(2, 1))
+        >>> similarity("kl").against(g, "images")(g)
+        tensor([[ 0., -1.],
+                [-1.,  0.]])
+        """
+        dtype = wide(items)
+        lift, other = self.lift_images, self.lift_captions
+        lifted = (lift if side == "images" else other)(items.to(dtype))
+
+        def scores(queries: Gaussian) -> Tensor:
+            sides = (items, queries) if side == "images" else (queries, items)
+            fit = self.prepare(*sides, paired=False)
+            if fit[side == "captions"] is not items:  # spheres among ellipsoids
+                found = self.matrix(*fit)
+            elif side == "images":
+                found = self._block(lifted, other(fit[1].to(dtype))).to(_result(items))
+            else:
+                found = self._block(lift(fit[0].to(dtype)), lifted).to(_result(queries))
+            return found.T if side == "images" else found
+
+        return scores
 
     def paired(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n"]:
         """Score of image k with caption k, for each k."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gaussmatch.gaussian import Gaussian
+from gaussmatch.gaussian import Gaussian, Side
 from gaussmatch.similarities import base
 from gaussmatch.similarities.base import Lifted, Similarity, wide
 
@@ -48,6 +49,11 @@ class PairwiseSimilarity(Similarity):
         raise ValueError(f"{self.name} cannot be lifted into an index: {self.no_lift}")
 
     lift_captions = lift_images
+
+    def against(self, items: Gaussian, side: Side) -> Callable[[Gaussian], Tensor]:
+        if side == "images":
+            return lambda queries: self.matrix(items, queries).T
+        return lambda queries: self.matrix(queries, items)
 
     def matrix(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n m"]:
         images, captions = self._represented(images, captions, paired=False)

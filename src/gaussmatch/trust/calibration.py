@@ -4,7 +4,7 @@ guarantee. ``learn`` makes one from training and validation data; it is kept wit
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from gaussmatch.encoders.base import Reading
-from gaussmatch.evaluation.scores import query_scores
 from gaussmatch.files import read_json, write_json
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import (
@@ -25,7 +24,7 @@ from gaussmatch.metrics import (
     log_perplexity,
 )
 from gaussmatch.similarities import Similarity
-from gaussmatch.similarities.base import SIDES, Side
+from gaussmatch.similarities.base import SIDES, Side, other_side
 from gaussmatch.trust.familiarity import CLEARLY, Familiarity
 
 Gallery = Side
@@ -62,8 +61,12 @@ class Way:
     def absent(self, best: np.ndarray, size: int) -> np.ndarray:
         """p-value of "nothing matches" from the best evidence in a gallery of so many items."""
         at_home = best - self.growth * np.log(size / self.size)
-        below = np.searchsorted(self.nothing, at_home, "left")
+        below = np.searchsorted(self._nothing, at_home, "left")
         return np.asarray((1 + len(self.nothing) - below) / (1 + len(self.nothing)))
+
+    @cached_property
+    def _nothing(self) -> np.ndarray:
+        return np.asarray(self.nothing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +74,7 @@ class Judgement:
     """What a calibration says about n queries and their k results; ``None`` where not known.
 
     Args:
+        uncertainty: (n), log det Σ of the queries.
         percentile: (n), the share (0–100) of training items that are surer than the query; texts
             are compared with whole captions and shortened ones in equal parts.
         familiar: (n), p-value: the share of validation queries at least as far from training.
@@ -83,6 +87,7 @@ class Judgement:
             unfamiliar query. See ``metrics.Guarantee``.
     """
 
+    uncertainty: np.ndarray | None = None
     percentile: np.ndarray | None = None
     familiar: np.ndarray | None = None
     evidence: np.ndarray | None = None
@@ -160,31 +165,31 @@ class Calibration:
             uncertainty: (n, k), of the results; ``None`` for a point model.
             size: items in the gallery.
         """
-        own = None if queries.is_point else queries.uncertainty().double()
-        share = None if own is None else self.percentile(side, own.numpy())
-        near, familiar = self.familiarity.get(side), None
-        far = torch.zeros(len(queries), dtype=torch.float64)
-        if near is not None:
-            far = near.distance(queries)
-            familiar = near.p_value(far)
+        unsure = None if queries.is_point else queries.uncertainty().numpy().astype(np.float64)
+        share = None if unsure is None else self.percentile(side, unsure)
+        near = self.familiarity.get(side)
+        far = None if near is None else near.distance(queries)
+        familiar = None if near is None or far is None else near.p_value(far)
         way = self.ways.get(gallery)
         if way is None or side == gallery or not scores.shape[1]:
-            return Judgement(share, familiar)
-        reference = query_scores(similarity, queries, self.reference[gallery], gallery)
+            return Judgement(unsure, share, familiar)
+        if far is None:
+            far = torch.zeros(len(queries), dtype=torch.float64)
+        reference = self._reference_scores(similarity, gallery)(queries)
         found = evidence(torch.from_numpy(scores), reference, way.temperature, way.weight)
         spread = log_perplexity(reference, way.temperature)
-        sure = [] if own is None or uncertainty is None else [own, torch.from_numpy(uncertainty)]
-        features = match_features(found, size, far, spread, *sure)
+        sure = [] if unsure is None or uncertainty is None else [unsure, uncertainty]
+        features = match_features(found, size, far, spread, *map(torch.from_numpy, sure))
         if features.shape[-1] != len(way.probability.weights):
-            return Judgement(share, familiar, found.numpy())
+            return Judgement(unsure, share, familiar, found.numpy())
         chance = never_rising(way.probability, features)
         absent = way.absent(found[:, 0].numpy(), size)
-        group = np.zeros(len(queries)) if own is None else own.numpy()
+        group = np.zeros(len(queries)) if unsure is None else unsure
         probability = chance.numpy()
         fits = way.guarantee.p_value(found.numpy(), group)
         if familiar is not None:
             probability[familiar < CLEARLY] = fits[familiar < CLEARLY] = np.nan
-        return Judgement(share, familiar, found.numpy(), probability, absent, fits)
+        return Judgement(unsure, share, familiar, found.numpy(), probability, absent, fits)
 
     @torch.no_grad()
     def needed_score(
@@ -205,9 +210,24 @@ class Calibration:
             )
         own = np.zeros(len(queries)) if queries.is_point else queries.uncertainty().double().numpy()
         needed = way.guarantee.threshold(own, coverage, missed)
-        reference = query_scores(similarity, queries, self.reference[gallery], gallery)
+        reference = self._reference_scores(similarity, gallery)(queries)
         zero = evidence(reference[:, :1] * 0, reference, way.temperature, way.weight)[:, 0]
         return np.asarray((needed - zero.numpy()) * way.temperature)
+
+    def _reference_scores(
+        self, similarity: Similarity, gallery: Gallery
+    ) -> Callable[[Gaussian], Tensor]:
+        """Queries → their scores with the reference of a gallery, (n, r), which is lifted once."""
+        held = self._lifted.get(gallery)
+        if held is None or held[0] is not similarity:
+            way = similarity.for_query(other_side(gallery))
+            held = similarity, way.against(self.reference[gallery], gallery)
+            self._lifted[gallery] = held
+        return held[1]
+
+    @cached_property
+    def _lifted(self) -> dict[Gallery, tuple[Similarity, Callable[[Gaussian], Tensor]]]:
+        return {}
 
     def save(self, path: Path) -> None:
         """One JSON file; the reference is kept in float16."""
@@ -267,22 +287,15 @@ def match_features(
     distance from training, its perplexity over the reference, and both uncertainties."""
     e = e.double().clamp_min(-1e4)
     best = e[:, :TOP]
-    total = best.logsumexp(1, keepdim=True)
-    others = total.expand_as(e).clone()
-    for at in range(best.shape[1]):
-        others[:, at] = _without(best, at)
+    own = torch.eye(best.shape[1], dtype=torch.bool)
+    others = best.logsumexp(1, keepdim=True).expand_as(e).clone()
+    others[:, :TOP] = best[:, None].masked_fill(own, -torch.inf).logsumexp(2)
     rivals = torch.logaddexp(others, torch.zeros_like(others))
     columns = [e, rivals, torch.full_like(e, float(np.log(size)))]
     columns += [each[:, None].expand_as(e) for each in (far, spread)]
     if query is not None and item is not None:
         columns += [query[:, None].expand_as(e), item.double()]
     return torch.stack(columns, -1)
-
-
-def _without(best: Tensor, at: int) -> Tensor:
-    """ln Σ exp of all but one column; −∞ where there is no other."""
-    rest = torch.cat([best[:, :at], best[:, at + 1 :]], 1)
-    return rest.logsumexp(1) if rest.shape[1] else best.new_full((len(best),), -torch.inf)
 
 
 def never_rising(probability: ResultProbability, features: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ class Familiarity:
 
     def distance(self, g: Gaussian) -> Tensor:
         """(n), the Mahalanobis distance from training, over √D: about 1 for a typical item."""
-        apart = (_flat(g) - self.centre) @ self.whitening.double()
+        apart = (_flat(g) - self.centre) @ self._whitening
         return apart.norm(dim=1) / len(self.centre) ** 0.5
 
     def p_value(self, distance: Tensor) -> np.ndarray:
@@ -74,6 +74,10 @@ class Familiarity:
             rows, columns = torch.tril_indices(len(centre), len(centre))
             whitening[rows, columns] = stored["triangle"].float()
         return Familiarity(centre, whitening, stored["held_out"])
+
+    @cached_property
+    def _whitening(self) -> Tensor:
+        return self.whitening.double()
 
     @cached_property
     def _held_out(self) -> np.ndarray:

@@ -56,7 +56,7 @@ class Flat(Structure):
     def candidates(
         self, queries: LiftedQueries, count: int, allowed: np.ndarray | None = None
     ) -> Candidates:
-        reach = self.total if allowed is None else int(allowed.sum())
+        reach = self.total if allowed is None else int(np.count_nonzero(allowed))
         count = min(count, reach)
         if not count:
             return Candidates.none(len(queries))
@@ -106,7 +106,7 @@ def _nearest(
     q: np.ndarray, array: np.ndarray, count: int, inner: bool, allowed: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows and raw values of the best ``count``, best first."""
-    if allowed is not None and (faiss is None or allowed.sum() < 0.2 * len(allowed)):
+    if allowed is not None and (faiss is None or np.count_nonzero(allowed) < 0.2 * len(allowed)):
         some = np.flatnonzero(allowed)  # few: copying them is cheaper than looking at all
         rows, raw = _nearest(q, array[some], count, inner, None)
         return some[rows], raw

@@ -154,7 +154,7 @@ class Folder(Backend):
         return (Gaussian.cat(parts), records) if parts else None
 
     def fields(self, gallery: Gallery) -> set[str]:
-        return {name for segment in self.segments(gallery) for name in segment.items.fields()}
+        return {name for segment in self.segments(gallery) for name in segment.items.fields}
 
     def searchable(
         self, gallery: Gallery, where: Where, exclude: Collection[str]

@@ -9,6 +9,7 @@ items are linked) and *walked* with the inner product (the score). Measured in d
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,8 +28,9 @@ from gaussmatch.index.topk import Candidates
 MOST = 20.0
 """Standard deviations: farther coordinates are cut off, in the graph only. One wild item would
 otherwise be a hub that every walk ends in; scores are exact anyway."""
-FEW = 0.1
-"""Where fewer than this share of the items is allowed, those are looked at one by one."""
+STEP = 50
+"""Items read in order while a walk takes one step: where a filter leaves so few that a walk would
+take longer, the coded vectors of these are looked at one by one."""
 
 
 class Hnsw(Structure):
@@ -104,24 +106,33 @@ class Hnsw(Structure):
     def candidates(
         self, queries: LiftedQueries, count: int, allowed: np.ndarray | None = None
     ) -> Candidates:
-        reach = self.total if allowed is None else int(allowed.sum())
+        reach = self.total if allowed is None else int(np.count_nonzero(allowed))
         if not reach:
             return Candidates.none(len(queries))
-        share = reach / self.total
-        if self.exact or share < FEW or count >= reach:
+        if self.exact or count >= reach:
             return self.scan.candidates(queries, count, allowed)
-        way = self._way(int(max(self.settings.search, self.width, count) / share), allowed)
+        width = max(self.settings.search, self.width, count)
+        if allowed is not None:  # the best ``count`` of those allowed are so many of all
+            width += int(count * self.total / reach)
+        walks = allowed is None or STEP * width < reach
+        way = self._way(width if walks else None, allowed)
         found = []
         for number, (q, graph) in enumerate(zip(queries.vectors, self.graphs, strict=True)):
-            raw, rows = graph.search(_padded(q), count, params=way)
-            found.append((rows, queries.rough(number, raw)))
-        return Candidates.merged(found, whole=False)
+            raw, rows = (graph if walks else graph.storage).search(_padded(q), count, params=way)
+            found.append((rows, partial(queries.rough, number, raw)))
+        if len(found) == 1:
+            return Candidates(*found[0], bound=np.full(len(queries), np.inf))
+        return Candidates.merged([(rows, rough()) for rows, rough in found], whole=False)
 
-    def _way(self, width: int, allowed: np.ndarray | None) -> Any:
-        """How to walk. Making this takes a tenth of a search, so the usual ones are kept."""
+    def _way(self, width: int | None, allowed: np.ndarray | None) -> Any:
+        """How to walk, or to look at every item allowed. Making this takes a tenth of a search, so
+        the usual ones are kept."""
         if allowed is not None:
             chosen = self.faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
+            if width is None:
+                return self.faiss.SearchParameters(sel=chosen)
             return self.faiss.SearchParametersHNSW(efSearch=width, sel=chosen)
+        assert width is not None
         if width not in self._ways:
             self._ways[width] = self.faiss.SearchParametersHNSW(efSearch=width)
         return self._ways[width]
@@ -136,7 +147,10 @@ class Compressed(Hnsw):
 
 def _padded(vectors: np.ndarray) -> np.ndarray:
     """Zeros at the end, to a multiple of 16: faiss decodes other widths three times as slowly."""
-    return np.pad(vectors, ((0, 0), (0, -vectors.shape[1] % 16)))
+    n, width = vectors.shape
+    padded = np.zeros((n, width + -width % 16), dtype=np.float32)
+    padded[:, :width] = vectors
+    return padded
 
 
 def _walk_by_score(faiss: Any, graph: Any, lift: Lift) -> None:

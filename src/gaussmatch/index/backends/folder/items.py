@@ -4,7 +4,7 @@ Written once and then only read, on disk, so that opening an index loads nothing
 
 records.jsonl        a line for each row, ``["id", {metadata}, source]``
 records.npy          where each line starts
-items.sqlite         which row has an id, which rows fulfil a condition on metadata; thumbnails
+items.sqlite         which row has an id; metadata to filter by, a field at a time; thumbnails
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -24,7 +25,7 @@ import numpy as np
 
 from gaussmatch.index.backends.folder.arrays import blocks, mapped
 from gaussmatch.index.record import Record
-from gaussmatch.index.where import Where
+from gaussmatch.index.where import Column, Scalar, Where, value_type
 
 FILE, LINES, STARTS = "items.sqlite", "records.jsonl", "records.npy"
 _AT_ONCE = 500  # parameters of one statement
@@ -65,6 +66,7 @@ class ItemStore:
     def __init__(self, folder: Path) -> None:
         self._folder, self._lock = folder, Lock()
         self._db = _connected(folder / FILE)
+        self._columns: dict[str, Column] = {}
         self._starts = mapped(folder / STARTS)
         self._lines = (
             np.memmap(folder / LINES, np.uint8, "r").data if len(self._starts) > 1 else b""
@@ -114,11 +116,23 @@ class ItemStore:
                 yield row, replace(record, thumbnail=pictures.get(row))
 
     def where(self, where: Where) -> np.ndarray:
-        """The rows for which all conditions hold, in order."""
-        text, values = where.sql()
-        found = self._query(f"SELECT row FROM items WHERE {text} ORDER BY row", values)
-        return np.array([row for (row,) in found], dtype=np.int64)
+        """(items), for which of them all conditions hold."""
+        found = np.ones(len(self._starts) - 1, dtype=bool)
+        for condition in where.conditions:
+            found &= self._column(condition.field).mask(condition)
+        return found
 
+    def _column(self, field: str) -> Column:
+        """A field of the metadata, read when a condition first names it and then kept."""
+        if field not in self._columns:
+            found = self._query(
+                "SELECT json_type(meta, ?1), json_extract(meta, ?1) FROM items ORDER BY row",
+                [f'$."{field}"'],
+            )
+            self._columns[field] = Column(map(_typed, found))
+        return self._columns[field]
+
+    @cached_property
     def fields(self) -> set[str]:
         """Names of the metadata that items have."""
         return {
@@ -137,6 +151,14 @@ class ItemStore:
             raise ValueError(
                 f"{self._folder / FILE}: damaged ({error}); restore the index or make it again"
             ) from error
+
+
+def _typed(found: tuple[str | None, Any]) -> tuple[str, Scalar]:
+    """Type and value as conditions compare them, from those of SQLite."""
+    type_, value = found
+    if type_ in ("true", "false"):
+        return "truth", type_ == "true"
+    return ("other", None) if type_ in ("array", "object") else (value_type(value), value)
 
 
 def _connected(path: Path) -> sqlite3.Connection:

@@ -124,8 +124,7 @@ class Segment:
         """(items), true for the rows that may be found; ``None`` if all may."""
         allowed = None if self.dead is None else ~self.dead
         if where.conditions:
-            matching = np.zeros(self.part.items, dtype=bool)
-            matching[self.items.where(where)] = True
+            matching = self.items.where(where)
             allowed = matching if allowed is None else matching & allowed
         if exclude and (out := list(self.rows_of(exclude).values())):
             allowed = np.ones(self.part.items, dtype=bool) if allowed is None else allowed.copy()
@@ -138,7 +137,7 @@ class SegmentView:
 
     def __init__(self, segment: Segment, allowed: np.ndarray | None) -> None:
         self.segment, self.allowed = segment, allowed
-        self.reach = segment.part.items if allowed is None else int(allowed.sum())
+        self.reach = segment.part.items if allowed is None else int(np.count_nonzero(allowed))
         self.gaussians = segment.gaussians
 
     @property
