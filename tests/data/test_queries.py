@@ -16,7 +16,7 @@ from gaussmatch.data.queries import (
     content_words,
     generalised,
 )
-from gaussmatch.losses import disorder
+from gaussmatch.losses import disorder, log_rivals
 
 CAPTIONS = [
     "a red bus on a street",
@@ -103,6 +103,26 @@ def test_disorder_is_one_minus_the_correlation_and_has_a_gradient():
     assert disorder(x, y) == pytest.approx(1 - float(torch.corrcoef(torch.stack([x, y]))[0, 1]))
     assert disorder(3 * x + 5, y) == pytest.approx(float(disorder(x, y)))
     assert torch.autograd.gradcheck(disorder, (x.requires_grad_(), y))
+
+
+def test_a_vague_text_has_more_rivals_and_its_own_image_is_none():
+    """Of ten images four are alike: what is true of the four, and of one, and one image twice."""
+    images = torch.eye(7)[[0, 0, 0, 0, 1, 2, 3, 4, 5, 6]] + 0.01 * torch.arange(10.0)[:, None]
+    ids = torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 8, 8])
+    texts, own = torch.eye(7)[[0, 1, 6]], torch.tensor([1, 4, 9])
+    vague, specific, twice = log_rivals(texts, images, own, ids).exp()
+    assert vague == pytest.approx(2.0, abs=0.05)  # half of three others, and the ½
+    assert specific == pytest.approx(0.5, abs=1e-3)
+    assert twice == pytest.approx(0.5, abs=1e-3)
+    assert log_rivals(3 * texts, images, own, ids).exp()[0] == pytest.approx(float(vague))
+
+
+def test_frames_add_no_content_of_their_own():
+    dice = np.random.default_rng(0)
+    framed = {as_query("a red star", dice, frame=1.0) for _ in range(200)}
+    assert any(query.startswith("I can see a picture of ") for query in framed)
+    assert any(query.endswith(", clearly") for query in framed)
+    assert {as_query("star", dice) for _ in range(20)} == {"star"}
 
 
 def test_disorder_of_equal_counts_or_of_equal_uncertainties_is_no_nan():

@@ -36,8 +36,8 @@ RECIPE = Recipe(
 LEARNED = replace(
     RECIPE,
     model=replace(RECIPE.model, similarity="query_kl", variance_relative=True),
-    loss=LossRecipe(name="infonce", scale=2.0, reduction="mean", inclusion=0.1),
-    training=replace(RECIPE.training, shorten=0.3, shorten_as="add"),
+    loss=LossRecipe(name="infonce", scale=2.0, reduction="mean", inclusion=0.1, rivals=0.1),
+    training=replace(RECIPE.training, shorten=0.3, shorten_as="add", frame=0.5),
 )
 
 

@@ -93,6 +93,7 @@ class Batches:
         add: bool = False,
         share: tuple[int, int] = (0, 1),
         generalise: float = 0.0,
+        frame: float = 0.0,
         fits: bool = False,
     ) -> None:
         self.pairs, self.batch_size, self.seed, self.workers = pairs, batch_size, seed, workers
@@ -101,7 +102,7 @@ class Batches:
         self._share = share
         if len(self.pairs.captions) < 2:
             raise ValueError(f"{pairs.name}: training needs at least two pairs")
-        forms = self._draw_forms(generalise) if shorten else []
+        forms = self._draw_forms(generalise, frame) if shorten else []
         self._forms = prepared(forms, encoder) if forms else []
         self._fits: np.ndarray | None = None
         self._form_fits: np.ndarray | None = None
@@ -134,10 +135,10 @@ class Batches:
         with torch.random.fork_rng(devices=[], enabled=skip > 0):
             return iter(loader)
 
-    def _draw_forms(self, generalise: float) -> list[str]:
+    def _draw_forms(self, generalise: float, frame: float) -> list[str]:
         """``FORMS`` queries of each caption."""
         return [
-            as_query(caption, np.random.default_rng([0, pair, form]), generalise)
+            as_query(caption, np.random.default_rng([0, pair, form]), generalise, frame)
             for pair, caption in enumerate(self.pairs.captions)
             for form in range(FORMS)
         ]

@@ -123,9 +123,17 @@ NEARLY_WHOLE = 0.3
 """The share of shortened captions that may keep all words but one."""
 
 
-def as_query(caption: str, dice: np.random.Generator, generalise: float = 0.0) -> str:
+def as_query(
+    caption: str, dice: np.random.Generator, generalise: float = 0.0, frame: float = 0.0
+) -> str:
     """A caption as a query: shortened, or with probability ``generalise`` in more general words:
-    the whole caption, a shortened one, or the category of one thing in it."""
+    the whole caption, a shortened one, or the category of one thing in it. With probability
+    ``frame`` empty words are put around it."""
+    query = _reworded(caption, dice, generalise)
+    return framed(query, dice) if frame and dice.random() < frame else query
+
+
+def _reworded(caption: str, dice: np.random.Generator, generalise: float) -> str:
     if dice.random() < generalise:
         choice = dice.random()
         if choice < 0.3:
@@ -158,6 +166,16 @@ def shortened(caption: str, dice: np.random.Generator) -> str:
         return " ".join(words[start : start + count])
     kept = np.sort(dice.choice(len(words), count, replace=False))
     return " ".join(words[k] for k in kept)
+
+
+def framed(text: str, dice: np.random.Generator) -> str:
+    """A text with words around it that say nothing.
+
+    >>> framed("a red star", np.random.default_rng(0))
+    'I can see a picture of a red star, clearly'
+    """
+    head = _choose(("", "there is ", "look at ", "I can see "), dice)
+    return head + _choose(("", "a picture of "), dice) + text + _choose(("", ", clearly"), dice)
 
 
 def generalised(text: str, dice: np.random.Generator, share: float = 0.7) -> str:

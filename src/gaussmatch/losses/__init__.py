@@ -13,6 +13,7 @@ from gaussmatch.losses.regularisers import (
     diversity,
     inclusion,
     log_inclusion,
+    log_rivals,
     mean_discrepancy,
 )
 from gaussmatch.losses.sigmoid import PairwiseSigmoid
@@ -33,6 +34,7 @@ __all__ = [
     "generation_loss",
     "inclusion",
     "log_inclusion",
+    "log_rivals",
     "mean_discrepancy",
     "negatives",
     "teacher_forcing",

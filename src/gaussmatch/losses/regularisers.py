@@ -4,7 +4,7 @@ diversity (PVSE), inclusion (ProLIP), and the order of uncertainties by how many
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
@@ -86,6 +86,37 @@ def disorder(uncertainty: Float[Tensor, "n"], log_count: Float[Tensor, "n"]) -> 
     x, y = uncertainty - uncertainty.mean(), log_count - log_count.mean()
     correlation: Tensor = (x * y).sum() / (x.norm() * y.norm()).clamp_min(1e-12)
     return 1 - correlation
+
+
+SHARPNESS = 20.0
+"""How sharply ``log_rivals`` tells images that fit a text from those that do not, in cosines."""
+
+
+@torch.no_grad()
+def log_rivals(
+    texts: Float[Tensor, "n d"],
+    images: Float[Tensor, "m d"],
+    own: Int[Tensor, "n"],
+    image_ids: Int[Tensor, "m"],
+) -> Float[Tensor, "n"]:
+    """ln of how many images fit a text as well as its own does, softly:
+
+        ln(½ + Σ_j σ(κ (cos(t, j) − cos(t, own)))),   j over the other images of the batch
+
+    A text that is true of k images has its own anywhere among the k best, so where it stands says
+    how vague the text is, without any count. Cosines of means: the widths do not judge themselves.
+
+    Args:
+        own: row of each text's image.
+        image_ids: equal for rows that hold one image.
+
+    >>> images = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
+    >>> log_rivals(images[[0, 2]], images, torch.tensor([0, 2]), torch.arange(3)).exp()
+    tensor([0.9752, 0.5000])
+    """
+    cosines = normalize(texts, dim=-1) @ normalize(images, dim=-1).T
+    beside = (SHARPNESS * (cosines - cosines.gather(1, own[:, None]))).sigmoid()
+    return beside.masked_fill(image_ids[own, None] == image_ids, 0).sum(1).add(0.5).log()
 
 
 SCALE = 10.0

@@ -36,6 +36,8 @@ class LossRecipe:
             training.shorten_as add.
         fitting: weight of the term that puts the uncertainties of texts in the order of how many
             photos they fit, counted among the training captions.
+        rivals: weight of the same without counting: in the order of how many images of the batch
+            score beside a text's own.
         mmd: weight of the term that draws images and captions to one place.
         vib: weight of the KL of every Gaussian to the unit one.
         vib_as_published: weight of the same in the form of PCME's code, with ln σ for ln σ².
@@ -55,6 +57,7 @@ class LossRecipe:
     diversity: float = 0.0
     inclusion: float = 0.0
     fitting: float = 0.0
+    rivals: float = 0.0
     mmd: float = 0.0
     vib: float = 0.0
     vib_as_published: float = 0.0
@@ -63,8 +66,17 @@ class LossRecipe:
         positive("loss", self, "scale")
         if self.pseudo_positives and self.name != "sigmoid":
             raise ValueError(f"loss.pseudo_positives is for loss.name sigmoid, not {self.name}")
-        weights = "pseudo_positives generation diversity inclusion fitting mmd vib vib_as_published"
-        for name in weights.split():
+        terms = [
+            "generation",
+            "diversity",
+            "inclusion",
+            "fitting",
+            "rivals",
+            "mmd",
+            "vib",
+            "vib_as_published",
+        ]
+        for name in ("pseudo_positives", *terms):
             if getattr(self, name) < 0:
                 raise ValueError(f"loss.{name} must not be negative, got {getattr(self, name)}")
 
@@ -104,6 +116,8 @@ class TrainingRecipe:
         shorten: the share of captions that are shortened to one to five words in an epoch, as
             people type queries.
         generalise: the share of those that are put in more general words instead (English).
+        frame: the share of those with words around them that say nothing ("I can see a picture of
+            …"), so that such words are not taken for specific ones (English).
         shorten_as: replace the whole caption, or add the shortened one as a further pair.
         calibrate: when done, learn from validation what the numbers mean and judge the uncertainty,
             as ``gaussmatch calibrate`` does; else this is done when the run is first indexed.
@@ -126,6 +140,7 @@ class TrainingRecipe:
     checkpoint_every: str | None = None
     shorten: float = 0.0
     generalise: float = 0.0
+    frame: float = 0.0
     shorten_as: Literal["replace", "add"] = "replace"
     optimizer: Literal["adam", "adamw"] = "adam"
     weight_decay: float = 0.0
@@ -155,7 +170,7 @@ class TrainingRecipe:
             )
         if self.checkpoint_every is not None:
             checkpoint_interval(self.checkpoint_every)
-        for name in ("shorten", "generalise"):
+        for name in ("shorten", "generalise", "frame"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"training.{name} is a share in [0, 1], got {getattr(self, name)}")
         if self.batch_size < 2:

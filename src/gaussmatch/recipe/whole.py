@@ -48,7 +48,7 @@ class Recipe:
                 "loss.inclusion compares captions with their shortened forms: set "
                 "training.shorten, and training.shorten_as to add"
             )
-        for name in ("vib", "vib_as_published", "inclusion", "fitting"):
+        for name in ("vib", "vib_as_published", "inclusion", "fitting", "rivals"):
             if getattr(loss, name) and not model.has_variance:
                 raise ValueError(f"loss.{name} needs variances, but the model has points")
 

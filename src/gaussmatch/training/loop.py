@@ -149,6 +149,7 @@ def _train(
         settings.shorten_as == "add",
         (gather.rank(), gather.ranks()),
         settings.generalise,
+        settings.frame,
         bool(recipe.loss.fitting),
     )
     optimiser = optimizer(matcher, settings)

@@ -24,6 +24,7 @@ from gaussmatch.losses import (
     diversity,
     generation_loss,
     inclusion,
+    log_rivals,
     mean_discrepancy,
     negatives,
     teacher_forcing,
@@ -110,6 +111,16 @@ def _fitting(outcome: BatchOutput) -> Tensor:
     )
 
 
+def _rivals(outcome: BatchOutput) -> Tensor:
+    """Uncertainty in the order of how many images of the batch score beside a text's own."""
+    texts, ids = outcome.captions, outcome.image_ids
+    own = torch.arange(len(ids), device=ids.device)
+    if outcome.short is not None and outcome.short_of is not None:
+        texts, own = Gaussian.cat([texts, outcome.short]), torch.cat([own, outcome.short_of])
+    counts = log_rivals(texts.mean, outcome.images.mean, own, ids)
+    return disorder(texts.mean_log_var(), counts)
+
+
 STEEPNESS = 20.0
 """How sharply a query less uncertain than its caption is punished, in ln σ² a dimension."""
 REGIONS = "image.reasoning.graph"
@@ -121,6 +132,7 @@ TERMS: dict[str, Term] = {
     "mmd": Term(lambda o: mean_discrepancy(o.images.mean, o.captions.mean)),
     "inclusion": Term(_inclusion),
     "fitting": Term(_fitting),
+    "rivals": Term(_rivals),
     "vib": Term(lambda o: sum_of(bottleneck(g) for g in (o.images, o.captions))),
     "vib_as_published": Term(
         lambda o: sum_of(bottleneck(g, as_published=True) for g in (o.images, o.captions))
