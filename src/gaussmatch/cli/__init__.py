@@ -86,7 +86,7 @@ def _what_to_do(error: Exception) -> str:
     """Advice for an error of the system that has none of its own."""
     if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
         return ""
-    return "; what was there before is kept: free some space, then give the command again"
+    return "; what was there before is kept: free some space, then run the command again"
 
 
 def _show_warning(message: Warning | str, *place: object, **options: object) -> None:

@@ -40,7 +40,7 @@ def run(argv: Sequence[str]) -> None:
     )
     parser.add_argument("--images", help="a file of image embeddings (.npy, .parquet, …)")
     parser.add_argument("--texts", help="a file of text embeddings")
-    parser.add_argument("--pairs", help="CSV: image, text (ids), perhaps split")
+    parser.add_argument("--pairs", help="CSV: image, text (ids), optionally split")
     parser.add_argument("--data", help="a data set of photos and captions, with --data.root")
     parser.add_argument("--image-encoder", help="such as open_clip:ViT-B-32/openai, hf:REPO")
     parser.add_argument("--text-encoder", help="such as st:all-MiniLM-L6-v2; same as the image's")

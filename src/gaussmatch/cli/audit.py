@@ -46,8 +46,8 @@ def run(argv: Sequence[str]) -> None:
     )
     parser.add_argument("--split", default="train", choices=SPLITS)
     parser.add_argument("--extracted", help="features of the photos, see data.extracted")
-    parser.add_argument("--most", type=int, default=100, help="findings of each issue")
-    parser.add_argument("--out", type=Path, default=Path("audit"), help="where both files go")
+    parser.add_argument("--most", type=int, default=100, help="findings per issue")
+    parser.add_argument("--out", type=Path, default=Path("audit"), help="the output folder")
     options = parser.parse(argv)
     model = None if options.run is None else load(options.run)
     recipe = DataRecipe() if model is None else model.recipe.data

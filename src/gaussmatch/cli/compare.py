@@ -27,9 +27,9 @@ def run(argv: Sequence[str]) -> None:
         computes=True,
     )
     parser.add_argument("recipes", nargs="+", help="YAML files or names such as scenes/vsepp-kl")
-    parser.add_argument("--seeds", type=int, default=5, help="runs of each recipe")
-    parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="the folder")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, sharing the cores")
+    parser.add_argument("--seeds", type=int, default=5, help="runs per recipe")
+    parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="the output folder")
+    parser.add_argument("--jobs", type=int, default=1, help="parallel runs, which share the cores")
     options = parser.parse(argv)
     made = plan(options.recipes, options.seeds, options.out, options.overrides)
     rows = compare(made, options.jobs)

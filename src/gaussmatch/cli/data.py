@@ -24,7 +24,7 @@ def _where(argv: Sequence[str]) -> None:
         examples=["gaussmatch data where", "gaussmatch data where coco"],
     )
     names = [name for name, source in SOURCES.items() if source.where]
-    parser.add_argument("name", nargs="?", choices=names, help="all if not given")
+    parser.add_argument("name", nargs="?", choices=names, help="default: all")
     options = parser.parse(argv)
     chosen = [SOURCES[options.name]] if options.name else SOURCES.values()
     print("\n\n".join(source.where for source in chosen if source.where))
@@ -42,12 +42,12 @@ def _check(argv: Sequence[str]) -> None:
     )
     formats = [name for name, source in SOURCES.items() if source.signs]
     parser.add_argument("path", type=Path, help="the folder of the data set")
-    parser.add_argument("--format", choices=formats, help="guessed from the files if not given")
+    parser.add_argument("--format", choices=formats, help="default: detected from the files")
     parser.add_argument(
         "--sheet",
         type=Path,
         default=Path("contact-sheet.png"),
-        help="the file for the page of photos with captions",
+        help="where to write the page of photos with captions",
     )
     options = parser.parse(argv)
     source = SOURCES[options.format] if options.format else recognise(options.path)

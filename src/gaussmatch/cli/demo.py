@@ -28,7 +28,7 @@ def run(argv: Sequence[str]) -> None:
         fields=SECTIONS,
         computes=True,
     )
-    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="the folder")
+    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="the output folder")
     options = parser.parse(argv)
     started = time.perf_counter()
     entrants, report, index = run_demo(options.out, options.overrides)

@@ -33,13 +33,15 @@ def run(argv: Sequence[str]) -> None:
     )
     parser.add_argument("run", type=locate, help="the run folder of the model, or photos")
     parser.add_argument("source", help="train, dev or test of its data, or a folder of photos")
-    parser.add_argument("--out", type=Path, required=True, help="the folder of the shards")
+    parser.add_argument("--out", type=Path, required=True, help="the output folder")
     parser.add_argument(
-        "--shard", type=int, default=4096, help="items in a shard (a kill loses one)"
+        "--shard", type=int, default=4096, help="items per shard; a kill loses at most one shard"
     )
     parser.add_argument("--engine", choices=("torchrun", "ray"), default="torchrun")
     parser.add_argument("--workers", type=int, default=2, help="actors of --engine ray")
-    parser.add_argument("--part", type=part_of, help="k/N: every N-th shard, k from 0, by hand")
+    parser.add_argument(
+        "--part", type=part_of, help="k/N: only every N-th shard, starting at k = 0"
+    )
     parser.add_argument("--device", default="auto", help="cpu, cuda, mps, or auto")
     parser.add_argument("--strict", action="store_true", help=STRICT)
     options = parser.parse(argv)

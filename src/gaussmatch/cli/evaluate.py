@@ -35,7 +35,7 @@ def run(argv: Sequence[str]) -> None:
         computes=True,
     )
     parser.add_argument("runs", nargs="+", type=locate, help="run folders, or photos")
-    parser.add_argument("--split", default="test", choices=SPLITS, help="what to measure on")
+    parser.add_argument("--split", default="test", choices=SPLITS, help="the split to measure")
     parser.add_argument("--against", type=locate, help="a run to test each of the others against")
     parser.add_argument(
         "--similarity",

@@ -27,7 +27,7 @@ def run(argv: Sequence[str]) -> None:
         ],
         computes=True,
     )
-    parser.add_argument("source", help="a run folder, photos for the photo model; or an index")
+    parser.add_argument("source", help="a run folder, photos for the photo model, or an index")
     parser.add_argument("--onnx", type=Path, help="a new folder")
     parser.add_argument("--parquet", type=Path, help="a new file")
     parser.add_argument("--gallery", choices=GALLERIES, default="images", help="for --parquet")

@@ -55,32 +55,32 @@ def _options(argv: Sequence[str]) -> Namespace:
         computes=True,
     )
     parser.add_argument("path", type=Path, help="the folder of the data set")
-    parser.add_argument("--out", type=Path, required=True, help="the folder of the features")
+    parser.add_argument("--out", type=Path, required=True, help="the output folder")
     parser.add_argument(
-        "--format", choices=[n for n, s in SOURCES.items() if s.read], help="guessed if not given"
+        "--format", choices=[n for n, s in SOURCES.items() if s.read], help="detected by default"
     )
     parser.add_argument(
         "--backbone",
         default="resnet50",
-        help="an image encoder: a name of timm, open_clip:…, hf:…, onnx:FILE",
+        help="an image encoder: a timm name, open_clip:…, hf:…, onnx:FILE",
     )
-    parser.add_argument("--weights", type=Path, help="a local file; else timm downloads its own")
+    parser.add_argument("--weights", type=Path, help="a local file; by default timm downloads them")
     parser.add_argument("--features", default="pooled", choices=("pooled", "regions"))
     parser.add_argument(
         "--view", default="center", choices=("center", "whole"), help="whole: squeezed to a square"
     )
     parser.add_argument(
-        "--crops", type=int, default=0, help="random crops of each training photo too (data.crops)"
+        "--crops", type=int, default=0, help="also random crops of each training photo (data.crops)"
     )
-    parser.add_argument("--boxes", type=Path, help="JSON lines of a detector's boxes, for regions")
+    parser.add_argument("--boxes", type=Path, help="detector boxes as JSON lines, for regions")
     parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
     parser.add_argument("--batch", type=int, help="photos at once (default: 2 on a CPU, else 64)")
     parser.add_argument("--device", default="auto", help="cpu, cuda, mps, or auto")
     parser.add_argument(
-        "--shard", type=int, default=256, help="photos in a shard (a kill loses one)"
+        "--shard", type=int, default=256, help="photos per shard; a kill loses at most one shard"
     )
     parser.add_argument(
-        "--part", type=part_of, default=(0, 1), help="k/N: every N-th shard, k from 0"
+        "--part", type=part_of, default=(0, 1), help="k/N: only every N-th shard, starting at k = 0"
     )
     parser.add_argument("--workers", type=int, default=2, help="threads that decode photos")
     options = parser.parse(argv)

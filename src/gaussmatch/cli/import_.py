@@ -24,10 +24,10 @@ def run(argv: Sequence[str]) -> None:
         fields=("data",),
     )
     parser.add_argument(
-        "system", nargs="?", choices=tuple(SYSTEMS), help="whose it is; found from the file"
+        "system", nargs="?", choices=tuple(SYSTEMS), help="the official code (default: detected)"
     )
     parser.add_argument("checkpoint", type=Path, help="such as model_best.pth.tar")
-    parser.add_argument("--vocab", type=Path, help="its vocabulary, .pkl or .json (PCME: inside)")
+    parser.add_argument("--vocab", type=Path, help="its vocabulary, .pkl or .json; PCME needs none")
     parser.add_argument("--out", type=Path, required=True, help="the run folder")
     options = parser.parse(argv)
     recipe = import_checkpoint(

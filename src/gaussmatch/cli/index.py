@@ -34,9 +34,9 @@ from gaussmatch.index.sources import describe_ignored
 from gaussmatch.run import PHOTOS, is_run, load, locate
 from gaussmatch.trust import kept_calibration
 
-STRICT = "stop at a photo that cannot be read; else it is skipped and listed"
+STRICT = "stop at an unreadable photo instead of skipping and listing it"
 PARQUET = ".parquet"
-WIDTH = "candidates of a walk through a graph (64): more find more and take longer"
+WIDTH = "candidates per graph search (64): more find more, but take longer"
 
 
 def run(argv: Sequence[str]) -> None:
@@ -108,13 +108,13 @@ def _make_options(argv: Sequence[str]) -> Namespace:
         computes=True,
     )
     parser.add_argument(
-        "run", type=Path, help="the run folder of the model; left out: the photo model"
+        "run", type=Path, help="the run folder of the model (default: the photo model)"
     )
     parser.add_argument(
         "folder",
         type=Path,
         nargs="?",
-        help="photos, or what 'embed' or 'export' made; else the run's data",
+        help="photos, or output of 'embed' or 'export' (default: the run's data)",
     )
     parser.add_argument("--out", type=place, required=True, help="a new folder, or milvus:…")
     parser.add_argument("--split", choices=SPLITS, help="of the run's own data")
@@ -142,7 +142,7 @@ def _add(argv: Sequence[str]) -> None:
         writes=True,
     )
     parser.add_argument("photos", type=Path, nargs="+")
-    parser.add_argument("--replace", action="store_true", help="take the place of equal ids")
+    parser.add_argument("--replace", action="store_true", help="replace items with the same id")
     options = parser.parse(argv)
     index = Index.open(options.index, wait=options.wait)
     done = add_photos(index, options.photos, replace=options.replace)
@@ -179,7 +179,7 @@ def _update(argv: Sequence[str]) -> None:
         computes=True,
         writes=True,
     )
-    parser.add_argument("folder", type=Path, nargs="?", help="that of the last time if not given")
+    parser.add_argument("folder", type=Path, nargs="?", help="default: the folder of the last time")
     parser.add_argument("--strict", action="store_true", help=STRICT)
     options = parser.parse(argv)
     index = Index.open(options.index, wait=options.wait)
@@ -203,8 +203,8 @@ def _merge(argv: Sequence[str]) -> None:
     )
     parser.add_argument("out", type=place, help="the merged index: a new folder, or milvus:…")
     parser.add_argument("indexes", type=place, nargs="+")
-    _add_structure(parser, "that of the first if not given")
-    parser.add_argument("--replace", action="store_true", help="of equal ids the last counts")
+    _add_structure(parser, "default: that of the first")
+    parser.add_argument("--replace", action="store_true", help="for equal ids, keep the last")
     options = parser.parse(argv)
     settings = None
     if options.structure is not None:
@@ -224,7 +224,7 @@ def _compact(argv: Sequence[str]) -> None:
         "gaussmatch index compact photos.index --structure hnsw --search 128",
         writes=True,
     )
-    _add_structure(parser, "search it another way from now on")
+    _add_structure(parser, "change how it is searched")
     parser.add_argument("--search", type=int, help=WIDTH)
     options = parser.parse(argv)
     index = Index.open(options.index, wait=options.wait)
@@ -255,7 +255,7 @@ def _drop(argv: Sequence[str]) -> None:
         "gaussmatch index drop photos.index --yes",
         "gaussmatch index drop milvus:http://localhost:19530 --yes",
     )
-    parser.add_argument("--yes", action="store_true", help="it cannot be undone")
+    parser.add_argument("--yes", action="store_true", help="confirm; this cannot be undone")
     options = parser.parse(argv)
     if not options.yes:
         parser.error(f"add --yes to remove {options.index} with all its items")

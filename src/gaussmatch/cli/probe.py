@@ -37,17 +37,19 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("run", type=locate, help="a run folder, or photos")
     parser.add_argument("--split", default="test", choices=("dev", "test"))
     parser.add_argument(
-        "--fitting", type=Path, help="JSON lines of caption and fits, the photos that it fits"
+        "--fitting",
+        type=Path,
+        help="JSON lines with caption and fits, the number of photos that it fits",
     )
     parser.add_argument("--chains", type=Path, help="CSV: level_1 … level_n, general to specific")
     parser.add_argument(
-        "--crowd", type=Path, help="Flickr8k's CrowdFlowerAnnotations.txt, captions beside it"
+        "--crowd",
+        type=Path,
+        help="Flickr8k's CrowdFlowerAnnotations.txt, with the captions beside it",
     )
-    parser.add_argument("--unfamiliar", type=Path, help="queries of other domains, one a line")
-    parser.add_argument(
-        "--photos", type=Path, help="a folder of pictures of another kind than the model's"
-    )
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the figures too")
+    parser.add_argument("--unfamiliar", type=Path, help="queries of other domains, one per line")
+    parser.add_argument("--photos", type=Path, help="a folder of pictures unlike the model's")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="also draw the figures")
     parser.add_argument("--json", type=Path, metavar="OUT.json", help="a copy of the figures")
     options = parser.parse(argv)
     model = load(options.run)

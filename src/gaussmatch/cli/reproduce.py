@@ -90,13 +90,15 @@ def _parser() -> Parser:
     parser.add_argument("--data", default="scenes", choices=DATA, help="the data set")
     parser.add_argument("--out", type=Path, help="default: runs/reproduce/DATA, or DATA-fast")
     parser.add_argument("--fast", action="store_true", help="scenes in half an hour on two cores")
-    parser.add_argument("--seeds", type=int, help="runs of each row (default: as the paper)")
-    parser.add_argument("--jobs", type=int, help="runs at a time (default: 2 on scenes, else 1)")
-    parser.add_argument("--visual-genome", help="its folder, for area and selection on photos")
-    parser.add_argument("--pooled", help="features of photos as 'gaussmatch extract' makes them")
-    parser.add_argument("--regions", help="the same with regions, for VSRN, PVSE and PCME")
-    parser.add_argument("--weights", help="of the image network, for extraction and fine-tuning")
-    parser.add_argument("--checkpointing", action="store_true", help="fine-tune in less memory")
+    parser.add_argument("--seeds", type=int, help="runs per row (default: as in the paper)")
+    parser.add_argument("--jobs", type=int, help="parallel runs (default: 2 on scenes, else 1)")
+    parser.add_argument(
+        "--visual-genome", help="folder of Visual Genome, for area and selection on photos"
+    )
+    parser.add_argument("--pooled", help="pooled features made by 'gaussmatch extract'")
+    parser.add_argument("--regions", help="region features, for VSRN, PVSE and PCME")
+    parser.add_argument("--weights", help="image network weights, for extraction and fine-tuning")
+    parser.add_argument("--checkpointing", action="store_true", help="fine-tune with less memory")
     parser.add_argument(
         "--imported",
         action="append",
@@ -105,7 +107,9 @@ def _parser() -> Parser:
         metavar="ROW=RUN",
         help="measure this run for a row instead of training it, such as 'VSRN=runs/imported'",
     )
-    parser.add_argument("--dry-run", action="store_true", help="the plan, its time and disk")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only print the plan, with time and disk space"
+    )
     return parser
 
 

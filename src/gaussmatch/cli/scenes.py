@@ -41,9 +41,11 @@ def _make(argv: Sequence[str]) -> None:
         "Make the embedded data set and print some captions.",
         examples=["gaussmatch scenes make", "gaussmatch scenes make --size tiny --show 5"],
     )
-    parser.add_argument("--size", default="full", choices=tuple(scenes.SIZES), help="how many")
+    parser.add_argument(
+        "--size", default="full", choices=tuple(scenes.SIZES), help="number of scenes"
+    )
     parser.add_argument("--seed", type=int, default=0, help="another seed is another data set")
-    parser.add_argument("--show", type=int, default=3, help="images whose captions are printed")
+    parser.add_argument("--show", type=int, default=3, help="print the captions of so many images")
     options = parser.parse(argv)
     data = scenes.load(options.size, options.seed)
     for name in SPLITS:

@@ -66,7 +66,7 @@ def _options(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--image", type=Path, help="a picture as the query")
     parser.add_argument("--like", metavar="ID", help="an image of the index as the query")
     parser.add_argument("-k", type=int, default=10, help="number of results")
-    parser.add_argument("--gallery", choices=GALLERIES, default="images", help="what to find")
+    parser.add_argument("--gallery", choices=GALLERIES, default="images", help="what to search")
     parser.add_argument(
         "--where",
         action="append",
@@ -78,7 +78,7 @@ def _options(argv: Sequence[str]) -> Namespace:
         "--sort",
         default="",
         metavar="FIELD",
-        help="order the results by a field, such as taken; --sort=-taken: the last first",
+        help="sort the results by a field, such as taken; --sort=-taken: descending",
     )
     parser.add_argument(
         "--also",
@@ -86,16 +86,16 @@ def _options(argv: Sequence[str]) -> Namespace:
         action="append",
         default=[],
         metavar="INDEX",
-        help="another index of the same model, searched with it as one; may be repeated",
+        help="another index of the same model to search as well; may be repeated",
     )
-    parser.add_argument("--verify", action="store_true", help="check every file of it first")
+    parser.add_argument("--verify", action="store_true", help="verify every file first")
     parser.add_argument(
         "--guarantee",
         type=float,
         metavar="0.9",
-        help="as many results as it takes to hold the match with this probability",
+        help="as many results as needed to contain the match with this probability",
     )
-    parser.add_argument("--json", action="store_true", help="for other programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse(argv)
     if sum(q is not None for q in (options.text, options.image, options.like)) != 1:
         parser.error("give one query: a caption, --image or --like")
@@ -168,7 +168,7 @@ def _verdict(hits: Hits) -> Iterator[str]:
     elif hits.absent is not None and hits.absent >= DOUBTFUL:
         yield f"doubtful: {100 * hits.absent:.0f} % of queries without any match look as good"
     if hits.guarantee is not None:
-        held = f"{len(hits)} results hold the match with at least {100 * hits.guarantee:.3g} %"
+        held = f"{len(hits)} results contain the match with at least {100 * hits.guarantee:.3g} %"
         yield f"guarantee: {held}, if it is here and the query is like those of validation"
     if hits.expected is not None:
         yield f"expected: {hits.expected:.1f} matches among these"

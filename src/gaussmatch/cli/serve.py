@@ -66,31 +66,35 @@ def _parser(limits: Iterable[Field[Any]]) -> Parser:
     parser.add_argument(
         "index", type=place, help="made by 'gaussmatch index': a folder, or milvus:…"
     )
-    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 is open to the network")
-    parser.add_argument("--port", type=int, default=8000, help="0 takes any free one")
+    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 opens it to the network")
+    parser.add_argument("--port", type=int, default=8000, help="0: any free port")
     parser.add_argument(
         "--api-key-env",
         metavar="NAME",
         help="variable that holds the API key, or several separated by commas",
     )
     parser.add_argument(
-        "--cors", nargs="+", default=[], metavar="ORIGIN", help="origins whose pages may call"
+        "--cors", nargs="+", default=[], metavar="ORIGIN", help="origins that may call the API"
     )
     parser.add_argument(
-        "--allow-host", nargs="+", default=[], metavar="NAME", help="names it is reached by"
+        "--allow-host", nargs="+", default=[], metavar="NAME", help="host names to answer to"
     )
     parser.add_argument("--no-browser", action="store_true", help="do not open the page")
     parser.add_argument(
         "--review",
         type=Path,
         metavar="AUDIT",
-        help="findings of 'gaussmatch audit' to decide on",
+        help="findings of 'gaussmatch audit' to review",
     )
     parser.add_argument(
-        "--no-originals", action="store_true", help="show small pictures only, no file in full size"
+        "--no-originals",
+        action="store_true",
+        help="show thumbnails only, never a file in full size",
     )
-    parser.add_argument("--workers", type=int, default=1, help="processes that answer")
-    parser.add_argument("--grace", type=int, default=20, help="seconds to finish when stopped")
+    parser.add_argument("--workers", type=int, default=1, help="worker processes")
+    parser.add_argument(
+        "--grace", type=int, default=20, help="seconds to finish requests when stopped"
+    )
     parser.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error")
     )

@@ -25,9 +25,11 @@ def run(argv: Sequence[str]) -> None:
         computes=True,
     )
     parser.add_argument("search", help="a YAML file, or a name in recipes/search")
-    parser.add_argument("--out", type=Path, default=Path("runs/tune"), help="the folder")
-    parser.add_argument("--budget", type=int, help="trials of each row, if not the search's own")
-    parser.add_argument("--jobs", type=int, default=1, help="trials at a time, sharing the cores")
+    parser.add_argument("--out", type=Path, default=Path("runs/tune"), help="the output folder")
+    parser.add_argument("--budget", type=int, help="trials per row (default: as the search says)")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="parallel trials, which share the cores"
+    )
     options = parser.parse(argv)
     search = load_search(options.search)
     if options.budget is not None:

@@ -81,13 +81,13 @@ def _items(name: str, rows: Any) -> Iterator[tuple[bytes, list[str]]]:
     """Each photo's file, as it was stored, with its captions."""
     import datasets
 
-    kinds = rows.features
-    image = next((c for c, kind in kinds.items() if isinstance(kind, datasets.Image)), None)
-    said = next((c for c in CAPTIONS if c in kinds), None)
+    columns = rows.features
+    image = next((c for c, type_ in columns.items() if isinstance(type_, datasets.Image)), None)
+    said = next((c for c in CAPTIONS if c in columns), None)
     if image is None or said is None:
         raise ValueError(
             f"{name}: needs a column of images and one of {', '.join(CAPTIONS)}; it has "
-            f"{', '.join(kinds)}"
+            f"{', '.join(columns)}"
         )
     for row in rows.cast_column(image, datasets.Image(decode=False)):
         held, texts = row[image], row[said]

@@ -42,10 +42,10 @@ class Settings:
     idle_timeout: float = _limit(30.0, "seconds that a connection may be idle")
     max_connections: int = _limit(512, "connections of a worker")
     max_connections_per_address: int = _limit(
-        64, "of them from one address; raise it behind a proxy"
+        64, "connections from one address; raise it behind a proxy"
     )
     rate: float = _limit(
-        0.0, "requests a second for each key, or address if there are none; 0: any"
+        0.0, "requests per second for each key, or address without keys; 0: no limit"
     )
     max_batch: int = _limit(64, "queries that are encoded together")
     batch_wait: float = _limit(0.005, "seconds that queries wait for others that are expected")
