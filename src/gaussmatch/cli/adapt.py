@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,46 @@ from gaussmatch.training.loop import train
 
 
 def run(argv: Sequence[str]) -> None:
+    options = _options(argv)
+    fields = [*_fields(options), *options.overrides]
+    data = load_data(load_recipe("adapter/improve", fields).data)
+    one_space = options.text_encoder is not None and options.text_encoder == options.image_encoder
+    if data.train.texts is not None:
+        one_space = data.train.images[0].shape == data.train.texts[0].shape
+    ranking = options.ranking or ("keep" if one_space else "improve")
+    recipe = load_recipe(f"adapter/{ranking}", fields)
+    if recipe.model.ranks_by_mean:
+        width = int(data.train.images[0].shape[-1])
+        recipe = replace(recipe, model=replace(recipe.model, dim=width))
+    model = train(recipe, options.out, resume=options.resume, data=data)
+    reached = read_metrics(options.out)["dev"]
+    kept = _kept(model, data) if ranking == "improve" else None
+    rows = [(recipe.title, dict(reached))]
+    print(f"{options.out}: validation")
+    print(measures_table(rows if kept is None else [("the given embeddings", kept), *rows]))
+    if kept is not None and kept["rsum"] > reached["rsum"]:
+        raise ValueError(
+            f"improve reaches an rsum of {reached['rsum']:.1f} on validation, the given "
+            f"embeddings {kept['rsum']:.1f}: take --ranking keep, with another --out"
+        )
+    print(f"next: gaussmatch evaluate {options.out}", file=sys.stderr)
+
+
+def _fields(options: Namespace) -> list[str]:
+    """The options as fields of the recipe."""
+    given = {
+        "data.name": options.data,
+        "data.backbone": None if options.data is None else options.image_encoder,
+        "data.images": options.images,
+        "data.texts": options.texts,
+        "data.pairs": options.pairs,
+        "model.adapter.text_encoder": options.text_encoder or "arrays",
+        "model.adapter.image_encoder": options.image_encoder,
+    }
+    return [w for name, value in given.items() if value is not None for w in (f"--{name}", value)]
+
+
+def _options(argv: Sequence[str]) -> Namespace:
     parser = Parser(
         "adapt",
         "Learn how sure the embeddings of published encoders are. Embeddings are files, or made "
@@ -48,44 +89,13 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, required=True, help="the run folder")
     parser.add_argument("--resume", action="store_true", help="continue after the last whole epoch")
     options = parser.parse(argv)
-
-    given = [options.images, options.texts, options.pairs]
-    if (options.data is None) == (None in given):
+    if (options.data is None) == (None in (options.images, options.texts, options.pairs)):
         parser.error("give --images, --texts and --pairs, or --data and both encoders")
-    text = options.image_encoder if options.text_encoder == "same" else options.text_encoder
-    if options.data is not None:
-        if options.image_encoder is None or text is None:
-            parser.error("--data needs --image-encoder and --text-encoder")
-        fields = ["--data.name", options.data, "--data.backbone", options.image_encoder]
-    else:
-        names = ("--data.images", "--data.texts", "--data.pairs")
-        fields = [word for pair in zip(names, given, strict=True) for word in pair]
-    fields += ["--model.adapter.text_encoder", text or "arrays"]
-    if options.image_encoder is not None:
-        fields += ["--model.adapter.image_encoder", options.image_encoder]
-
-    fields += options.overrides
-    data = load_data(load_recipe("adapter/improve", fields).data)
-    one_space = text is not None and text == options.image_encoder
-    if data.train.texts is not None:
-        one_space = data.train.images[0].shape == data.train.texts[0].shape
-    ranking = options.ranking or ("keep" if one_space else "improve")
-    recipe = load_recipe(f"adapter/{ranking}", fields)
-    if recipe.model.ranks_by_mean:
-        width = int(data.train.images[0].shape[-1])
-        recipe = replace(recipe, model=replace(recipe.model, dim=width))
-    model = train(recipe, options.out, resume=options.resume, data=data)
-    reached = read_metrics(options.out)["dev"]
-    kept = _kept(model, data) if ranking == "improve" else None
-    rows = [(recipe.title, dict(reached))]
-    print(f"{options.out}: validation")
-    print(measures_table(rows if kept is None else [("the given embeddings", kept), *rows]))
-    if kept is not None and kept["rsum"] > reached["rsum"]:
-        raise ValueError(
-            f"improve reaches an rsum of {reached['rsum']:.1f} on validation, the given "
-            f"embeddings {kept['rsum']:.1f}: take --ranking keep, with another --out"
-        )
-    print(f"next: gaussmatch evaluate {options.out}", file=sys.stderr)
+    if options.text_encoder == "same":
+        options.text_encoder = options.image_encoder
+    if options.data is not None and None in (options.image_encoder, options.text_encoder):
+        parser.error("--data needs --image-encoder and --text-encoder")
+    return options
 
 
 def _kept(model: Model, data: DataSet) -> dict[str, float] | None:
