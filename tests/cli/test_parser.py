@@ -97,6 +97,10 @@ def test_fields_stand_anywhere(words: list[str], parsed) -> None:
         (["trian"], "no verb 'trian'; did you mean 'train'?"),
         (["fly"], "no verb 'fly'; choose from demo, train"),
         (["scenes", "mke"], "no verb 'mke'; did you mean 'make'?"),
+        (
+            ["index", "inf", "photos.index"],
+            "neither a folder nor a verb: 'inf'; did you mean 'info'?",
+        ),
         (["train", "scenes/vsep-kl"], "did you mean 'scenes/vsepp-kl'?"),
         (["train", "scenes/vsepp", "--training.epoch", "2"], "did you mean 'training.epochs'?"),
     ],
@@ -115,6 +119,8 @@ def test_mistyped_names_are_suggested(words: list[str], message: str, capsys) ->
         (["evaluate", "run", "--model.dim", "3"], "--model.dim: fields of data can be given"),
         (["search", "photos", "red", "star"], "unexpected argument 'star'; quote"),
         (["search"], "required: index"),
+        (["evaluate", "run", "--split", "tset"], "no choice 'tset'; did you mean 'test'?"),
+        (["reproduce", "stabilty"], "no choice 'stabilty'; did you mean 'stability'?"),
     ],
 )
 def test_wrong_arguments_are_one_clear_line(words: list[str], message: str, capsys) -> None:

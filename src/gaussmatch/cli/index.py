@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
+from gaussmatch.checks import did_you_mean
 from gaussmatch.cli.parser import Parser
 from gaussmatch.cli.search import plain
 from gaussmatch.data import load_data
@@ -42,8 +43,10 @@ WIDTH = "candidates per graph search (64): more find more, but take longer"
 def run(argv: Sequence[str]) -> None:
     if argv and argv[0] in VERBS:
         VERBS[argv[0]](argv[1:])
-    else:
-        _make(argv)
+        return
+    if argv and not Path(argv[0]).exists() and (hint := did_you_mean(argv[0], VERBS)):
+        raise ValueError(f"neither a folder nor a verb: {argv[0]!r}; {hint}")
+    _make(argv)
 
 
 def _make(argv: Sequence[str]) -> None:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import (
+    Action,
+    ArgumentError,
+    ArgumentParser,
+    Namespace,
+    RawDescriptionHelpFormatter,
+)
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from gaussmatch.checks import did_you_mean
 
@@ -70,6 +76,13 @@ class Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One clear line, and where to read more."""
         self.exit(2, f"{self.prog}: {message}\nOptions and examples: {self.prog} --help\n")
+
+    def _check_value(self, action: Action, value: Any) -> None:
+        """A choice that is not among those of an option is refused with the nearest one."""
+        if action.choices is not None and value not in action.choices:
+            names = [str(choice) for choice in action.choices]
+            hint = did_you_mean(str(value), names) or f"choose from {', '.join(names)}"
+            raise ArgumentError(action, f"no choice {value!r}; {hint}")
 
     def _split(self, argv: Sequence[str]) -> tuple[list[str], list[str]]:
         """Words for argparse, and fields of the recipe, each with its value."""

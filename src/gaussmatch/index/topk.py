@@ -207,7 +207,7 @@ def _together(proposed: Mapping[int, Candidates], count: int) -> tuple[np.ndarra
     """The most promising candidates of all parts, and the part of each."""
     place = [np.full_like(c.rows, number) for number, c in proposed.items()]
     if len(proposed) == 1:
-        return place[0], *proposed.values()
+        return place[0], next(iter(proposed.values()))
     row, rough = [c.rows for c in proposed.values()], [c.scores for c in proposed.values()]
     bounds = [c.bound for c in proposed.values()]
     columns = [np.concatenate(x, 1) for x in (place, row, rough)]
