@@ -33,7 +33,7 @@ class Report:
             self.problems.append(f"{len(names)} {what}: {', '.join(names[:SHOWN])}{more}")
 
 
-def check_listing(listing: Listing, progress: bool = True) -> Report:
+def check_listing(listing: Listing) -> Report:
     """Counts, lengths, missing and unreadable photos, photos that stand in two splits."""
     report = Report([f"note: {note}" for note in listing.notes])
     for split, photos in listing.splits.items():
@@ -48,16 +48,16 @@ def check_listing(listing: Listing, progress: bool = True) -> Report:
         )
     if listing.also_true:
         report.lines.append(f"{len(listing.also_true):,} pairs judged to match")
-    _look_at_files(listing, report, progress)
+    _look_at_files(listing, report)
     return report
 
 
-def _look_at_files(listing: Listing, report: Report, progress: bool) -> None:
+def _look_at_files(listing: Listing, report: Report) -> None:
     missing, unreadable = [], []
     seen: dict[bytes, tuple[str, str]] = {}
     leaks, twice = [], []
     photos = [(split, photo) for split, photos in listing.splits.items() for photo in photos]
-    for split, photo in tqdm(photos, "photos", unit="photo", disable=not progress, leave=False):
+    for split, photo in tqdm(photos, "photos", unit="photo", leave=False):
         if not photo.path.is_file():
             missing.append(photo.path.name)
             continue

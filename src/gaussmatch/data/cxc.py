@@ -38,7 +38,7 @@ def score_files(root: Path) -> list[Path]:
     return files
 
 
-def read_positives(path: Path, agreed: float = AGREED) -> Positives:
+def read_positives(path: Path) -> Positives:
     """The pairs of one file that match."""
     positives = Positives([], [])
     with open(path, encoding="utf-8-sig", newline="") as file:
@@ -60,7 +60,7 @@ def read_positives(path: Path, agreed: float = AGREED) -> Positives:
             if method == "c2i_original":
                 positives.original.append((caption, image))
             elif method == "c2i_intrasim":
-                if value >= agreed:
+                if value >= AGREED:
                     positives.extra.append((caption, image))
             else:
                 raise ValueError(f"{place}: unknown sampling_method {method!r}")

@@ -276,18 +276,14 @@ def _write_words(name: str, photos: Sequence[Photo], out: Path) -> None:
 
 
 WHOLE = (0.0, 0.0, 1.0, 1.0)
+REGIONS = 36
 
 
 class Boxes:
-    """The boxes of every photo of a file.
+    """The boxes of every photo of a file, ``REGIONS`` of each."""
 
-    Args:
-        path: the file.
-        regions: how many boxes each photo is given.
-    """
-
-    def __init__(self, path: Path, regions: int = 36) -> None:
-        self.path, self.regions = path, regions
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self._of: dict[str, tuple[str, list[list[float]]]] = {}
         for number, line in enumerate(read_lines(path), start=1):
             place = f"{path}, line {number}"
@@ -313,9 +309,9 @@ class Boxes:
         place, boxes = found
         width, height = picture_size(photo.path)
         shares = []
-        for left, top, right, bottom in boxes[: self.regions]:
+        for left, top, right, bottom in boxes[:REGIONS]:
             if right > width + 1 or bottom > height + 1:
                 raise ValueError(f"{place}: a box reaches beyond the {width} × {height} photo")
             shares.append((left / width, top / height, right / width, bottom / height))
-        shares += [WHOLE] * (self.regions - len(shares))
+        shares += [WHOLE] * (REGIONS - len(shares))
         return torch.tensor(shares)

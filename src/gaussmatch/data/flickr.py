@@ -75,7 +75,7 @@ def read_tokens(path: Path) -> dict[str, list[Caption]]:
     return captions
 
 
-def read_judgements(path: Path, agreed: float = AGREED) -> Iterable[tuple[str, str]]:
+def read_judgements(path: Path) -> Iterable[tuple[str, str]]:
     """(caption id, photo) of the pairs that the judges found to fit."""
     for number, line in enumerate(read_lines(path), start=1):
         fields = line.split("\t")
@@ -85,7 +85,7 @@ def read_judgements(path: Path, agreed: float = AGREED) -> Iterable[tuple[str, s
             raise ValueError(
                 f"{path}, line {number}: not 'photo<tab>caption id<tab>share of Yes…'"
             ) from None
-        if share >= agreed:
+        if share >= AGREED:
             yield caption, photo
 
 

@@ -58,11 +58,11 @@ class TooLargeError(ValueError):
     """A picture that would take too much memory to decode."""
 
 
-def open_picture(path: str | os.PathLike[str], max_memory: int = MAX_MEMORY) -> Image.Image:
+def open_picture(path: str | os.PathLike[str]) -> Image.Image:
     """An upright RGB picture from a file. An unreadable file is an error that names it."""
     try:
         with open(path, "rb") as file:
-            return decode(file, max_memory)
+            return decode(file)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{path}: no such image") from error
     except (OSError, ValueError) as error:
@@ -95,14 +95,14 @@ def jpeg(picture: Image.Image, side: int | None = None, quality: int = 85) -> by
     return out.getvalue()
 
 
-def decode(file: IO[bytes], max_memory: int = MAX_MEMORY) -> Image.Image:
+def decode(file: IO[bytes]) -> Image.Image:
     """An upright RGB picture of fewer than 4 · ``ENOUGH`` pixels."""
     with opened(file) as image:
         needed = memory(image)
-        if needed > max_memory:
+        if needed > MAX_MEMORY:
             raise TooLargeError(
                 f"{image.width} × {image.height} pixels need {needed >> 20} MiB to decode and "
-                f"{max_memory >> 20} MiB are allowed; make the picture smaller, or save it as JPEG"
+                f"{MAX_MEMORY >> 20} MiB are allowed; make the picture smaller, or save it as JPEG"
             )
         factor = reduction(image)
         image.draft("RGB", (image.width // factor, image.height // factor))  # JPEG only

@@ -30,8 +30,6 @@ def embed_with_ray(
     embedding: EmbeddingManifest,
     out: Path,
     workers: int = 1,
-    *,
-    progress: bool = True,
 ) -> bool:
     """Make all shards that are not there yet; whether now all are.
 
@@ -69,7 +67,7 @@ def embed_with_ray(
         )
         shards = embedding.shards()
         total = sum(len(shards[n]) for n in todo)
-        with tqdm(total=total, desc="embed", unit="item", disable=not progress) as bar:
+        with tqdm(total=total, desc="embed", unit="item") as bar:
             for batch in made.iter_batches(batch_size=1):
                 bar.update(sum(len(shards[n]) for n in batch["shard"].tolist()))
     finally:

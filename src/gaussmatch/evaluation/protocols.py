@@ -26,6 +26,7 @@ from gaussmatch.metrics.recall import KS
 from gaussmatch.similarities import Similarity
 
 FOLDS = 5
+BLOCK = 256  # queries whose scores are held at a time
 FOLDED_FROM = 4000
 """Images from which the 1K protocol (five contiguous folds) is measured too. COCO's test has 5,000,
 so a fold has 1,000; of a part of COCO it has fewer, and a note says how many."""
@@ -94,12 +95,10 @@ def measures_of(
     return means(each) | measures, each
 
 
-def folded(
-    s: Similarity, images: Gaussian, captions: Gaussian, truth: Truth, folds: int = FOLDS
-) -> dict[str, float]:
+def folded(s: Similarity, images: Gaussian, captions: Gaussian, truth: Truth) -> dict[str, float]:
     """The same measures as means over contiguous folds of the images, named ``1k_…``."""
     parts = []
-    for fold in contiguous_folds(truth.image_of.numpy(), len(images), folds):
+    for fold in contiguous_folds(truth.image_of.numpy(), len(images), FOLDS):
         i, c = torch.from_numpy(fold.images), torch.from_numpy(fold.captions)
         parts.append(measures_of(s, images[i], captions[c], truth.part(i, c))[0])
     shared = [key for key in parts[0] if all(key in part for part in parts)]
@@ -130,7 +129,6 @@ def _precisions(
     known: Relevance | None,
     query_classes: np.ndarray | None,
     gallery_classes: np.ndarray | None,
-    block: int = 256,
 ) -> Each:
     """R-Precision, mAP@R and PMRP of all queries of one direction, in one pass over the scores."""
     parts: dict[str, list[Tensor]] = {}
@@ -138,8 +136,8 @@ def _precisions(
     def add(name: str, values: Tensor | np.ndarray) -> None:
         parts.setdefault(f"{way}_{name}", []).append(100 * torch.as_tensor(values).double())
 
-    for start in range(0, queries, block):
-        stop = min(start + block, queries)
+    for start in range(0, queries, BLOCK):
+        stop = min(start + BLOCK, queries)
         scores = rows(start, stop)
         if query_classes is not None and gallery_classes is not None:
             order = scores.argsort(1, descending=True)

@@ -63,12 +63,12 @@ def triplet(
     return Triplet(image, a, b, Region(box, f"{a.caption} and {b.caption}"))  # type: ignore[arg-type]
 
 
-def triplets(pairs: Pairs, threshold: float, most: int = MOST, seed: int = 0) -> list[Triplet]:
+def triplets(pairs: Pairs, threshold: float, most: int = MOST) -> list[Triplet]:
     """Triplets of up to ``most`` pictures by lot; one without a triplet makes room for another."""
     if pairs.regions is None:
         raise ValueError(f"{pairs.name} has no regions, so there are no crops to choose from")
     order = list(range(len(pairs.images)))
-    random.Random(seed).shuffle(order)
+    random.Random(0).shuffle(order)
     found: list[Triplet] = []
     for image in order:
         if len(found) == most:

@@ -119,24 +119,20 @@ class Item:
     matches: int | None
 
 
-def ends(
-    uncertainty: Tensor, make: Callable[[int], Item], shown: int = SHOWN
-) -> dict[str, list[Item]]:
+def ends(uncertainty: Tensor, make: Callable[[int], Item]) -> dict[str, list[Item]]:
     """The vaguest and the sharpest items; a caption that was written twice is shown once."""
     order = uncertainty.argsort(descending=True).tolist()
-    return {"vaguest": first(order, make, shown), "sharpest": first(order[::-1], make, shown)}
+    return {"vaguest": first(order, make, SHOWN), "sharpest": first(order[::-1], make, SHOWN)}
 
 
-def drawn_ends(
-    uncertainty: Tensor, make: Callable[[int], Item], shown: int = 5, share: float = 0.05
-) -> dict[str, list[Item]]:
-    """As the paper's galleries: drawn by lot from the least and the most sure twentieth."""
+def drawn_ends(uncertainty: Tensor, make: Callable[[int], Item]) -> dict[str, list[Item]]:
+    """As the paper's galleries: five by lot of the least and the most sure twentieth."""
     order = uncertainty.argsort(descending=True).tolist()
-    enough = max(3 * shown, round(share * len(order)))
+    enough = max(15, round(len(order) / 20))
     parts = {"vaguest": order[:enough], "sharpest": order[::-1][:enough]}
     for part in parts.values():
         random.Random(0).shuffle(part)
-    return {name: first(part, make, shown) for name, part in parts.items()}
+    return {name: first(part, make, 5) for name, part in parts.items()}
 
 
 def first(order: Sequence[int], make: Callable[[int], Item], shown: int) -> list[Item]:

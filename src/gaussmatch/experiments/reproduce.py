@@ -245,14 +245,14 @@ class Outcome:
     errors: dict[Run, str] = field(default_factory=dict)
 
 
-def execute(made: Plan, jobs: int = 1, progress_bar: bool = True) -> Outcome:
+def execute(made: Plan, jobs: int = 1) -> Outcome:
     """Train and measure all that is missing."""
     todo, outcome = made.todo, Outcome(made)
     after = {run: run.start for run in todo if run.start in todo and run.start is not None}
     work = partial(
         finish, store=made.store, visual_genome=made.setting.visual_genome, bar=jobs == 1
     )
-    with tqdm(total=len(todo), desc="runs", unit="run", disable=not (todo and progress_bar)) as bar:
+    with tqdm(total=len(todo), desc="runs", unit="run", disable=not todo) as bar:
         for run, error in work_off(todo, work, jobs, after):
             bar.update()
             if error is not None:

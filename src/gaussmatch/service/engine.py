@@ -99,19 +99,11 @@ class Engine:
     ``observe`` is called with the type and the percentile of every query.
     ``sizes`` of the galleries are those of the last reload, so that reading them costs no
     call to an index that may be on another machine.
-
-    Args:
-        reload_every: seconds after which the engine checks whether the index was changed.
     """
 
-    def __init__(
-        self,
-        index: Index,
-        settings: Settings,
-        reload_every: float = 5.0,
-    ) -> None:
+    def __init__(self, index: Index, settings: Settings) -> None:
         self.index, self.model, self.settings = index, index.model, settings
-        self._reload_every = reload_every
+        self._reload_every = 5.0  # seconds between checks whether the index was changed
         self.observe: Callable[[QueryType, float], object] = lambda type, percentile: None
         self._checked = time.monotonic()
         self._cache: dict[str, Any] = {}

@@ -124,6 +124,5 @@ def different(found: Iterable[Suggestion], k: int) -> list[Suggestion]:
     return kept
 
 
-def _alike(one: set[str], other: set[str], share: float = 0.7) -> bool:
-    both: Sequence[str] = list(one | other)
-    return not both or len(one & other) / len(both) >= share
+def _alike(one: set[str], other: set[str]) -> bool:
+    return len(one & other) >= 0.7 * len(one | other)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from gaussmatch.losses import ScoreLoss, TripletLoss
 from gaussmatch.recipe import LossRecipe
 
+TOLERANCE = 0.02  # share by which a loss may differ from that value
+
 
 class CollapseWarning(UserWarning):
     """The loss stands at the value of a model that maps everything to one spot."""
@@ -21,15 +23,15 @@ class CollapseWatch:
     [False, False, True]
     """
 
-    def __init__(self, patience: int = 50, tolerance: float = 0.02) -> None:
-        self.patience, self.tolerance = patience, tolerance
+    def __init__(self, patience: int = 50) -> None:
+        self.patience = patience
         self._stuck = 0
         self._warned = False
 
     def sees(self, loss: ScoreLoss, value: float, batch: int) -> bool:
         """Note one step's loss; true once, when it has stood there for ``patience`` steps."""
         target = loss.collapsed_value(batch)
-        near = target > 0 and abs(value / target - 1) < self.tolerance
+        near = target > 0 and abs(value / target - 1) < TOLERANCE
         self._stuck = self._stuck + 1 if near else 0
         if self._stuck < self.patience or self._warned:
             return False

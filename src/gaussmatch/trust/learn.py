@@ -154,11 +154,11 @@ def calibrate_gaussians(
 # ---- kept with a run ----
 
 
-def calibrate_run(run: Path, data: DataSet | None = None) -> Calibration:
+def calibrate_run(run: Path) -> Calibration:
     """Learn what the numbers of a run mean, judge its uncertainty on validation unless a probe has
     done so, and keep both in its folder."""
     model = load(run)
-    data = load_data(model.recipe.data) if data is None else data
+    data = load_data(model.recipe.data)
     calibration = calibrate(model, data)
     found = read_json(run / PROBE) if (run / PROBE).is_file() else None
     if found is None:
@@ -171,7 +171,7 @@ def calibrate_run(run: Path, data: DataSet | None = None) -> Calibration:
     return replace(calibration, gauges=gauges_of(found))
 
 
-def kept_calibration(run: Path, data: DataSet | None = None) -> Calibration:
+def kept_calibration(run: Path) -> Calibration:
     """The calibration of a run with the verdict of its probe; made now if there is none, or with a
     warning empty if the run's own data cannot be read any more or is too little."""
     if (run / CALIBRATION).is_file():
@@ -179,7 +179,7 @@ def kept_calibration(run: Path, data: DataSet | None = None) -> Calibration:
         found = read_json(run / PROBE) if (run / PROBE).is_file() else {"verdict": {}}
         return replace(calibration, gauges=gauges_of(found))
     try:
-        return calibrate_run(run, data)
+        return calibrate_run(run)
     except (OSError, ValueError) as error:
         warnings.warn(
             f"no percentiles and match probabilities from the model's own data: {error}",

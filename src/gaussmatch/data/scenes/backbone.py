@@ -6,7 +6,6 @@ net has learnt which attributes a scene shows, on scenes of its own that are in 
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,6 +35,7 @@ from gaussmatch.data.scenes.world import (
     sample_scene,
 )
 from gaussmatch.encoders.backbone import SceneNet
+from gaussmatch.files import sha256
 
 #: Standard deviation of a pooled feature. A fresh linear layer then starts near zero, well inside
 #: the bound of the log-variances; at 1 it would start outside, where the clamp has no gradient.
@@ -58,7 +58,7 @@ def load_backbone() -> SceneNet:
 
 def backbone_hash() -> str:
     """A short hash of the weights, for the name of a cache."""
-    return hashlib.sha256(WEIGHTS.read_bytes()).hexdigest()[:12]
+    return sha256(WEIGHTS)[:12]
 
 
 def pretrain(
