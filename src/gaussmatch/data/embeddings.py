@@ -106,7 +106,8 @@ def _table(path: Path) -> Embeddings:
             table = feather.read_table(path, memory_map=True)
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(f"{path}: cannot be read as {path.suffix[1:]} ({error})") from error
-    lists = [f.name for f in table.schema if pa.types.is_list(f.type) or _fixed(pa, f.type)]
+    types = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    lists = [f.name for f in table.schema if any(is_one(f.type) for is_one in types)]
     name = next((n for n in VECTORS if n in lists), next(iter(lists), None))
     if name is None:
         raise ValueError(f"{path}: no column of vectors among {', '.join(table.column_names)}")
@@ -117,10 +118,6 @@ def _table(path: Path) -> Embeddings:
     vectors = flat.reshape(len(column), -1)
     ids = _column(table, IDS) or [str(i) for i in range(len(vectors))]
     return Embeddings(path, vectors, ids, _column(table, TEXTS))
-
-
-def _fixed(pa: Any, type_: Any) -> bool:
-    return bool(pa.types.is_fixed_size_list(type_) or pa.types.is_large_list(type_))
 
 
 def _column(table: Any, names: Sequence[str]) -> list[str] | None:

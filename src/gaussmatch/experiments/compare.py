@@ -13,10 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from gaussmatch.evaluation.evaluate import evaluate_run
-from gaussmatch.experiments.pool import work_off
+from gaussmatch.experiments.pool import work_off_all
 from gaussmatch.files import read_json, write_json
 from gaussmatch.recipe import Recipe, find_recipe, load_recipe
 from gaussmatch.training.loop import train
@@ -71,18 +69,13 @@ def compare(cells: Sequence[SeededRun], jobs: int = 1) -> list[Compared]:
     """Run what is not finished, ``jobs`` at a time; the rows come in the order of the plan."""
     todo = [cell for cell in cells if not cell.result.exists()]
     work = partial(run_cell, progress_bar=jobs == 1)
-    errors: dict[Path, str] = {}
-    with tqdm(total=len(todo), desc="runs", unit="run", disable=not todo) as bar:
-        for cell, error in work_off(todo, work, jobs):
-            bar.update()
-            if error is not None:
-                errors[cell.folder] = f"seed {cell.seed}: {error}"
-                bar.write(f"failed: {cell.folder}: {error}")
+    errors = work_off_all(todo, work, jobs, "run", lambda cell: cell.folder)
     rows: dict[str, Compared] = {}
     for cell in cells:
-        row = rows.setdefault(cell.folder.parent.name, Compared(_title(cell), [], []))
-        if cell.folder in errors:
-            row.errors.append(errors[cell.folder])
+        name = cell.folder.parent.name
+        row = rows.setdefault(name, Compared(cell.recipe.title or name, [], []))
+        if cell in errors:
+            row.errors.append(f"seed {cell.seed}: {errors[cell]}")
         else:
             row.runs.append(read_json(cell.result))
     return list(rows.values())
@@ -96,7 +89,3 @@ def run_cell(cell: SeededRun, progress_bar: bool) -> None:
     """Train and measure one run."""
     train(cell.recipe, cell.folder, resume=True, progress_bar=progress_bar)
     evaluate_run(cell.folder)
-
-
-def _title(cell: SeededRun) -> str:
-    return cell.recipe.title or cell.folder.parent.name

@@ -13,6 +13,7 @@ from multiprocessing.connection import wait as wait_for
 from typing import Any, TypeVar
 
 import torch
+from tqdm import tqdm
 
 Item = TypeVar("Item")
 
@@ -41,6 +42,25 @@ def work_off(
             yield item, error
         return
     yield from _Pool(work, jobs, after).run(items)
+
+
+def work_off_all(
+    items: Sequence[Item],
+    work: Callable[[Item], None],
+    jobs: int,
+    unit: str,
+    name: Callable[[Item], object],
+    after: Mapping[Item, Item] | None = None,
+) -> dict[Item, str]:
+    """As ``work_off``, with a progress bar: what went wrong, by item."""
+    errors: dict[Item, str] = {}
+    with tqdm(total=len(items), desc=f"{unit}s", unit=unit, disable=not items) as bar:
+        for item, error in work_off(items, work, jobs, after):
+            bar.update()
+            if error is not None:
+                errors[item] = error
+                bar.write(f"failed: {name(item)}: {error}")
+    return errors
 
 
 def attempt(work: Callable[[Item], None], item: Item) -> str | None:

@@ -40,10 +40,11 @@ def write_report(
     """Write the page; ``model`` is the probabilistic one, whose uncertainty is shown."""
     images, captions = model.encode_pairs(pairs)
     unsure, images_unsure = captions.uncertainty(), images.uncertainty()
+    folders = {entrant.name: entrant.folder for entrant in entrants}
     page = template("report.html.j2").render(
         entrants=entrants,
         pairs=pairs,
-        figures=_training_figures(entrants),
+        figures=[svg(axes) for axes in training_curves(folders).values()],
         ambiguity=ambiguity_figure(pairs, unsure),
         rho=entrants[-1].measures.get("caption_rho"),
         similarity=model.recipe.model.similarity,
@@ -66,10 +67,6 @@ def template(name: str) -> Any:
         lstrip_blocks=True,
     )
     return environment.get_template(name)
-
-
-def _training_figures(entrants: Sequence[Entrant]) -> list[str]:
-    return [svg(axes) for axes in training_curves({e.name: e.folder for e in entrants}).values()]
 
 
 def training_curves(folders: Mapping[str, Path]) -> dict[str, Axes]:

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
-from tqdm import tqdm
 
 from gaussmatch.data import DataSet, load_data
 from gaussmatch.evaluation.evaluate import measure_run
 from gaussmatch.experiments.crops import choose, crop_pairs
 from gaussmatch.experiments.experiment import Experiment, TableRow
 from gaussmatch.experiments.paper import NAMES, experiment
-from gaussmatch.experiments.pool import work_off
+from gaussmatch.experiments.pool import work_off_all
 from gaussmatch.experiments.store import EVALUATION, Run, Store, merged
 from gaussmatch.files import atomic, read_json, write_json
 from gaussmatch.recipe import DataRecipe, Recipe, load_recipe
@@ -247,18 +246,12 @@ class Outcome:
 
 def execute(made: Plan, jobs: int = 1) -> Outcome:
     """Train and measure all that is missing."""
-    todo, outcome = made.todo, Outcome(made)
+    todo = made.todo
     after = {run: run.start for run in todo if run.start in todo and run.start is not None}
     work = partial(
         finish, store=made.store, visual_genome=made.setting.visual_genome, bar=jobs == 1
     )
-    with tqdm(total=len(todo), desc="runs", unit="run", disable=not todo) as bar:
-        for run, error in work_off(todo, work, jobs, after):
-            bar.update()
-            if error is not None:
-                outcome.errors[run] = error
-                bar.write(f"failed: {run.name}: {error}")
-    return outcome
+    return Outcome(made, work_off_all(todo, work, jobs, "run", lambda run: run.name, after))
 
 
 def finish(run: Run, store: Store, visual_genome: str | None = None, bar: bool = False) -> None:

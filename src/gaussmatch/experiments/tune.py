@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tqdm import tqdm
 
 from gaussmatch.checks import known
 from gaussmatch.experiments.experiment import slug
-from gaussmatch.experiments.pool import work_off
+from gaussmatch.experiments.pool import work_off_all
 from gaussmatch.files import write_json
 from gaussmatch.recipe import Recipe, load_recipe, recipe_folder
 from gaussmatch.run import claim, is_finished, read_metrics
@@ -125,14 +124,9 @@ def tune(search: Search, out: Path, overrides: Sequence[str] = (), jobs: int = 1
     for trial in planned:  # never take the result of another search for this one's
         claim(trial.folder, trial.recipe, resume=True)
     todo = [trial for trial in planned if not is_finished(trial.folder)]
-    errors: dict[Path, str] = {}
-    with tqdm(total=len(todo), desc="trials", unit="trial", disable=not todo) as bar:
-        for trial, error in work_off(todo, partial(_run, bar=jobs == 1), jobs):
-            bar.update()
-            if error is not None:
-                errors[trial.folder] = error
-                bar.write(f"failed: {trial.folder}: {error}")
-    records = [_record(trial, errors.get(trial.folder)) for trial in planned]
+    work = partial(_run, bar=jobs == 1)
+    errors = work_off_all(todo, work, jobs, "trial", lambda trial: trial.folder)
+    records = [_record(trial, errors.get(trial)) for trial in planned]
     best = {}
     for row in search.rows:
         done = [

@@ -119,10 +119,7 @@ def different(found: Iterable[Suggestion], k: int) -> list[Suggestion]:
     for s in found:
         if len(kept) == k:
             break
-        if not any(_alike(words(s.text), words(other.text)) for other in kept):
+        own, others = words(s.text), [words(other.text) for other in kept]
+        if not any(len(own & other) >= 0.7 * len(own | other) for other in others):
             kept.append(s)
     return kept
-
-
-def _alike(one: set[str], other: set[str]) -> bool:
-    return len(one & other) >= 0.7 * len(one | other)

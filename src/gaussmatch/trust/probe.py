@@ -244,7 +244,8 @@ def fitting_photos(
     if gauges.sigma is not None:
         rho["rho"] = rho.pop("rho_sigma")
         rho["rho_given_length"] = partial_spearman(gauges.sigma, target, gauges.words)
-    return {"captions": len(chosen), **{name: _finite(value) for name, value in rho.items()}}
+    known_rho = {name: None if math.isnan(value) else value for name, value in rho.items()}
+    return {"captions": len(chosen), **known_rho}
 
 
 def balanced_captions(prober: Prober, data: DataRecipe, split: str) -> dict[str, Any]:
@@ -582,7 +583,3 @@ def gauges_of(found: Mapping[str, Any]) -> dict[str, bool]:
 def _some(texts: Sequence[str]) -> list[str]:
     """Captions, evenly spread, enough for ``CASES`` of each edit."""
     return [texts[int(i)] for i in evenly(len(texts), 5 * CASES)]
-
-
-def _finite(value: float) -> float | None:
-    return None if math.isnan(value) else value

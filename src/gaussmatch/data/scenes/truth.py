@@ -75,7 +75,8 @@ class _Table:
         """The set of things of a kind, one byte for each scene."""
         if kind not in self.kinds:
             found = self.anything.copy()
-            for name, wanted in zip(ATTRIBUTES, _wanted(kind), strict=True):
+            allowed = (kind.shapes, kind.colours, kind.sizes, kind.patterns)
+            for name, wanted in zip(ATTRIBUTES, allowed, strict=True):
                 if wanted:
                     found &= self._any_of([(name, value) for value in wanted])
             if kind.place:
@@ -114,7 +115,3 @@ class _Table:
     def _any_of(self, values: Sequence[tuple[str, str]]) -> np.ndarray:
         none = np.zeros_like(self.anything)
         return np.bitwise_or.reduce([self.values.get(value, none) for value in values])
-
-
-def _wanted(kind: Kind) -> tuple[tuple[str, ...], ...]:
-    return kind.shapes, kind.colours, kind.sizes, kind.patterns
