@@ -156,7 +156,7 @@ def test_a_wrong_import_is_seen(tmp_path, file, line):
         ("similarities/cosine.py", "from gaussmatch.similarities.base import Similarity"),
         ("similarities/cosine.py", "from .base import Similarity\nfrom ..gaussian import Gaussian"),
         ("training/loop.py", "from gaussmatch import losses, model\nimport tqdm"),
-        ("evaluation/provenance.py", "from gaussmatch import __version__"),
+        ("evaluation/evaluate.py", "from gaussmatch import __version__"),
         ("__init__.py", "from gaussmatch.experiments import Recipe"),
         ("cli/main.py", "import gaussmatch"),
         ("__main__.py", "from gaussmatch.cli import main"),

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from gaussmatch.cli.parser import SECTIONS, Parser
-from gaussmatch.cli.tables import measures_table
 from gaussmatch.data import DataSet, load_data
 from gaussmatch.data.batches import image_batches, prepared_texts
 from gaussmatch.evaluation.retrieval import recalls
+from gaussmatch.evaluation.tables import measures_table
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.model import Model
 from gaussmatch.recipe import load_recipe

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gaussmatch.cli.parser import Parser
-from gaussmatch.cli.tables import plain_table
 from gaussmatch.data import SOURCES, load_data, recognise
 from gaussmatch.data.pairs import SPLITS
+from gaussmatch.evaluation.tables import plain_table
 from gaussmatch.recipe import DataRecipe
 from gaussmatch.run import load, locate
 from gaussmatch.trust.audit import ISSUES

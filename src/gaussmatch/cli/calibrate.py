@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gaussmatch.cli.parser import Parser
-from gaussmatch.cli.tables import plain_table
+from gaussmatch.evaluation.tables import plain_table
 from gaussmatch.run import is_shipped, locate
 from gaussmatch.trust.calibration import GALLERIES
 from gaussmatch.trust.learn import CALIBRATION, PROBE, calibrate_run

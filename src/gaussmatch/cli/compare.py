@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussmatch.cli.parser import SECTIONS, Parser
-from gaussmatch.cli.tables import plain_table
+from gaussmatch.evaluation.tables import plain_table
 from gaussmatch.experiments.compare import Compared, compare, plan, save_rows
 from gaussmatch.metrics.measures import heading, shown
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussmatch.cli.parser import SECTIONS, Parser
-from gaussmatch.cli.tables import measures_table
+from gaussmatch.evaluation.tables import measures_table
 from gaussmatch.experiments.demo import run_demo
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from gaussmatch.cli.parser import Parser
-from gaussmatch.cli.tables import measures_table, plain_table
 from gaussmatch.data import DataSet, load_data
 from gaussmatch.data.pairs import SPLITS
 from gaussmatch.evaluation.evaluate import Evaluation, against, file_stem, measure_run
-from gaussmatch.evaluation.tables import comparison, rows
+from gaussmatch.evaluation.tables import comparison, measures_table, plain_table, rows
 from gaussmatch.files import write_json, write_text
 from gaussmatch.plot import deciles, svg
 from gaussmatch.run import is_shipped, load, locate, read_recipe

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from gaussmatch.cli.parser import Parser
-from gaussmatch.cli.tables import plain_table
 from gaussmatch.data import load_data
+from gaussmatch.evaluation.tables import plain_table
 from gaussmatch.files import write_json
 from gaussmatch.plot import bars, lines, save
 from gaussmatch.run import is_shipped, load, locate, read_recipe

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussmatch.cli.parser import SECTIONS, Parser
-from gaussmatch.cli.tables import plain_table
+from gaussmatch.evaluation.tables import plain_table
 from gaussmatch.experiments.estimate import estimate
 from gaussmatch.experiments.paper import NAMES, PAPER
 from gaussmatch.experiments.reproduce import (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussmatch.cli.parser import SECTIONS, Parser
-from gaussmatch.cli.tables import measures_table
+from gaussmatch.evaluation.tables import measures_table
 from gaussmatch.recipe import load_recipe, recipe_parser
 from gaussmatch.run import METRICS, read_metrics
 from gaussmatch.training.gather import is_main

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gaussmatch.cli.parser import SECTIONS, Parser
-from gaussmatch.cli.tables import plain_table
+from gaussmatch.evaluation.tables import plain_table
 from gaussmatch.experiments.tune import load_search, tune
 
 

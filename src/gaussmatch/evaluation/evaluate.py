@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import math
+import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
+from gaussmatch import __version__
 from gaussmatch.data import DataSet, load_data
 from gaussmatch.data.batches import read_images, read_texts
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.evaluation.protocols import FOLDED_FROM, FOLDS, Each, Truth, folded, measures_of
-from gaussmatch.evaluation.provenance import provenance
 from gaussmatch.evaluation.reliability import (
     REFERENCE,
     ambiguity,
@@ -29,10 +33,11 @@ from gaussmatch.evaluation.retrieval import ranks_of
 from gaussmatch.evaluation.scores import blocks_of
 from gaussmatch.evaluation.tables import latex, markdown
 from gaussmatch.evaluation.triplets import selection
-from gaussmatch.files import write_json, write_text
+from gaussmatch.files import sha256, write_json, write_text
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import Relevance, bootstrap, paired_test
 from gaussmatch.model import Model
+from gaussmatch.recipe import Recipe
 from gaussmatch.run import is_shipped, load, model_files, read_recipe
 from gaussmatch.similarities import Similarity, similarity
 from gaussmatch.similarities.base import Side
@@ -85,6 +90,31 @@ def measure_run(
         write_text(Path(f"{target}.tex"), latex(title, found.measures))
         write_json(Path(f"{target}.json"), found.measures)  # last: it means "done"
     return found
+
+
+def provenance(recipe: Recipe, pairs: Pairs, weights: Path | None = None) -> dict[str, Any]:
+    """What is needed to know, or to make again, what was measured."""
+    known = pairs.relevance
+    return {
+        "recipe": json.loads(json.dumps(asdict(recipe))),  # as it will be read again
+        "weights_sha256": None if weights is None else sha256(weights),
+        "data": {
+            "name": pairs.name,
+            "images": len(pairs.images),
+            "captions": len(pairs.captions),
+            "true_pairs": None if known is None else len(known.items),
+            "images_with_classes": None
+            if pairs.classes is None
+            else int(pairs.classes.any(1).sum()),
+            "regions": None if pairs.regions is None else sum(len(r) for r in pairs.regions),
+        },
+        "versions": {
+            "gaussmatch": __version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }
 
 
 def file_stem(split: str, overrides: Sequence[str] = (), by: str | None = None) -> str:

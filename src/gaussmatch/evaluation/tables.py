@@ -1,4 +1,4 @@
-"""The measures of one run as a page: plain rows, Markdown and LaTeX."""
+"""Measures as tables: plain text of several runs; Markdown and LaTeX of one."""
 
 from __future__ import annotations
 
@@ -6,9 +6,48 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from gaussmatch.metrics.measures import MEASURES, shown
+from gaussmatch.metrics.measures import MEASURES, heading, shown
 
 SIDES = ("crop", "caption")
+SHOWN = (
+    *(f"{way}_r{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)),
+    *("rsum", "i2t_r_precision", "t2i_r_precision", "caption_rho", "image_rho"),
+)
+"""What a table shows, in this order, where it was measured."""
+
+
+def measures_table(rows: Sequence[tuple[str, Mapping[str, float | str]]]) -> str:
+    """One row for each model; a measure that a model does not have is left blank.
+
+    >>> print(measures_table([("point", {"rsum": 300.0}), ("ours", {"rsum": 310.5})]))
+    model      rsum
+    point     300.0
+    ours      310.5
+    """
+    keys = [key for key in SHOWN if any(key in measures for _, measures in rows)]
+    cells = [["model", *(heading(key) for key in keys)]]
+    cells += [[name, *(_value(key, measures.get(key)) for key in keys)] for name, measures in rows]
+    return plain_table(cells)
+
+
+def plain_table(cells: Sequence[Sequence[str]]) -> str:
+    """Columns lined up: the first to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    widths = [widths[0], *(max(8, w) for w in widths[1:])]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    )
+
+
+def _value(key: str, value: float | str | None) -> str:
+    return value or "" if value is None or isinstance(value, str) else shown(key, value)
+
+
+# ---- one run ----
 
 
 def rows(measures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
