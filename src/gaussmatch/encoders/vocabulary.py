@@ -106,8 +106,8 @@ class Vocabulary:
         """Word numbers and unknown words of each caption; for queries rather than data sets: one
         by one, where ``rows`` uses several threads.
 
-        >>> Vocabulary.build(["a red dog", "a dog"], min_count=1).read(["A Cat, a dog"])
-        [Reading(text='A Cat, a dog', row=[1, 4, 3, 3, 4, 5, 2], unknown=['Cat'], known=True)]
+        >>> Vocabulary.build(["a red dog", "a dog"], min_count=1).read(["A Cat"])
+        [Reading(text='A Cat', row=[1, 4, 3, 2], unknown=['Cat'], known=True, cut=())]
         """
         read = []
         for caption in captions:
