@@ -47,7 +47,7 @@ docs: setup
 	$(BIN)/mkdocs build --strict
 
 bench: setup
-	$(BIN)/python benchmarks/bench.py --json build/bench.json --markdown build/bench.md
+	$(BIN)/python benchmarks/bench.py --json docs/performance.json --markdown docs/performance.md
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache

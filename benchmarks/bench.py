@@ -1,10 +1,11 @@
 """``make bench``: every hot path beside its peer and its limit, as ratios measured in one run.
 
-    python benchmarks/bench.py [scoring step encoding growth start] [--json FILE] [--markdown FILE]
+    python benchmarks/bench.py [SECTION …] [--quick] [--json FILE] [--markdown FILE]
 
-The two sides of a ratio take turns; a ratio is the median over the turns, its spread the quartiles.
-With one thread (the default) processor time is counted, which means the same on a busy machine.
-Search and service have scripts of their own: ``search_speed.py`` and ``service_throughput.py``.
+The two sides of a ratio take turns; a ratio is the median over the turns, and its spread the range
+of their middle half. One thread, and processor time, which means the same on a busy machine; the
+service, which is several processes, goes by the processor time of each. ``--quick`` takes small
+sizes, to see that everything runs: limits are for the full ones and are not judged then.
 """
 
 from __future__ import annotations
@@ -18,26 +19,39 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
+import faiss
 import numpy as np
 import torch
+from evaluation_speed import memory
+from search_speed import K, clustered, filled, ids, smallest
+from service_throughput import ask, processor, serving
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import gaussmatch as gm
+from gaussmatch.cli import main as command
 from gaussmatch.data.batches import Batch
-from gaussmatch.encoders.base import Tokens
+from gaussmatch.data.pictures import open_picture
+from gaussmatch.encoders.base import Tokens, pad
 from gaussmatch.encoders.vocabulary import SPECIALS, Vocabulary
+from gaussmatch.evaluation.blocks import Blocks
+from gaussmatch.evaluation.retrieval import ranks
 from gaussmatch.gaussian import Gaussian
+from gaussmatch.index import Index, IndexSettings, Record
 from gaussmatch.matcher import build
-from gaussmatch.recipe import LossRecipe, ModelRecipe
+from gaussmatch.metrics import Relevance
+from gaussmatch.recipe import LossRecipe, ModelRecipe, TrainingRecipe
 from gaussmatch.similarities import SIMILARITIES, similarity
 from gaussmatch.training.objective import Objective, total
+from gaussmatch.training.setup import optimizer
+
+Call = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -61,26 +75,66 @@ class Row:
         return f"{'≥' if self.least else '≤'} {self.limit:g}: {'yes' if good else 'NO'}"
 
 
-def compare(ours: Callable[[], object], theirs: Callable[[], object], turns: int) -> np.ndarray:
-    """Times of ours over theirs, turn by turn, after one turn to warm up."""
-    ratios = []
-    for turn in range(turns + 1):
-        times = []
-        for call in (ours, theirs) if turn % 2 else (theirs, ours):
-            started = time.process_time()
-            call()
-            times.append(time.process_time() - started)
-        if turn:
-            ratios.append(times[0] / times[1] if turn % 2 else times[1] / times[0])
+@dataclass(frozen=True)
+class Sizes:
+    """How large everything is."""
+
+    images: int
+    captions: int
+    dim: int
+    items: int
+    opened: int
+    queries: int
+    photos: int
+    turns: int
+    seconds: float
+    """Of one ratio: where a turn takes long, there are fewer."""
+
+
+FULL = Sizes(5000, 25_000, 1024, 200_000, 1_000_000, 300, 1000, 7, 30)
+QUICK = Sizes(1000, 5000, 512, 40_000, 100_000, 100, 48, 5, 6)
+
+
+def used(call: Call) -> float:
+    """Seconds of processor."""
+    started = time.process_time()
+    call()
+    return time.process_time() - started
+
+
+def compare(ours: Call, theirs: Call, sizes: Sizes) -> np.ndarray:
+    """Times of ours over theirs, turn by turn; one more turn to warm up where they are short."""
+    ratios, started = [], time.process_time()
+    for turn in range(sizes.turns + 1):
+        first, second = (ours, theirs) if turn % 2 else (theirs, ours)
+        a, b = used(first), used(second)
+        spent = time.process_time() - started
+        if turn or spent > sizes.seconds / 3:
+            ratios.append(a / b if turn % 2 else b / a)
+        if ratios and spent > sizes.seconds:
+            break
     return np.array(ratios)
 
 
-def row(section: str, what: str, against: str, ratios: np.ndarray, **limit: float | bool) -> Row:
-    low, half, high = np.quantile(ratios, (0.25, 0.5, 0.75))
-    return Row(section, what, against, float(half), float(low), float(high), **limit)  # type: ignore[arg-type]
+def row(
+    section: str, what: str, against: str, ratios: Sequence[float] | np.ndarray, **limit: float
+) -> Row:
+    low, median, high = np.quantile(ratios, (0.25, 0.5, 0.75))
+    return Row(section, what, against, float(median), float(low), float(high), **limit)  # type: ignore[arg-type]
 
 
-# ---- scoring ----
+def slope(what: str, sizes: Sequence[int], calls: Sequence[Call], turns: int, limit: float) -> Row:
+    """The exponent x of time ∝ size^x, fitted; the spread is that of neighbouring sizes."""
+    times = [min(used(call) for _ in range(max(2, turns // 2))) for call in calls]
+    x, y = np.log(sizes), np.log(times)
+    steps = np.diff(y) / np.diff(x)
+    fitted = float(np.polyfit(x, y, 1)[0])
+    what = f"{what} {sizes[0]:,} to {sizes[-1]:,}"
+    low, high = float(steps.min()), float(steps.max())
+    return Row("growth", what, "exponent of the time", fitted, low, high, limit)
+
+
+# ---- 1. all-pairs scoring ----
 
 
 def gaussians(n: int, dim: int, seed: int) -> Gaussian:
@@ -110,32 +164,44 @@ def sampled(images: Gaussian, captions: Gaussian, samples: int = 7) -> Tensor:
     return -far.view(len(images), samples, len(captions), samples).mean((1, 3))
 
 
-def scoring(options: argparse.Namespace) -> Iterator[Row]:
-    n, m, dim = options.images, options.captions, options.dim
+def scored(s: gm.Similarity, images: Gaussian, captions: Gaussian) -> None:
+    """Every score once, as evaluation goes through them."""
+    for _ in Blocks(s, images, captions, torch.float32).tiles():
+        pass
+
+
+def scoring(sizes: Sizes) -> Iterator[Row]:
+    n, m, dim = sizes.images, sizes.captions, sizes.dim
     images, captions = gaussians(n, dim, 0), gaussians(m, dim, 1)
+    shape = f"{n:,} × {m:,}, D = {dim}"
+    kl = similarity("kl")
+    held = memory("VmRSS", reset=True)
+    scored(kl, images, captions)
+    peak = 1024 * (memory("VmHWM") - held)
+    for what, size in (
+        ("its embeddings", 8 * dim * (n + m)),
+        ("an n × m × D tensor", 4 * n * m * dim),
+    ):
+        yield row("scoring", f"peak memory of kl, {shape}", what, [peak / size], limit=2.0)
     for name, form in SIMILARITIES.items():
         if form.no_lift is not None:
             continue
         s = similarity(name).for_query("captions")
-        pairs = list(zip(s.lift_images(images), s.lift_captions(captions), strict=True))
-        left, right = (side[0].float() for side in zip(*pairs, strict=True))
-        ratios = compare(
-            lambda s=s: s.matrix(images, captions),
-            lambda a=left, b=right: a @ b.T,
-            options.turns,
-        )
-        limit = 2.2 if len(pairs) == 2 else 1.15
-        what = f"{name}, {n:,} × {m:,}, D = {dim}"
-        yield row("scoring", what, "its bare float32 product", ratios, limit=limit)
-    kl = similarity("kl")
-    few, some = images[:100], captions[:500]
+        lifted = s.lift_images(images), s.lift_captions(captions)
+        left, right = (side[0].float() for side in lifted)
+        limit = 2.2 if len(lifted[0]) == 2 else 1.15
+        del lifted
+        bare = partial(torch.matmul, left, right.T)
+        ratios = compare(partial(scored, s, images, captions), bare, sizes)
+        yield row("scoring", f"{name}, {shape}", "its bare float32 product", ratios, limit=limit)
+    few, some = images[: n // 10], captions[: m // 10]
     for name, other in (("torch.distributions", textbook), ("7 × 7 samples", sampled)):
-        ratios = compare(lambda f=other: f(few, some), lambda: kl.matrix(few, some), options.turns)
-        what = f"{name}, 100 × 500, D = {dim}"
-        yield row("scoring", what, "KL here", ratios, limit=20.0, least=True)
+        ratios = compare(partial(other, few, some), partial(scored, kl, few, some), sizes)
+        what = f"{name}, {len(few)} × {len(some):,}, D = {dim}"
+        yield row("scoring", what, "kl here", ratios, limit=20.0, least=True)
 
 
-# ---- a training step ----
+# ---- 2. a training step ----
 
 
 class PublishedText(nn.Module):
@@ -154,34 +220,44 @@ class PublishedText(nn.Module):
         return last[0]
 
 
-def step(options: argparse.Namespace) -> Iterator[Row]:
-    batch, dim, words, width = 128, options.dim, 8000, 2048
+def batch_of(size: int, longest: int = 18, words: int = 8000, width: int = 2048) -> Batch:
+    """Captions of 8 tokens to ``longest``, sorted by length, and features."""
     dice = torch.Generator().manual_seed(0)
-    lengths = torch.randint(8, 19, (batch,), generator=dice).sort(descending=True).values
-    ids = torch.randint(1, words, (batch, int(lengths.max())), generator=dice)
-    ids = ids.masked_fill(torch.arange(ids.shape[1]) >= lengths[:, None], 0)
-    features = torch.randn(batch, width, generator=dice)
-    taken = Batch(features, Tokens(ids, lengths), torch.arange(batch))
+    lengths = torch.randint(8, longest + 1, (size,), generator=dice).sort(descending=True).values
+    lengths[0] = longest
+    ids = torch.randint(1, words, (size, longest), generator=dice)
+    ids = ids.masked_fill(torch.arange(longest) >= lengths[:, None], 0)
+    return Batch(torch.randn(size, width, generator=dice), Tokens(ids, lengths), torch.arange(size))
 
-    def ours(probabilistic: bool) -> Callable[[], None]:
-        recipe = ModelRecipe(
-            dim=dim,
-            probabilistic=probabilistic,
-            similarity="wasserstein" if probabilistic else "cosine",
-            feature_dim=width,
-        )
-        torch.manual_seed(0)
-        matcher = build(recipe, Vocabulary.of([*SPECIALS, *(f"w{k}" for k in range(words - 4))]))
-        objective = Objective.of_epoch(LossRecipe(), 1)
-        adam = torch.optim.Adam(matcher.parameters(), 2e-4)
 
-        def call() -> None:
-            adam.zero_grad()
-            total(objective(matcher, taken)).backward()
-            nn.utils.clip_grad_norm_(matcher.parameters(), 2.0)
-            adam.step()
+def our_step(
+    batch: Batch, dim: int, twin: bool = True, adam: str = "adam", words: int = 8000
+) -> Call:
+    """Forward, backward and Adam as ``gaussmatch train`` does it."""
+    recipe = ModelRecipe(
+        dim=dim,
+        probabilistic=twin,
+        similarity="wasserstein" if twin else "cosine",
+        feature_dim=batch.images.shape[1],
+    )
+    torch.manual_seed(0)
+    matcher = build(recipe, Vocabulary.of([*SPECIALS, *(f"w{k}" for k in range(words - 4))]))
+    objective = Objective.of_epoch(LossRecipe(), 1)
+    optimiser = optimizer(matcher, TrainingRecipe(optimizer=adam))  # type: ignore[arg-type]
 
-        return call
+    def call() -> None:
+        optimiser.zero_grad()
+        total(objective(matcher, batch)).backward()
+        nn.utils.clip_grad_norm_(matcher.parameters(), 2.0)
+        optimiser.step()
+
+    return call
+
+
+def step(sizes: Sizes) -> Iterator[Row]:
+    batch, dim, words, width = 128, sizes.dim, 8000, 2048
+    taken = batch_of(batch)
+    features, (ids, lengths) = taken.images, taken.texts
 
     def published(twin: bool) -> Callable[[], None]:
         torch.manual_seed(0)
@@ -232,20 +308,147 @@ def step(options: argparse.Namespace) -> Iterator[Row]:
         return call
 
     for name, twin in (("points", False), ("Gaussians", True)):
-        ratios = compare(ours(twin), published(twin), options.turns)
-        what = f"{name}, batch {batch}, D = {dim}"
-        yield row("step", what, "the published way, plain PyTorch", ratios)
-        ratios = compare(ours(twin), floor(1 + twin), options.turns)
-        yield row("step", what, "its bare products", ratios, limit=1.12)
+        for adam in ("adam", "fused-adam"):
+            what = f"{name}, batch {batch}, D = {dim}, {adam}"
+            ratios = compare(our_step(taken, dim, twin, adam), published(twin), sizes)
+            yield row("step", what, "the published way, plain PyTorch", ratios, limit=1.05)
+            ratios = compare(our_step(taken, dim, twin, adam), floor(1 + twin), sizes)
+            yield row("step", what, "its bare products", ratios, limit=1.12)
 
 
-# ---- encoding ----
+# ---- 3. search ----
 
 
-def encoding(options: argparse.Namespace) -> Iterator[Row]:
+def one_by_one(search: Callable[[object], object], queries: Sequence[object]) -> Call:
+    def call() -> None:
+        for query in queries:
+            search(query)
+
+    return call
+
+
+def search(sizes: Sizes) -> Iterator[Row]:
+    dim, settings = 128, IndexSettings(structure="hnsw")
+    gallery, queries = clustered(sizes.items, sizes.queries, dim)
+    means, probes = gallery.mean.numpy(), queries.mean.numpy()
+    single = [queries[k : k + 1] for k in range(len(queries))]
+    rows = [probes[k : k + 1] for k in range(len(probes))]
+    of = f"{sizes.items:,} items, D = {dim}"
+    records = [Record(str(k), {"tenth": k % 10, "rare": k % 1000}) for k in range(sizes.items)]
+    with tempfile.TemporaryDirectory() as folder:
+        flat, graph = (Path(folder) / name for name in ("flat", "hnsw"))
+        exact = Index.create(flat, similarity="kl")
+        exact.add(gallery, records)
+        width = exact.backend.segments("images")[0].structure.arrays[0].shape[1]
+        dice = np.random.default_rng(0)
+        plain = faiss.IndexFlatIP(width)
+        plain.add(dice.normal(size=(sizes.items, width)).astype(np.float32))
+        wide = dice.normal(size=(len(queries), width)).astype(np.float32)
+        some = single[:30], [wide[k : k + 1] for k in range(30)]
+        ratios = compare(
+            one_by_one(lambda q: exact.search(q, K), some[0]),
+            one_by_one(lambda q: plain.search(q, K), some[1]),
+            sizes,
+        )
+        yield row("search", f"exact, one at a time, {of}", "faiss flat", ratios, limit=1.1)
+        ratios = compare(lambda: exact.search(queries, K), lambda: plain.search(wide, K), sizes)
+        yield row("search", f"exact, {len(queries)} at once, {of}", "faiss flat", ratios, limit=1.1)
+        del plain
+
+        approximate = Index.create(graph, similarity="kl", settings=settings)
+        approximate.add(gallery, records)
+        structure = approximate.backend.segments("images")[0].structure
+        bare = faiss.IndexHNSWFlat(dim, settings.links)
+        bare.hnsw.efConstruction = settings.construction
+        bare.add(means)
+
+        def widened(width: int) -> list[list[str]]:
+            structure.settings, structure.width = replace(settings, search=width), width
+            return ids(approximate, queries)
+
+        def bare_widened(width: int) -> list[list[int]]:
+            bare.hnsw.efSearch = width
+            return bare.search(probes, K)[1].tolist()
+
+        ours, _ = smallest(widened, ids(exact, queries))
+        theirs, _ = smallest(bare_widened, faiss.knn(probes, means, K)[1].tolist())
+        widened(ours), bare_widened(theirs)
+        against = f"bare faiss on the means, efSearch {theirs}"
+        what = f"hnsw, efSearch {ours}"
+        one = one_by_one(lambda q: approximate.search(q, K), single)
+        ratios = compare(one, one_by_one(lambda q: bare.search(q, K), rows), sizes)
+        yield row("search", f"{what}, one at a time, {of}", against, ratios, limit=3.0)
+        ratios = compare(
+            lambda: approximate.search(queries, K), lambda: bare.search(probes, K), sizes
+        )
+        yield row("search", f"{what}, {len(queries)} at once", against, ratios, limit=1.5)
+        for name, index, some_of in (("hnsw", approximate, single), ("flat", exact, single[:30])):
+            plain_search = one_by_one(lambda q, i=index: i.search(q, K), some_of)
+            for share, where in (("10 %", {"tenth": 3}), ("0.1 %", {"rare": 77})):
+                first = used(lambda i=index, w=where: i.search(single[0], K, where=w))
+                filtered = one_by_one(lambda q, i=index, w=where: i.search(q, K, where=w), some_of)
+                what = f"{name}, a filter that leaves {share} (the first took {first:.2f} s), {of}"
+                ratios = compare(filtered, plain_search, sizes)
+                yield row("search", what, "without a filter", ratios, limit=2.0)
+    yield from opening(sizes)
+
+
+def opening(sizes: Sizes) -> Iterator[Row]:
+    """Open an index and answer one query, in a process of its own, small and large."""
+    with tempfile.TemporaryDirectory() as folder:
+        places = []
+        for n in (1000, sizes.opened):
+            gallery, queries = clustered(n, 1, 8)
+            places.append(Path(folder) / str(n))
+            filled(places[-1], "kl", "flat", gallery)
+        queries.save(Path(folder) / "query")
+        code = (
+            "import sys, gaussmatch as gm; i = gm.Index.open(sys.argv[1]); "
+            "i.search(gm.Gaussian.load(sys.argv[2]), 10)"
+        )
+        small, large = (
+            lambda p=p: child_seconds([sys.executable, "-c", code, str(p), f"{folder}/query"])
+            for p in places
+        )
+        ratios = [large() / small() for _ in range(3)]
+        what = f"open an index of {sizes.opened:,} items and search, start included"
+        yield row("search", what, "of 1,000 items", ratios, limit=1.5)
+
+
+# ---- 4. service ----
+
+
+def service(sizes: Sizes) -> Iterator[Row]:
+    """32 clients and one worker against the library in batches of 32, by processor time a query;
+    scenes, tiny: the smaller the model, the more HTTP weighs."""
+    with tempfile.TemporaryDirectory() as folder:
+        run, index = f"{folder}/run", f"{folder}/index"
+        tiny = ["--data.size", "tiny", "--training.epochs", "1"]
+        assert command(["train", "scenes/vsepp-kl", "--out", run, *tiny]) == 0
+        assert command(["index", run, "--out", index]) == 0
+        words = [index, "--queries", str(10 * sizes.queries), "--texts", f"{folder}/texts.json"]
+        words += ["--concurrency", "32", "--seconds", "120"]
+        shares, slowest = [], []
+        with serving(Path(index), 1, Path(folder) / "log") as (pid, address):
+            for _ in range(3):
+                alone = ask("library", words)
+                before = processor(pid)
+                through = ask("clients", [*words, "--address", address])
+                assert not through["errors"]
+                taken = (processor(pid) - before) / through["queries"]
+                shares.append(alone["cpu"] / taken)
+                slowest.append(through["p99"])
+        what = "service, one worker, 32 clients: throughput by processor time"
+        yield row("service", what, "the library's, batches of 32", shares, limit=0.8, least=True)
+        yield row("service", "p99 of an answer, ms", "a millisecond", slowest)
+
+
+# ---- 5. encoding ----
+
+
+def encoding(sizes: Sizes) -> Iterator[Row]:
     try:
         model = gm.load("photos")
-        texts = [f"a dog number {k} runs on the beach" for k in range(256)]
         encoders = model.matcher.part("image").encoders
         tower, sentences = encoders.image_tower, encoders.text_tower
     except (ImportError, OSError, ValueError) as error:
@@ -254,63 +457,81 @@ def encoding(options: argparse.Namespace) -> Iterator[Row]:
     from PIL import Image
 
     dice = np.random.default_rng(0)
-    pictures = [
-        Image.fromarray(dice.integers(0, 255, (260, 260, 3), dtype=np.uint8)) for _ in range(16)
-    ]
-    pixels = torch.stack([tower.transform(picture) for picture in pictures])
-
-    @torch.inference_mode()
-    def bare() -> None:
-        tower(pixels)
-
-    ratios = compare(lambda: model.encode_images(pictures), bare, options.turns)
-    yield row("encoding", "16 photos, Model.encode_images", "the bare network", ratios, limit=1.11)
-    ratios = compare(
-        lambda: model.encode_texts(texts), lambda: sentences.encode(texts), options.turns
-    )
-    what = "256 texts, Model.encode_texts"
-    yield row("encoding", what, "the bare sentence encoder", ratios, limit=1.11)
-
-
-# ---- growth ----
-
-
-def growth(options: argparse.Namespace) -> Iterator[Row]:
-    """How the time grows when a size doubles: 2 is linear."""
-    kl = similarity("kl")
-    images, captions = gaussians(500, 256, 0), gaussians(8000, 256, 1)
-    for n in (1000, 2000, 4000):
-        ratios = compare(
-            lambda n=n: kl.matrix(images, captions[: 2 * n]),
-            lambda n=n: kl.matrix(images, captions[:n]),
-            options.turns,
-        )
-        yield row("growth", f"KL of 500 × {2 * n:,}, D = 256", f"500 × {n:,}", ratios, limit=2.6)
-    for dim in (128, 256, 512):
-        wide, narrow = ((gaussians(500, d, 0), gaussians(2000, d, 1)) for d in (2 * dim, dim))
-        ratios = compare(
-            lambda g=wide: kl.matrix(*g), lambda g=narrow: kl.matrix(*g), options.turns
-        )
-        yield row("growth", f"KL of 500 × 2,000, D = {2 * dim}", f"D = {dim}", ratios, limit=2.6)
     with tempfile.TemporaryDirectory() as folder:
-        gallery = gaussians(40_000, 64, 2)
-        indexes = []
-        for n in (10_000, 20_000, 40_000):
-            index = gm.Index.create(Path(folder) / str(n), similarity="kl")
-            index.add(gallery[:n], [gm.index.Record(str(k)) for k in range(n)])
-            indexes.append(index)
-        queries = gaussians(50, 64, 3)
-        for small, large in pairwise(indexes):
-            ratios = compare(
-                lambda i=large: i.search(queries, 10),
-                lambda i=small: i.search(queries, 10),
-                options.turns,
-            )
-            what = f"exact search of {len(large):,}"
-            yield row("growth", what, f"{len(small):,}", ratios, limit=2.6)
+        files = [f"{folder}/{k}.jpg" for k in range(sizes.photos)]
+        for file in files:  # 640 × 480, smooth as photos are
+            few = Image.fromarray(dice.integers(0, 255, (12, 16, 3), dtype=np.uint8))
+            few.resize((640, 480), Image.Resampling.BICUBIC).save(file, quality=90)
+        pictures = [open_picture(file) for file in files[:16]]
+        pixels = torch.stack([tower.transform(picture) for picture in pictures])
+        texts = [f"a dog number {k} runs on the beach" for k in range(256)]
+        tokens = pad(sentences.tokenizer.rows(texts))
+        ways = {"torch": (None, None), "onnxruntime": (tower.fast, sentences.fast)}
+        for name, fast in ways.items():
+            if name == "onnxruntime" and None in fast:
+                print("onnxruntime is left out: it is not installed", file=sys.stderr)
+                continue
+            tower.fast, sentences.fast = fast
+            with torch.inference_mode():
+                ratios = compare(
+                    lambda: model.encode_images(pictures), lambda: tower.run(pixels), sizes
+                )
+                what = f"16 photos, Model.encode_images, {name}"
+                yield row("encoding", what, "the bare network", ratios, limit=1.11)
+                ratios = compare(
+                    lambda: model.encode_texts(texts), lambda: sentences.run(tokens), sizes
+                )
+                what = f"256 texts, Model.encode_texts, {name}"
+                yield row("encoding", what, "the bare network", ratios, limit=1.11)
+        whole = used(lambda: model.encode_images(files))
+        decoding = used(lambda: [tower.transform(open_picture(file)) for file in files])
+        what = f"decoding and transforming {sizes.photos:,} photos of 640 × 480"
+        rate = f"encoding them from files ({sizes.photos / whole:.0f}/s)"
+        yield row("encoding", what, rate, [decoding / whole])
 
 
-# ---- start-up ----
+# ---- 6. growth ----
+
+
+def growth(sizes: Sizes) -> Iterator[Row]:
+    small = sizes.dim // 2
+    batches = (32, 64, 128)
+    calls = [our_step(batch_of(n), small) for n in batches]
+    yield slope(f"step, D = {small}, batch", batches, calls, sizes.turns, 1.1)
+    lengths = (9, 18, 36)
+    calls = [our_step(batch_of(64, longest), small) for longest in lengths]
+    yield slope(f"step, D = {small}, batch 64, longest caption", lengths, calls, sizes.turns, 1.1)
+    dims = (small // 2, small, 2 * small)
+    calls = [our_step(batch_of(64), dim) for dim in dims]
+    yield slope("step, batch 64, D", dims, calls, sizes.turns, 2.0)
+    kl, images = similarity("kl"), gaussians(100, 32, 0)
+    galleries = [n for n in (1000, 10_000, 100_000, 1_000_000) if n <= sizes.opened]
+    captions = gaussians(galleries[-1], 32, 1)
+
+    def evaluated(n: int) -> None:
+        pairs = Relevance.from_pairs(torch.arange(n), torch.arange(n) % 100, queries=n, gallery=100)
+        ranks(kl, images, captions[:n], pairs)
+
+    calls = [partial(evaluated, n) for n in galleries]
+    yield slope("ranks of 100 images, both ways, captions", galleries, calls, sizes.turns, 1.1)
+    with tempfile.TemporaryDirectory() as folder:
+        counts = [sizes.items // 8, sizes.items // 4, sizes.items // 2]
+        gallery, queries = clustered(counts[-1], 50, 64)
+        for structure in ("flat", "hnsw"):
+            made: dict[int, Index] = {}
+
+            def built(n: int, structure: str = structure, made: dict[int, Index] = made) -> None:
+                place = Path(folder) / f"{structure}-{n}-{len(made)}-{time.monotonic_ns()}"
+                made[n] = filled(place, "kl", structure, gallery[:n])
+
+            calls = [partial(built, n) for n in counts]
+            yield slope(f"build {structure}, items", counts, calls, 2, 1.3)
+            calls = [partial(index.search, queries, K) for index in made.values()]
+            limit = 1.1 if structure == "flat" else 0.6
+            yield slope(f"query {structure}, items", counts, calls, sizes.turns, limit)
+
+
+# ---- 7. start-up ----
 
 
 def child_seconds(words: list[str]) -> float:
@@ -321,21 +542,24 @@ def child_seconds(words: list[str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def start(options: argparse.Namespace) -> Iterator[Row]:
+def start(sizes: Sizes) -> Iterator[Row]:
     python = [sys.executable, "-c"]
     ratios = [
         child_seconds([*python, "import gaussmatch as gm; gm.Gaussian"])
         / child_seconds([*python, "import torch"])
-        for _ in range(options.turns)
+        for _ in range(sizes.turns)
     ]
-    yield row("start", "import gaussmatch, first use", "import torch", np.array(ratios), limit=1.2)
-    seconds = [child_seconds([sys.executable, "-m", "gaussmatch", "--help"]) for _ in range(3)]
-    yield row("start", "gaussmatch --help, seconds", "a second", np.array(seconds), limit=0.3)
+    yield row("start", "import gaussmatch, first use", "import torch", ratios, limit=1.2)
+    shown = [sys.executable, "-m", "gaussmatch", "--help"]
+    seconds = [child_seconds(shown) for _ in range(sizes.turns)]
+    yield row("start", "gaussmatch --help, seconds", "a second", seconds, limit=0.3)
 
 
-SECTIONS = {
+SECTIONS: dict[str, Callable[[Sizes], Iterator[Row]]] = {
     "scoring": scoring,
     "step": step,
+    "search": search,
+    "service": service,
     "encoding": encoding,
     "growth": growth,
     "start": start,
@@ -351,46 +575,65 @@ def machine() -> dict[str, str | int]:
     return {
         "processor": cpu,
         "cores": len(os.sched_getaffinity(0)),
+        "memory": f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB",
+        "load": f"{os.getloadavg()[0]:.1f}",
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "faiss": faiss.__version__,
         "threads": torch.get_num_threads(),
     }
 
 
-def table(rows: list[Row]) -> str:
-    lines = ["| | what | against | ratio | quartiles | limit |", "|---|---|---|---|---|---|"]
+def table(rows: Sequence[Row]) -> str:
+    lines = ["| | what | against | ratio | middle half | limit |", "|---|---|---|---|---|---|"]
     for r in rows:
-        spread = f"{r.low:.2f}–{r.high:.2f}"
-        cells = (r.section, r.what, r.against, f"**{r.ratio:.2f}**", spread, r.met)
+        digits = 4 if r.ratio < 0.1 else 2
+        spread = f"{r.low:.{digits}f}–{r.high:.{digits}f}"
+        cells = (r.section, r.what, r.against, f"**{r.ratio:.{digits}f}**", spread, r.met)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+MARKS = "<!-- make bench -->", "<!-- end of make bench -->"
+
+
+def write_table(path: Path, content: str) -> None:
+    """Between the marks of a page that has them; otherwise the table is the page."""
+    page = path.read_text(encoding="utf-8") if path.is_file() else "\n".join(MARKS)
+    before, mark, rest = page.partition(MARKS[0])
+    after = rest.partition(MARKS[1])[2]
+    path.write_text(f"{before}{mark}\n{content}\n{MARKS[1]}{after}", encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Ratios of every hot path, in one run.")
     parser.add_argument("sections", nargs="*", help=f"{', '.join(SECTIONS)} (default: all)")
-    parser.add_argument("--images", type=int, default=2000, help="of the scoring")
-    parser.add_argument("--captions", type=int, default=5000)
-    parser.add_argument("--dim", type=int, default=1024)
-    parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--markdown", type=Path, help="write the table there too")
+    parser.add_argument("--quick", action="store_true", help="small sizes, no limits")
+    parser.add_argument("--json", type=Path, help="write what was measured there")
+    parser.add_argument("--markdown", type=Path, help="write the table there, between its marks")
     options = parser.parse_args()
+    unknown = [name for name in options.sections if name not in SECTIONS]
+    if unknown:
+        parser.error(f"no section {unknown[0]!r}; choose {', '.join(SECTIONS)}")
     torch.set_num_threads(1)
+    faiss.omp_set_num_threads(1)
+    sizes, about = QUICK if options.quick else FULL, machine()
     rows: list[Row] = []
     for name in options.sections or SECTIONS:
-        for made in SECTIONS[name](options):
+        started = time.monotonic()
+        for made in SECTIONS[name](sizes):
+            made = replace(made, limit=None) if options.quick else made
             rows.append(made)
-            what = f"{made.section:9} {made.what:44} / {made.against:34}"
-            print(f"{what} {made.ratio:7.2f}  {made.met}", flush=True)
-    found = {"machine": machine(), "rows": [asdict(r) for r in rows]}
+            print(f"{made.what} / {made.against}: {made.ratio:.3g}  {made.met}", flush=True)
+        print(f"-- {name}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     for path in filter(None, (options.json, options.markdown)):
         path.parent.mkdir(parents=True, exist_ok=True)
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        found = {"machine": about, "sizes": asdict(sizes), "rows": [asdict(r) for r in rows]}
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if options.markdown:
-        about = ", ".join(f"{key} {value}" for key, value in machine().items())
-        options.markdown.write_text(f"{about}\n\n{table(rows)}\n", encoding="utf-8")
+        described = ", ".join(f"{key} {value}" for key, value in about.items())
+        write_table(options.markdown, f"{described}\n\n{table(rows)}")
 
 
 if __name__ == "__main__":

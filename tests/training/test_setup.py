@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from toy import toy_data
 from training.test_loop import RECIPE
 
@@ -42,6 +43,16 @@ def test_schedules() -> None:
 def test_weight_decay_needs_adamw() -> None:
     with pytest.raises(ValueError, match=r"needs training\.optimizer adamw"):
         TrainingRecipe(weight_decay=0.1)
+
+
+def test_fused_adam_is_adam(tmp_path: Path) -> None:
+    found = []
+    for name in ("adam", "fused-adam"):
+        training = replace(RECIPE.training, epochs=1, optimizer=name)
+        train(replace(RECIPE, training=training), tmp_path / name, data=toy_data())
+        found.append(load_file(tmp_path / name / "model.safetensors"))
+    for name, weights in found[0].items():
+        torch.testing.assert_close(found[1][name], weights, atol=1e-5, rtol=1e-5)
 
 
 def test_a_schedule_over_all_steps_is_not_extended_and_the_log_is_one_line_an_epoch(

@@ -72,7 +72,7 @@ def optimizer(matcher: Matcher, settings: TrainingRecipe) -> torch.optim.Optimiz
         p.requires_grad_(settings.backbone_rate > 0)
     if settings.optimizer == "adamw":  # one pass over the weights: an eighth of the time
         return torch.optim.AdamW(groups, weight_decay=settings.weight_decay, fused=True)
-    return torch.optim.Adam(groups)
+    return torch.optim.Adam(groups, fused=settings.optimizer == "fused-adam" or None)
 
 
 def schedule(optimiser: torch.optim.Optimizer, settings: TrainingRecipe, steps: int) -> LRScheduler:
