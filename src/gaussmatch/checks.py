@@ -40,6 +40,20 @@ def positive(section: str, recipe: object, *names: str) -> None:
             raise ValueError(f"{section}.{name} must be positive, got {value}")
 
 
+def not_negative(section: str, recipe: object, *names: str) -> None:
+    """Refuse fields of a recipe's section that are below zero."""
+    for name in names:
+        if getattr(recipe, name) < 0:
+            raise ValueError(f"{section}.{name} must not be negative, got {getattr(recipe, name)}")
+
+
+def share(section: str, recipe: object, *names: str) -> None:
+    """Refuse fields of a recipe's section that are not in [0, 1)."""
+    for name in names:
+        if not 0 <= getattr(recipe, name) < 1:
+            raise ValueError(f"{section}.{name} must be in [0, 1), got {getattr(recipe, name)}")
+
+
 @contextmanager
 def extra(name: str, user: str) -> Iterator[None]:
     """Around the import of optional packages: if one is missing, what to install.

@@ -138,11 +138,7 @@ def _learned_loss(recipe: LossRecipe | None) -> dict[str, nn.Module]:
         return {"loss": InfoNCE(recipe.scale, recipe.learn_scale, recipe.reduction)}
     if recipe is not None and recipe.name == "sigmoid":
         loss = PairwiseSigmoid(
-            recipe.scale,
-            recipe.bias,
-            recipe.learn_scale,
-            recipe.pseudo_positives,
-            recipe.reduction,
+            recipe.scale, recipe.bias, recipe.learn_scale, recipe.pseudo_positives, recipe.reduction
         )
         return {"loss": loss}
     return {}

@@ -341,12 +341,7 @@ def _legend(axes: Axes, entries: int) -> None:
 
 
 def _axes(
-    axes: Axes | None,
-    title: str,
-    xlabel: str,
-    ylabel: str,
-    width: float = 5.2,
-    height: float = 3.4,
+    axes: Axes | None, title: str, xlabel: str, ylabel: str, width: float = 5.2, height: float = 3.4
 ) -> Axes:
     """The axes to draw on, in the style of all plots; of a new figure if none are given."""
     if axes is None:

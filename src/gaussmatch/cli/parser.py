@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from argparse import (
-    Action,
-    ArgumentError,
-    ArgumentParser,
-    Namespace,
-    RawDescriptionHelpFormatter,
-)
+from argparse import Action, ArgumentError, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 

@@ -81,10 +81,7 @@ def _parser(limits: Iterable[Field[Any]]) -> Parser:
     )
     parser.add_argument("--no-browser", action="store_true", help="do not open the page")
     parser.add_argument(
-        "--review",
-        type=Path,
-        metavar="AUDIT",
-        help="findings of 'gaussmatch audit' to review",
+        "--review", type=Path, metavar="AUDIT", help="findings of 'gaussmatch audit' to review"
     )
     parser.add_argument(
         "--no-originals",

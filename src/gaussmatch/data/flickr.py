@@ -117,9 +117,7 @@ def _split(
 
 
 def _orphans(
-    captions: dict[str, list[Caption]],
-    splits: dict[str, list[Photo]],
-    find: Callable[[str], Path],
+    captions: dict[str, list[Caption]], splits: dict[str, list[Photo]], find: Callable[[str], Path]
 ) -> list[str]:
     used = {photo.id for photos in splits.values() for photo in photos}
     left = [name for name in captions if name not in used]

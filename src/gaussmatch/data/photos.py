@@ -13,12 +13,7 @@ import numpy as np
 
 from gaussmatch.data import precomputed
 from gaussmatch.data.extract import CROPS, UNREADABLE, extract
-from gaussmatch.data.features import (
-    Layout,
-    describe,
-    featuriser_of,
-    featuriser_with,
-)
+from gaussmatch.data.features import Layout, describe, featuriser_of, featuriser_with
 from gaussmatch.data.listing import Listing, Photo, assemble
 from gaussmatch.data.pairs import DataSet, ImageSource
 from gaussmatch.data.pictures import open_picture

@@ -26,10 +26,7 @@ BLOCKS = 64
 
 
 def embed_with_ray(
-    worker: Worker,
-    embedding: EmbeddingManifest,
-    out: Path,
-    workers: int = 1,
+    worker: Worker, embedding: EmbeddingManifest, out: Path, workers: int = 1
 ) -> bool:
     """Make all shards that are not there yet; whether now all are.
 

@@ -231,12 +231,7 @@ GUARANTEED_FROM = 200
 
 
 def _guarantee(
-    model: Model,
-    s: Similarity,
-    train: Pairs,
-    pairs: Pairs,
-    images: Gaussian,
-    captions: Gaussian,
+    model: Model, s: Similarity, train: Pairs, pairs: Pairs, images: Gaussian, captions: Gaussian
 ) -> dict[str, Any]:
     """``guarantee``: way → figures of ``coverage_over_splits``; its summary among the measures."""
     own, chosen = pairs.pairs(), evenly(len(train.captions), REFERENCE).tolist()

@@ -75,11 +75,7 @@ def _count(true: Tensor, dim: int) -> Tensor:
 
 
 def top(
-    s: Similarity,
-    images: Gaussian,
-    captions: Gaussian,
-    k: int,
-    dtype: torch.dtype | None = None,
+    s: Similarity, images: Gaussian, captions: Gaussian, k: int, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
     """The ids of the k best captions of each image, and of the k best images of each caption,
     best first: what the measures of ranked ids take. A k beyond the gallery gives all of it."""

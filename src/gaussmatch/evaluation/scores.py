@@ -61,10 +61,7 @@ class BothWays:
 
 
 def blocks_of(
-    similarity: Similarity,
-    images: Gaussian,
-    captions: Gaussian,
-    dtype: torch.dtype | None = None,
+    similarity: Similarity, images: Gaussian, captions: Gaussian, dtype: torch.dtype | None = None
 ) -> BothWays:
     """The scores of a split by the similarity's lift, or pair by pair where it has none."""
 

@@ -134,10 +134,7 @@ def write_section(
 
 
 def _figures(
-    found: Table,
-    outcome: Outcome,
-    records: Sequence[Mapping[str, Any]],
-    looked: Sequence[Look],
+    found: Table, outcome: Outcome, records: Sequence[Mapping[str, Any]], looked: Sequence[Look]
 ) -> tuple[dict[str, Axes], list[str]]:
     one = found.experiment
     if one.name == "area":

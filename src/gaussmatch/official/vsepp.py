@@ -9,10 +9,7 @@ from gaussmatch.official.translation import OfficialOptions, Translation, plain
 from gaussmatch.official.weights import Rule, Weights, torchvision_rules
 from gaussmatch.recipe import DataRecipe, LossRecipe, ModelRecipe, Recipe, TrainingRecipe
 
-TEXT = [
-    Rule(r"embed\.weight", "text.words.weight"),
-    Rule(r"rnn\.(\w+)", r"text.embed.rnn.\1"),
-]
+TEXT = [Rule(r"embed\.weight", "text.words.weight"), Rule(r"rnn\.(\w+)", r"text.embed.rnn.\1")]
 IMAGE = [Rule(r"fc\.(weight|bias)", r"image.embed.\1")]
 
 # fmt: off

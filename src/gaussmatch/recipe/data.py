@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gaussmatch.checks import positive
+from gaussmatch.checks import not_negative, positive
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,6 @@ class DataRecipe:
 
     def __post_init__(self) -> None:
         positive("data", self, "crop", "dev_images")
-        if self.crops < 0:
-            raise ValueError(f"data.crops must not be negative, got {self.crops}")
+        not_negative("data", self, "crops")
         if self.name == "precomputed" and self.features == "pixels":
             raise ValueError("data.features is pixels, but precomputed holds features only")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gaussmatch.checks import known, positive
+from gaussmatch.checks import known, positive, share
 from gaussmatch.encoders.backbone import NormMode
 from gaussmatch.encoders.gru import State
 from gaussmatch.encoders.probabilistic import VARIANCE_RANGE, Bound, Range, Shape
@@ -33,8 +33,7 @@ class GeneratorRecipe:
 
     def __post_init__(self) -> None:
         positive("model.vsrn.generator", self, "hidden", "word_dim")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"model.vsrn.generator.dropout must be in [0, 1), got {self.dropout}")
+        share("model.vsrn.generator", self, "dropout")
         if self.longest < 2:
             raise ValueError(f"model.vsrn.generator.longest must be 2 or more, got {self.longest}")
 
@@ -79,8 +78,7 @@ class PVSERecipe:
 
     def __post_init__(self) -> None:
         positive("model.pvse", self, "embeddings")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"model.pvse.dropout must be in [0, 1), got {self.dropout}")
+        share("model.pvse", self, "dropout")
 
 
 @dataclass(frozen=True)
@@ -133,8 +131,7 @@ class AdapterRecipe:
 
     def __post_init__(self) -> None:
         positive("model.adapter", self, "hidden", "image_scale", "text_scale")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"model.adapter.dropout must be in [0, 1), got {self.dropout}")
+        share("model.adapter", self, "dropout")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from gaussmatch.checks import positive
+from gaussmatch.checks import not_negative, positive
 from gaussmatch.losses import Mining, Reduction
 
 PrecisionName = Literal["float32", "auto", "bfloat16", "float16"]
@@ -76,9 +76,7 @@ class LossRecipe:
             "vib",
             "vib_as_published",
         ]
-        for name in ("pseudo_positives", *terms):
-            if getattr(self, name) < 0:
-                raise ValueError(f"loss.{name} must not be negative, got {getattr(self, name)}")
+        not_negative("loss", self, "pseudo_positives", *terms)
 
 
 @dataclass(frozen=True)
@@ -153,15 +151,9 @@ class TrainingRecipe:
     def __post_init__(self) -> None:
         positive("training", self, "epochs", "learning_rate", "decay_epoch", "decay", "clip")
         positive("training", self, "steps", "micro_batch")
-        if self.backbone_rate < 0:
-            raise ValueError(
-                f"training.backbone_rate must not be negative, got {self.backbone_rate}"
-            )
-        if self.weight_decay < 0 or (self.weight_decay and self.optimizer != "adamw"):
-            raise ValueError(
-                f"training.weight_decay is {self.weight_decay}: it must not be negative, and needs "
-                "training.optimizer adamw"
-            )
+        not_negative("training", self, "backbone_rate", "weight_decay")
+        if self.weight_decay and self.optimizer != "adamw":
+            raise ValueError("training.weight_decay needs training.optimizer adamw")
         if not 0 < self.warmup < 1:
             raise ValueError(f"training.warmup must be between 0 and 1, got {self.warmup}")
         if self.micro_batch is not None and self.shorten and self.shorten_as == "add":

@@ -60,11 +60,7 @@ class Middleware:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        settings: Settings,
-        metrics: Metrics,
-        endpoints: Endpoints | None = None,
+        self, app: ASGIApp, settings: Settings, metrics: Metrics, endpoints: Endpoints | None = None
     ) -> None:
         self.app, self.settings, self.metrics = app, settings, metrics
         self._endpoints = endpoints or {}

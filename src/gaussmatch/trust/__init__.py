@@ -5,12 +5,7 @@ Everything here is learned from a run's own data, never from its test split, and
 
 from gaussmatch.trust.calibration import Calibration, Judgement
 from gaussmatch.trust.familiarity import Familiarity
-from gaussmatch.trust.learn import (
-    calibrate,
-    calibrate_gaussians,
-    calibrate_run,
-    kept_calibration,
-)
+from gaussmatch.trust.learn import calibrate, calibrate_gaussians, calibrate_run, kept_calibration
 from gaussmatch.trust.probe import probe
 from gaussmatch.trust.wording import canonical
 

@@ -17,12 +17,7 @@ from torch import Tensor
 from gaussmatch.encoders.base import Reading
 from gaussmatch.files import read_json, write_json
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.metrics import (
-    Guarantee,
-    ResultProbability,
-    evidence,
-    log_perplexity,
-)
+from gaussmatch.metrics import Guarantee, ResultProbability, evidence, log_perplexity
 from gaussmatch.similarities import Similarity
 from gaussmatch.similarities.base import SIDES, Side, other_side
 from gaussmatch.trust.familiarity import CLEARLY, Familiarity

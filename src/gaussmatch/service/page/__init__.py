@@ -1,4 +1,4 @@
-"""The web page: a fixed list of files of this package, read once; no other file has an address."""
+"""The web page: the files of this package, read once; no other file has an address."""
 
 from __future__ import annotations
 
@@ -12,24 +12,6 @@ TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-FILES = (
-    "index.html",
-    "review.html",
-    "style.css",
-    "icon.svg",
-    "api.js",
-    "app.js",
-    "dom.js",
-    "filters.js",
-    "keys.js",
-    "likelihood.js",
-    "map.js",
-    "picture.js",
-    "query.js",
-    "results.js",
-    "review.js",
-    "viewer.js",
-)
 
 
 @dataclass(frozen=True)
@@ -43,7 +25,8 @@ class PageFile:
 
 def load() -> dict[str, PageFile]:
     """Address → file."""
-    return {_address(name): _read(name) for name in FILES}
+    names = (file.name for file in files(__name__).iterdir())
+    return {_address(n): _read(n) for n in sorted(names) if n.rpartition(".")[2] in TYPES}
 
 
 def _address(name: str) -> str:
