@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
@@ -37,13 +37,13 @@ class Share:
             raise ValueError(f"part {self.k} of {self.of}: must be 0 to {self.of - 1}")
 
     @staticmethod
-    def of_torchrun() -> Share:
+    def of_torchrun(environment: Mapping[str, str] = os.environ) -> Share:
         """The part of this rank; the whole where there is only one process.
 
         >>> Share.of_torchrun({"RANK": "1", "WORLD_SIZE": "4"})
         Share(k=1, of=4)
         """
-        return Share(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)))
+        return Share(int(environment.get("RANK", 0)), int(environment.get("WORLD_SIZE", 1)))
 
     def select(self, shards: Sequence[Shard]) -> list[Shard]:
         return list(shards[self.k :: self.of])
