@@ -73,7 +73,8 @@ def test_compare_prints_mean_and_std_and_goes_on(
     words = ["compare", "scenes/vsepp", "scenes/vsepp-kl", "--seeds", "2", "--out", str(tmp_path)]
     assert main([*words, *QUICK]) == 0
     printed = capsys.readouterr().out
-    assert "VSE++ KL" in printed
+    rows = [line.split("  ")[0] for line in printed.splitlines()[1:4]]
+    assert rows == ["VSE++", "VSE++ KL", "VSE++ KL, InfoNCE"]
     assert "±" in printed
     rows = read_json(tmp_path / "comparison.json")
     assert [len(row["runs"]) for row in rows] == [2, 2]

@@ -17,8 +17,9 @@ from gaussmatch.experiments.demo import run_demo
 def run(argv: Sequence[str]) -> None:
     parser = Parser(
         "demo",
-        "Make scenes, train point and probabilistic VSE++ with the same budget, compare them and "
-        "write a report. What is already trained in the folder is used.",
+        "Make scenes, train VSE++ as points and as Gaussians with the same budget, then by the "
+        "recommended recipe, compare them and write a report. What is already trained in the "
+        "folder is used.",
         notes="Any field of the recipes can be given too.",
         examples=[
             "gaussmatch demo",
