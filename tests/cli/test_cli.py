@@ -73,8 +73,7 @@ def test_compare_prints_mean_and_std_and_goes_on(
     words = ["compare", "scenes/vsepp", "scenes/vsepp-kl", "--seeds", "2", "--out", str(tmp_path)]
     assert main([*words, *QUICK]) == 0
     printed = capsys.readouterr().out
-    rows = [line.split("  ")[0] for line in printed.splitlines()[1:4]]
-    assert rows == ["VSE++", "VSE++ KL", "VSE++ KL, InfoNCE"]
+    assert "VSE++ KL" in printed
     assert "±" in printed
     rows = read_json(tmp_path / "comparison.json")
     assert [len(row["runs"]) for row in rows] == [2, 2]
@@ -110,7 +109,8 @@ def test_demo_writes_a_self_contained_report(
 ) -> None:
     assert main(["demo", "--out", str(tmp_path), *QUICK]) == 0
     printed = capsys.readouterr().out
-    assert "VSE++ KL" in printed
+    rows = [line.split("  ")[0] for line in printed.splitlines()[1:4]]
+    assert rows == ["VSE++", "VSE++ KL", "VSE++ KL, InfoNCE"]
     assert "report.html" in printed
     assert printed.rstrip().endswith(f"gaussmatch serve {tmp_path / 'index'}")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -82,6 +82,6 @@ def _index(out: Path, data: DataSet) -> Path:
     run, folder = out / "recommended", out / "index"
     if (old := existing_index(folder)) is not None:
         old.drop()
-    index = Index.create(folder, run, calibration=kept_calibration(run, data))
+    index = Index.create(folder, run, calibration=kept_calibration(run))
     index_pairs(index, data.test, "test")
     return folder
