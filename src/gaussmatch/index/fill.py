@@ -61,11 +61,7 @@ def index_pairs(index: Index, pairs: Pairs, split: str, *, progress: bool = True
 
 
 def update(
-    index: Index,
-    root: str | os.PathLike[str],
-    *,
-    strict: bool = False,
-    progress: bool = True,
+    index: Index, root: str | os.PathLike[str], *, strict: bool = False, progress: bool = True
 ) -> Changes:
     """Make an index hold the photos of a folder as they are now: new and changed files are
     encoded, those that are gone are deleted. Captions of a table (captions.csv, …) come along.
@@ -92,11 +88,7 @@ def update(
 
 
 def add_photos(
-    index: Index,
-    paths: Iterable[Path],
-    *,
-    replace: bool = False,
-    progress: bool = True,
+    index: Index, paths: Iterable[Path], *, replace: bool = False, progress: bool = True
 ) -> Changes:
     """Add single photos. One that lies in the folder of the index gets the id that ``update`` gives
     it, and its captions; any other one has its path as given for an id, and stays when the folder

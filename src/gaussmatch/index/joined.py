@@ -26,14 +26,7 @@ class JoinedIndex:
     def __init__(self, shards: Sequence[Index]) -> None:
         if not shards:
             raise ValueError("no indexes to search")
-        first, *others = shards
-        for other in others:
-            a, b = ((i.manifest.run, i.manifest.similarity) for i in (first, other))
-            if a != b:
-                raise ValueError(
-                    f"{other.place} was made with another model than {first.place}: their scores "
-                    "cannot be compared"
-                )
+        check_one_model(shards)
         self.shards = list(shards)
 
     @property
@@ -129,3 +122,15 @@ def join(answers: Sequence[Hits]) -> Hits:
     for hit in heapq.merge(*(a.hits for a in answers), key=lambda hit: -hit.score):
         found.setdefault(hit.id, hit)
     return replace(answers[0], hits=list(found.values()))
+
+
+def check_one_model(indexes: Sequence[Index]) -> None:
+    """Refuse indexes whose Gaussians cannot be compared."""
+    first, *others = indexes
+    for other in others:
+        a, b = ((i.manifest.run, i.manifest.similarity, i.manifest.form) for i in (first, other))
+        if a[:2] != b[:2] or (a[2] and b[2] and a[2] != b[2]):
+            raise ValueError(
+                f"{other.place} was made with another model than {first.place}: their Gaussians "
+                "cannot be compared; index its items again with one of the models"
+            )

@@ -11,6 +11,7 @@ from tqdm import tqdm
 from gaussmatch.index.backend import BUILDING
 from gaussmatch.index.backends import Place, backend_of
 from gaussmatch.index.index import Index
+from gaussmatch.index.joined import check_one_model
 from gaussmatch.index.manifest import GALLERIES, IndexSettings
 
 
@@ -34,7 +35,7 @@ def merge(
         raise ValueError("no indexes to merge")
     with ExitStack() as stack:
         opened = [stack.enter_context(closing(Index.open(source))) for source in sources]
-        _check_one_model(opened)
+        check_one_model(opened)
         for source in opened:
             source.verify()
         with backend_of(place).building(os.fspath(place)) as work:
@@ -81,14 +82,3 @@ def _note_source(merged: Index, opened: Sequence[Index]) -> None:
     """The folder of photos is that of the parts, if it is one: then it can be updated."""
     first, *others = (source.manifest.source for source in opened)
     merged.note_source(first if first and all(o == first for o in others) else {})
-
-
-def _check_one_model(opened: Sequence[Index]) -> None:
-    first = opened[0]
-    for other in opened[1:]:
-        a, b = ((i.manifest.run, i.manifest.similarity, i.manifest.form) for i in (first, other))
-        if a[:2] != b[:2] or (a[2] and b[2] and a[2] != b[2]):
-            raise ValueError(
-                f"{other.place} was made with another model than {first.place}: their Gaussians "
-                "cannot be compared; index its items again with one of the models"
-            )

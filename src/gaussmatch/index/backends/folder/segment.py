@@ -75,12 +75,7 @@ class Segment:
     @property
     def content(self) -> SegmentContent:
         return SegmentContent(
-            self.path,
-            self.similarity,
-            self.gallery,
-            self.settings,
-            self.part.items,
-            self.gaussians,
+            self.path, self.similarity, self.gallery, self.settings, self.part.items, self.gaussians
         )
 
     @cached_property
