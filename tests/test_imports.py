@@ -18,6 +18,7 @@ ORDER = (
     *CORE,
     "checks",
     "threads",
+    "device",
     "files",
     "encoders",
     "recipe",

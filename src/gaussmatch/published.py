@@ -173,7 +173,7 @@ def _feature_shape(model: Model) -> tuple[int, ...]:
     return (width,) if recipe.data.features == "pooled" else (36, width)
 
 
-def from_pretrained(name: str | os.PathLike[str], device: str = "cpu") -> Model:
+def from_pretrained(name: str | os.PathLike[str], device: str | None = None) -> Model:
     """The model of a folder, or of a repository of the hub such as ``someone/photos-kl``."""
     folder = Path(name).expanduser()
     if not folder.is_dir():

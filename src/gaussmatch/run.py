@@ -29,6 +29,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
+from gaussmatch.device import default_device
 from gaussmatch.encoders import Tokenizer
 from gaussmatch.encoders.vocabulary import Vocabulary
 from gaussmatch.files import atomic, locked, read_json, sha256, sweep, sync, to_json, write_json
@@ -66,9 +67,13 @@ def is_shipped(folder: Path) -> bool:
     return folder.parent == SHIPPED
 
 
-def load(run: str | os.PathLike[str], device: str | torch.device = "cpu") -> Model:
+def load(run: str | os.PathLike[str], device: str | torch.device | None = None) -> Model:
     """Load the best model of a run folder, or ``"photos"``, the photo model of the package; its
-    files are checked against their SHA-256."""
+    files are checked against their SHA-256.
+
+    Args:
+        device: if not given, that of ``--device``, or the CPU.
+    """
     folder = locate(run)
     files = model_files(folder)
     missing = [name for name in files if not (folder / name).is_file()]
@@ -86,7 +91,7 @@ def load(run: str | os.PathLike[str], device: str | torch.device = "cpu") -> Mod
         check_shapes(build(recipe.model, tokenizer, recipe.loss), folder / WEIGHTS)
     matcher = build(recipe.model, tokenizer, recipe.loss)
     matcher.load_state_dict(load_file(os.fspath(folder / WEIGHTS)))
-    return Model(recipe, ranking(recipe.model, matcher).to(device))
+    return Model(recipe, ranking(recipe.model, matcher).to(device or default_device()))
 
 
 def model_files(folder: Path) -> tuple[str, ...]:

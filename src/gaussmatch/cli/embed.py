@@ -11,11 +11,11 @@ from gaussmatch.cli.extract import part_of
 from gaussmatch.cli.index import STRICT
 from gaussmatch.cli.parser import Parser
 from gaussmatch.cli.search import plain
+from gaussmatch.device import choose_device
 from gaussmatch.embedding import EmbeddingManifest, Share, embed
 from gaussmatch.embedding.embed import Work
 from gaussmatch.embedding.ray_engine import embed_with_ray
 from gaussmatch.run import locate
-from gaussmatch.training.setup import choose_device
 
 
 def run(argv: Sequence[str]) -> None:
@@ -42,7 +42,6 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--part", type=part_of, help="k/N: only every N-th shard, starting at k = 0"
     )
-    parser.add_argument("--device", default="auto", help="cpu, cuda, mps, or auto")
     parser.add_argument("--strict", action="store_true", help=STRICT)
     options = parser.parse(argv)
     if options.workers < 1:
@@ -67,7 +66,7 @@ def run(argv: Sequence[str]) -> None:
 
 def _device(options: Namespace) -> str:
     """On a machine with several GPUs each process of torchrun has its own."""
-    name = choose_device(options.device).type if options.device == "auto" else options.device
+    name = str(choose_device(options.device))
     local = os.environ.get("LOCAL_RANK")
     return f"cuda:{local}" if name == "cuda" and local is not None else name
 

@@ -11,9 +11,9 @@ from gaussmatch.cli.parser import Parser
 from gaussmatch.data import SOURCES, recognise
 from gaussmatch.data.extract import UNREADABLE, Boxes, ExtractionPlan, extract
 from gaussmatch.data.features import Layout, describe
+from gaussmatch.device import default_device
 from gaussmatch.encoders.pretrained import Spec, image_tower
 from gaussmatch.recipe import DataRecipe
-from gaussmatch.training.setup import choose_device
 
 
 def run(argv: Sequence[str]) -> None:
@@ -24,12 +24,10 @@ def run(argv: Sequence[str]) -> None:
     listing = source.listing(DataRecipe(name=source.name), options.path)
     boxes = None if options.boxes is None else Boxes(options.boxes)
     layout = cast(Layout, options.features if boxes is None else "boxes")
-    device = choose_device(options.device)
-    batch = options.batch or (2 if device.type == "cpu" else 64)
     plan = ExtractionPlan(
-        options.shard, batch, options.part, options.workers, options.skip_unreadable
+        options.shard, options.batch, options.part, options.workers, options.skip_unreadable
     )
-    net = image_tower(options.backbone, options.weights).to(device)
+    net = image_tower(options.backbone, options.weights).to(default_device())
     place = options.weights or Spec.of(options.backbone).place
     manifest = describe(net, place, layout, options.view, options.crops)
     done = extract(listing, options.out, net, manifest, plan=plan, boxes=boxes)
@@ -75,7 +73,6 @@ def _options(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--boxes", type=Path, help="detector boxes as JSON lines, for regions")
     parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
     parser.add_argument("--batch", type=int, help="photos at once (default: 2 on a CPU, else 64)")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, mps, or auto")
     parser.add_argument(
         "--shard", type=int, default=256, help="photos per shard; a kill loses at most one shard"
     )

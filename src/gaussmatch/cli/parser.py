@@ -25,7 +25,7 @@ class Parser(ArgumentParser):
         fields: sections of the recipe whose fields may be given, as ``--data.root photos``. The
             parsed options hold them unchanged as ``overrides``, for ``load_recipe``.
         notes: a paragraph after the options.
-        computes: adds ``--threads``.
+        computes: adds ``--threads`` and ``--device``.
     """
 
     def __init__(
@@ -53,6 +53,9 @@ class Parser(ArgumentParser):
                 metavar="N",
                 help="CPU threads (default: all, or one on a busy machine)",
             )
+            self.add_argument(
+                "--device", default="auto", help="cpu, cuda, cuda:1, mps, or auto (the best)"
+            )
 
     def parse(self, argv: Sequence[str]) -> Namespace:
         """The options; ``overrides`` holds the fields of the recipe."""
@@ -62,9 +65,11 @@ class Parser(ArgumentParser):
             self.error(self._unknown(unknown[0]))
         options.overrides = overrides
         if self._computes:
+            from gaussmatch.device import use_device
             from gaussmatch.threads import use_threads
 
             use_threads(options.threads)
+            use_device(options.device)
         return options
 
     def error(self, message: str) -> NoReturn:

@@ -25,7 +25,7 @@ from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
-from gaussmatch.data.features import MANIFEST, Manifest, encode
+from gaussmatch.data.features import MANIFEST, Manifest, at_once, encode
 from gaussmatch.data.listing import Listing, Photo
 from gaussmatch.data.pictures import open_picture, picture_size
 from gaussmatch.data.pixels import drawn_part
@@ -43,14 +43,14 @@ class ExtractionPlan:
 
     Args:
         shard: photos in a shard.
-        batch: photos that go through the network at once; few are fastest on a CPU.
+        batch: photos that go through the network at once; if not given as many as suit its device.
         part: (k, of): do every ``of``-th shard, from the k-th (from 0).
         workers: threads that decode photos.
         skip_unreadable: leave out what cannot be decoded; it is listed in ``unreadable.txt``.
     """
 
     shard: int = 256
-    batch: int = 2
+    batch: int | None = None
     part: tuple[int, int] = (0, 1)
     workers: int = 2
     skip_unreadable: bool = False
@@ -59,7 +59,7 @@ class ExtractionPlan:
         k, of = self.part
         if not 0 <= k < of:
             raise ValueError(f"part {k}/{of}: must be 0/N to N-1/N")
-        if min(self.shard, self.batch, self.workers) < 1:
+        if min(self.shard, self.batch or 1, self.workers) < 1:
             raise ValueError("shard, batch and workers must be at least 1")
 
 
@@ -118,7 +118,7 @@ def _shards(
     boxes: Boxes | None,
     bar: tqdm[NoReturn],
 ) -> None:
-    k, of = plan.part
+    k, of, at_a_time = *plan.part, plan.batch or at_once(net)
     see = partial(net.transform, crop=boxes is None and manifest.view == "center")
     if name == CROPS:
         see = partial(_crops, net, manifest.crops)
@@ -130,8 +130,8 @@ def _shards(
                 continue
             rows, kept = [], []
             decoded = pool.map(lambda p: _picture(p, see, plan), chunk)  # runs ahead
-            for start in range(0, len(chunk), plan.batch):
-                batch = chunk[start : start + plan.batch]
+            for start in range(0, len(chunk), at_a_time):
+                batch = chunk[start : start + at_a_time]
                 read = list(islice(decoded, len(batch)))
                 good = [j for j, picture in enumerate(read) if picture is not None]
                 if good:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from gaussmatch.device import default_device
 from gaussmatch.encoders.backbone import Backbone
 from gaussmatch.encoders.base import ImageTransform
 from gaussmatch.encoders.pretrained import ImageTower, image_tower
@@ -84,7 +85,7 @@ def featuriser_of(folder: Path) -> ImageTransform:
             "with 'gaussmatch extract'"
         )
     manifest = Manifest.load(folder)
-    net = image_tower(manifest.backbone, manifest.weights)
+    net = image_tower(manifest.backbone, manifest.weights).to(default_device())
     if net.sha256() != manifest.sha256:
         raise ValueError(
             f"{folder / MANIFEST}: the features were made with other weights of "
@@ -100,12 +101,17 @@ def featuriser_with(net: ImageTower, layout: Layout, view: View = "center") -> I
             "give ready features (an array)"
         )
 
-    def featurise(images: Sequence[Image.Image], batch: int = 2) -> np.ndarray:
+    def featurise(images: Sequence[Image.Image]) -> np.ndarray:
         pictures = (net.transform(image, crop=view == "center") for image in images)
-        chunks = iter(lambda: list(islice(pictures, batch)), [])
+        chunks = iter(lambda: list(islice(pictures, at_once(net))), [])
         return np.concatenate([encode(net, layout, torch.stack(chunk)) for chunk in chunks])
 
     return featurise
+
+
+def at_once(net: ImageTower) -> int:
+    """Photos that go through a network together: few are fastest on a CPU."""
+    return 2 if net.device.type == "cpu" else 64
 
 
 @torch.inference_mode()

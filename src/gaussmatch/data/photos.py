@@ -19,6 +19,7 @@ from gaussmatch.data.pairs import DataSet, ImageSource
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.data.pixels import PhotoPixels, still, unit
 from gaussmatch.data.stored import CachedCrops, features_by_name, read_lines
+from gaussmatch.device import default_device
 from gaussmatch.encoders.base import ImageTransform
 from gaussmatch.encoders.pretrained import Spec, image_tower
 from gaussmatch.files import cache_root
@@ -77,7 +78,7 @@ def photo_featuriser(
     given = root if recipe.name == "precomputed" else find_extracted(recipe, root)
     if given is not None and (given.is_dir() or recipe.weights is None):
         return featuriser_of(given)
-    net = image_tower(recipe.backbone, recipe.weights)
+    net = image_tower(recipe.backbone, recipe.weights).to(default_device())
     featurise = featuriser_with(net, layout_of(recipe), recipe.view)
     if given is not None and listing is not None:
         _check_origin(recipe, given, listing().photos, featurise)
@@ -152,7 +153,7 @@ def _without_unreadable(listing: Listing, given: Path) -> Listing:
 
 
 def _extracted_once(recipe: DataRecipe, listing: Listing) -> Path:
-    net = image_tower(recipe.backbone, recipe.weights)
+    net = image_tower(recipe.backbone, recipe.weights).to(default_device())
     place = recipe.weights or Spec.of(recipe.backbone).place
     manifest = describe(net, place, layout_of(recipe), recipe.view, recipe.crops)
     words = [manifest.sha256, manifest.layout, *(["whole"] if recipe.view == "whole" else [])]

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from gaussmatch.data import DataSet, load_data
 from gaussmatch.data.batches import Batch, Batches, Waiting
+from gaussmatch.device import choose_device
 from gaussmatch.evaluation.retrieval import recalls
 from gaussmatch.matcher import Matcher
 from gaussmatch.model import Model
@@ -51,7 +52,6 @@ from gaussmatch.training.memory import report_memory
 from gaussmatch.training.objective import Objective
 from gaussmatch.training.setup import (
     Precision,
-    choose_device,
     optimizer,
     schedule,
     seed_everything,

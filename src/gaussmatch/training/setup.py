@@ -24,29 +24,6 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def choose_device(name: str) -> torch.device:
-    """The device by name; ``auto`` is the best there is."""
-    there = {
-        "cuda": torch.cuda.device_count(),
-        "mps": int(torch.backends.mps.is_available()),
-        "cpu": 1,
-    }
-    if name == "auto":
-        return torch.device(next(name for name, number in there.items() if number))
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in there:
-        raise ValueError(f"no device {name!r}: take cpu, cuda, cuda:1, mps, or auto for the best")
-    if (device.index or 0) >= there[device.type]:
-        raise ValueError(
-            f"device {name!r}: torch finds {there[device.type] or 'no'} {device.type} device here; "
-            "take auto for the best there is, or cpu"
-        )
-    return device
-
-
 def with_feature_dim(recipe: Recipe, pairs: Pairs) -> Recipe:
     """The recipe with the width of the data's features filled in, or checked."""
     if recipe.model.backbone is not None:
