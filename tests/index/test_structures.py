@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 import torch
 from index.contract import IndexContract, clustered, records, truth
+from similarities.contract import Largest
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, IndexSettings
+from gaussmatch.index import Index, IndexSettings, Record
 from gaussmatch.index.backends.folder import exact
 from gaussmatch.similarities import similarity
 
@@ -84,6 +86,41 @@ def test_a_graph_on_clustered_gaussians_finds_95_percent(tmp_path):
         len({int(i[1:]) for i in h.ids} & set(b.tolist())) for h, b in zip(found, best, strict=True)
     ]
     assert np.mean(right) / 10 >= 0.95
+
+
+@pytest.mark.parametrize("percent", [1, 10, 40, 90])
+def test_a_filter_on_a_graph_finds_the_best_of_what_it_leaves(tmp_path, percent):
+    """By looking at the coded vectors of a few, or by a wider walk."""
+    items, queries = clustered(4000, 16), clustered(50, 16, seed=1)
+    settings = IndexSettings(structure="hnsw", flat_below=5)
+    index = Index.create(tmp_path / "i", similarity="kl", settings=settings)
+    index.add(items, [Record(f"i{j}", {"percent": j % 100}) for j in range(4000)])
+    left = torch.arange(4000) % 100 < percent
+    best = truth("kl", items, queries, "images").where(left, -torch.inf).topk(10).indices
+    found = index.search(queries, 10, where={"percent": {"lt": percent}})
+    right = [
+        len({*h.ids} & {f"i{j}" for j in b}) for h, b in zip(found, best.tolist(), strict=True)
+    ]
+    assert np.mean(right) / 10 >= 0.95
+
+
+@pytest.mark.parametrize("structure", ["flat", "hnsw", "compressed"])
+def test_a_query_copies_nothing_of_the_gallery(tmp_path, structure):
+    items, query = clustered(4000, 64), clustered(1, 64, seed=1)
+    settings = IndexSettings(structure=structure, flat_below=5)
+    index = Index.create(tmp_path / "i", similarity="kl", settings=settings)
+    index.add(items, records(0, 4000))
+    with Largest() as largest:
+        index.search(query, 5)
+    tracemalloc.start()  # numpy's memory, and Python's
+    try:
+        index.search(query, 5)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    gallery = 4000 * 64 * 2 * 4
+    assert peak < gallery / 10
+    assert 8 * largest.numel < gallery / 10
 
 
 def test_a_similarity_without_a_lift_is_scanned_or_refused(tmp_path, monkeypatch):

@@ -63,6 +63,20 @@ class Largest(TorchDispatchMode):
         return result
 
 
+class Products(TorchDispatchMode):
+    """Remembers the shape of every matrix product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm):
+            self.shapes.append(tuple(result.shape))
+        return result
+
+
 class SimilarityContract(ABC):
     name: ClassVar[str]
     symmetric: ClassVar[bool]
@@ -326,6 +340,13 @@ class LiftedContract(SimilarityContract):
             scores.append(s.from_raw(raw))
         best = torch.stack(scores).amax(0).float()
         torch.testing.assert_close(best, s.matrix(images, captions))
+
+    def test_a_matrix_is_one_product_for_each_lift(self):
+        """And no loop over pairs, images or captions."""
+        images, captions = draw(20, 8, seed=1), draw(30, 8, seed=2)
+        with Products() as products:
+            self.similarity.matrix(images, captions)
+        assert products.shapes == [(20, 30)] * len(self.similarity.lift_images(images))
 
     def test_from_raw_never_decreases_in_closeness(self):
         raw = torch.linspace(-5, 5, 101, dtype=torch.float64)
