@@ -88,7 +88,8 @@ def save_pretrained(
         results = {k: v for k, v in read_json(evaluated).items() if isinstance(v, float)}
     measured = dict(results or read_metrics(source).get("dev", {}))
     split = "test" if results else "validation"
-    write_text(target / CARD, _card(recipe.title or source.name, measured, split))
+    title, data = recipe.title or source.name, recipe.data.name
+    write_text(target / CARD, _card(title, data, measured, split))
     return target
 
 
@@ -203,20 +204,26 @@ def _check_free(target: Path) -> None:
         raise FileExistsError(f"{target} is not empty; choose another folder")
 
 
-def _card(title: str, measured: Mapping[str, float], split: str) -> str:
+def _card(title: str, data: str, measured: Mapping[str, float], split: str) -> str:
     """A model card with its metadata in front, as the hub reads it."""
     metrics = [
         {"type": name, "value": round(float(value), 4)}
         for name, value in measured.items()
         if isinstance(value, int | float)
     ]
-    task = {"type": "image-text-retrieval"}
-    index = [{"name": title, "results": [{"task": task, "metrics": metrics}]}]
+    result = {
+        "task": {"type": "image-text-retrieval"},
+        "dataset": {"type": data, "name": data, "split": split},
+        "metrics": metrics,
+    }
+    index = f"model-index: {json.dumps([{'name': title, 'results': [result]}])}\n"
     rows = "".join(f"| {m['type']} | {m['value']} |\n" for m in metrics)
+    table = f"Measured on {split} of {data}:\n\n| measure | value |\n|---|---|\n{rows}"
+    unknown = "Not measured: run `gaussmatch evaluate` before `save_pretrained`.\n"
     return (
         f"---\nlibrary_name: {LIBRARY}\ntags: [image-text-retrieval, uncertainty]\n"
-        f"model-index: {json.dumps(index)}\n---\n\n# {title}\n\n"
+        f"{index if metrics else ''}---\n\n# {title}\n\n"
         "Photos and captions as Gaussians in one space. Load it with\n"
         "`gaussmatch.from_pretrained(FOLDER)`; `recipe.yaml` has every field of its training.\n\n"
-        f"Measured on {split}:\n\n| measure | value |\n|---|---|\n{rows}"
+        f"{table if metrics else unknown}"
     )

@@ -9,6 +9,7 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.similarities import similarity
+from gaussmatch.similarities.divergence import KL
 
 KLS = st.sampled_from(["kl", "reverse_kl", "min_kl"])
 
@@ -109,3 +110,26 @@ def test_relative_widths_mean_the_same_in_every_dimension(name, dim):
     for side in ("images", "captions"):
         s = similarity(name, per_dimension=True).for_query(side)
         torch.testing.assert_close(s.paired(*pair(dim)), s.paired(*pair(3)), rtol=1e-5, atol=1e-6)
+
+
+def test_a_score_per_dimension_is_learned_in_float32_and_ranked_in_float64() -> None:
+    torch.manual_seed(0)
+    mean, raw = torch.randn(2, 6, 512) / 512**0.5, torch.randn(2, 6, 512)
+    seen: list[torch.dtype] = []
+
+    class Watched(KL):
+        def lift_images(self, g: Gaussian) -> tuple[torch.Tensor, ...]:
+            seen.append(g.mean.dtype)
+            return super().lift_images(g)
+
+    grads = []
+    for dtype in (torch.float32, torch.float64):
+        log_var = (0.5 * raw - 6.2).to(dtype).requires_grad_()
+        a, b = (Gaussian(m.to(dtype), v) for m, v in zip(mean, log_var, strict=True))
+        Watched(per_dimension=True).matrix(a, b).logsumexp(0).sum().backward()
+        grads.append(log_var.grad)
+        Watched(per_dimension=True).matrix(a.detach(), b.detach())
+        Watched().matrix(a, b)
+    single, double = torch.float32, torch.float64
+    assert seen == [single, double, double, double, double, double]
+    torch.testing.assert_close(grads[0].double(), grads[1], atol=1e-7, rtol=1e-4)

@@ -92,7 +92,7 @@ class Similarity(ABC):
         float32 for half-precision inputs: float16 cannot hold a large KL, bfloat16 makes ties.
         """
         images, captions = self.prepare(images, captions, paired=False)
-        dtype, left, right = wide(images), len(images), len(captions)
+        dtype, left, right = self.precision(images), len(images), len(captions)
         result = _result(images)
         lifted = self.lift_captions(captions.to(dtype))
         rows = max(1, BLOCK_BYTES // max(1, right * dtype.itemsize * 3))
@@ -127,6 +127,10 @@ class Similarity(ABC):
             return found.T if side == "images" else found
 
         return scores
+
+    def precision(self, g: Gaussian) -> torch.dtype:
+        """What ``matrix`` computes in."""
+        return wide(g)
 
     def paired(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n"]:
         """Score of image k with caption k, for each k."""
