@@ -179,8 +179,8 @@ class Hits:
 
 def expected_matches(hits: Sequence[Hit]) -> float | None:
     """How many of them match: the sum of their probabilities, where each has one."""
-    chances = [hit.probability for hit in hits]
-    return None if None in chances or not chances else sum(chances)  # type: ignore[arg-type]
+    chances = [hit.probability for hit in hits if hit.probability is not None]
+    return sum(chances) if hits and len(chances) == len(hits) else None
 
 
 def level(percentile: float | None) -> Level | None:
