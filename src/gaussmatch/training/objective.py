@@ -104,10 +104,10 @@ def _fitting(outcome: BatchOutput) -> Tensor:
     short = outcome.short.mean_log_var()
     below = softplus(STEEPNESS * (whole[outcome.short_of] - short)).mean()
     return (
-        4 * disorder(whole, outcome.fits[:n])
+        2 * disorder(whole, outcome.fits[:n])
         + 0.5 * disorder(short, outcome.fits[n:])
         + disorder(torch.cat([whole, short]), outcome.fits)
-        + 2 * below
+        + below
     )
 
 
