@@ -33,6 +33,7 @@ from gaussmatch.encoders.backbone import Backbone
 from gaussmatch.encoders.base import ImageTransform
 from gaussmatch.encoders.onnx import OnnxImages, OnnxTexts
 from gaussmatch.encoders.pretrained import image_tower, text_tower
+from gaussmatch.encoders.pretrained.base import Transform
 from gaussmatch.encoders.vocabulary import Vocabulary
 from gaussmatch.encoders.vsrn import CaptionGenerator, RegionReasoning
 from gaussmatch.gaussian import Gaussian, Side
@@ -83,7 +84,14 @@ class Matcher(nn.Module):
     @property
     def image_transform(self) -> ImageTransform | None:
         """That of the image encoder; ``None`` where its features are made outside the model."""
+        if self.backbone is not None:
+            return self.backbone.view().batch
         return getattr(self.part("image"), "transform", None)
+
+    @property
+    def backbone(self) -> Backbone | None:
+        """The network inside the image encoder that takes pictures, if it has one."""
+        return getattr(self.part("image"), "backbone", None)
 
     @property
     def text_encoder(self) -> TextEncoder:
@@ -93,13 +101,21 @@ class Matcher(nn.Module):
         return encoder
 
 
-def build(recipe: ModelRecipe, tokenizer: Tokenizer, loss: LossRecipe | None = None) -> Matcher:
-    """The network of a recipe, with random weights; its text encoder owns the tokenizer. A loss
-    with learned parameters becomes one of its heads.
+def build(
+    recipe: ModelRecipe,
+    tokenizer: Tokenizer,
+    loss: LossRecipe | None = None,
+    pixels: Transform | None = None,
+) -> Matcher:
+    """The network of a recipe, with random weights. Its text encoder owns the tokenizer, its
+    backbone (if it has one) the transform of pictures to pixels. A loss with learned parameters
+    becomes one of its heads.
 
     A probabilistic model is its point model with both encoders adapted; nothing else differs.
     """
     image, text, heads = SYSTEMS[recipe.system](recipe, tokenizer)
+    if isinstance(backbone := getattr(image, "backbone", None), Backbone):
+        backbone.pixels = pixels
     if recipe.probabilistic:
         image, text = (_probabilistic(encoder, recipe) for encoder in (image, text))
     return Matcher(image, text, _similarity(recipe), heads | _learned_loss(loss))

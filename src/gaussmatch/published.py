@@ -126,15 +126,19 @@ class _Network(NamedTuple):
 
 
 def _image_network(model: Model) -> _Network:
-    encoder, adapter = model.matcher.image, model.matcher.part("image")
+    encoder, point = model.matcher.image, model.matcher.part("image")
+    backbone = model.matcher.backbone
     notes: dict[str, Any] = {}
     if isinstance(model.matcher.similarity, nn.Module):
         state = model.matcher.similarity.state_dict()
         notes["similarity"] = {name: value.tolist() for name, value in state.items()}
-    if isinstance(adapter, ImageAdapter) and adapter.encoders.image is not None:
-        tower = image_tower(adapter.encoders.image.name)
+    if backbone is not None:
+        notes["transform"] = asdict(backbone.view())
+        return _Network(encoder, picture_examples(backbone), PICTURES, notes)
+    if isinstance(point, ImageAdapter) and point.encoders.image is not None:
+        tower = image_tower(point.encoders.image.name)
         _check_size(tower.name, tower, encoder)
-        notes["transform"] = asdict(tower.described())
+        notes["transform"] = asdict(tower.view())
         see = lambda pictures: encoder(tower(pictures))  # noqa: E731
         return _Network(see, picture_examples(tower), PICTURES, notes)
     return _Network(encoder, examples(*_feature_shape(model)), {"features": ("n",)}, notes)
@@ -167,11 +171,9 @@ def _check_size(name: str, *modules: nn.Module) -> None:
 
 def _feature_shape(model: Model) -> tuple[int, ...]:
     """Of one item that the image encoder of a model takes, of the sizes of its recipe."""
-    recipe, width = model.recipe, model.recipe.model.feature_dim
-    if recipe.model.backbone is not None:
-        return (3, recipe.data.crop, recipe.data.crop)
+    width = model.recipe.model.feature_dim
     assert width is not None
-    return (width,) if recipe.data.features == "pooled" else (36, width)
+    return (width,) if model.recipe.data.features == "pooled" else (36, width)
 
 
 def from_pretrained(name: str | os.PathLike[str], device: str | None = None) -> Model:

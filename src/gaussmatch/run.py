@@ -29,6 +29,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
+from gaussmatch.data.pixels import pixel_transform
 from gaussmatch.device import default_device
 from gaussmatch.encoders import Tokenizer
 from gaussmatch.encoders.vocabulary import Vocabulary
@@ -89,7 +90,7 @@ def load(run: str | os.PathLike[str], device: str | torch.device | None = None) 
         return Model(recipe, exported(recipe.model, tokenizer, folder / IMAGES, folder / TEXTS))
     with torch.device("meta"):  # shapes alone: a recipe may claim more than there is memory for
         check_shapes(build(recipe.model, tokenizer, recipe.loss), folder / WEIGHTS)
-    matcher = build(recipe.model, tokenizer, recipe.loss)
+    matcher = build(recipe.model, tokenizer, recipe.loss, pixel_transform(recipe.data))
     matcher.load_state_dict(load_file(os.fspath(folder / WEIGHTS)))
     return Model(recipe, ranking(recipe.model, matcher).to(device or default_device()))
 

@@ -15,7 +15,7 @@ import gaussmatch as gm
 from gaussmatch.cli import main
 from gaussmatch.data import featuriser, load_data
 from gaussmatch.data.extract import Boxes, ExtractionPlan, extract
-from gaussmatch.data.features import Layout, describe, encode
+from gaussmatch.data.features import Layout, Manifest, describe, encode
 from gaussmatch.data.flickr import read_flickr8k
 from gaussmatch.data.listing import Photo
 from gaussmatch.data.pairs import RandomViews
@@ -283,6 +283,19 @@ def test_cached_crops_are_seen_in_training_and_the_center_elsewhere(
     (out / "train_crops_ims.npy").unlink()
     with pytest.raises(FileNotFoundError, match="holds no crops; extract with --crops 3"):
         load_data(recipe)
+
+
+def test_a_view_in_the_name_is_the_view_of_the_options(
+    root: Path, weights: Path, tmp_path: Path
+) -> None:
+    place = f"{BACKBONE}+whole@{weights}"
+    assert main(words(root, weights, "--view", "whole")) == 0
+    assert main(["extract", str(root), "--out", str(tmp_path / "named"), "--backbone", place]) == 0
+    one, other = (Manifest.load(f) for f in (root.parent / "features", tmp_path / "named"))
+    assert one == other
+    assert one.view == "whole"
+    arrays = (np.load(f / "test_ims.npy") for f in (root.parent / "features", tmp_path / "named"))
+    np.testing.assert_array_equal(*arrays)
 
 
 def test_a_single_file_makes_new_features_if_the_network_is_the_one(

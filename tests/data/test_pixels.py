@@ -11,13 +11,16 @@ from data.files import flickr8k, photo
 from PIL import Image
 from toy import toy_encoder
 
-from gaussmatch.data import featuriser, load_data
+from gaussmatch.data import load_data
 from gaussmatch.data.batches import Batches, image_batches
 from gaussmatch.data.pairs import RandomViews
 from gaussmatch.data.pictures import open_picture
-from gaussmatch.data.pixels import PhotoPixels
+from gaussmatch.data.pixels import PhotoPixels, pixel_transform
+from gaussmatch.encoders.pretrained.base import Transform
+from gaussmatch.encoders.torchvision_compat import make_importable
 from gaussmatch.recipe import DataRecipe, Recipe
 
+make_importable()
 pytest.importorskip("timm", reason="pixels of photos need the extra 'vision'")
 CROP = 16
 
@@ -54,7 +57,7 @@ def test_two_captions_of_an_image_see_two_views(recipe: DataRecipe) -> None:
 
 
 def test_drawing_a_view_leaves_the_random_numbers_alone(tmp_path: Path) -> None:
-    source = PhotoPixels([photo(tmp_path / "a.jpg")], CROP)
+    source = PhotoPixels([photo(tmp_path / "a.jpg")], Transform(CROP))
     before = torch.get_rng_state()
     views = [source.random_view(0, seed) for seed in range(8)]
     assert torch.equal(before, torch.get_rng_state())
@@ -66,7 +69,7 @@ def test_mirrored_half_of_the_time(tmp_path: Path) -> None:
     """A photo that is dark on the left: its views are dark on the left or on the right."""
     shade = np.tile(np.arange(0, 240, 6, dtype=np.uint8), (30, 1))
     Image.fromarray(np.stack([shade] * 3, -1)).save(tmp_path / "a.png")
-    source = PhotoPixels([tmp_path / "a.png"], CROP)
+    source = PhotoPixels([tmp_path / "a.png"], Transform(CROP))
     rising = [(v := source.random_view(0, s))[0, 5, -1] > v[0, 5, 0] for s in range(40)]
     assert 8 < sum(rising) < 32
 
@@ -75,7 +78,8 @@ def test_evaluation_sees_the_center(tmp_path: Path) -> None:
     """Short side to 256/224 of the crop, then the centre: a 256 × 512 photo is only cut."""
     noise = np.random.default_rng(0).integers(0, 255, (256, 512, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "a.png")
-    shown = PhotoPixels([tmp_path / "a.png"], 224)[0]
+    view = pixel_transform(DataRecipe("folder", features="pixels"))
+    shown = PhotoPixels([tmp_path / "a.png"], view)[0]
     center = noise[16:240, 144:368].transpose(2, 0, 1).astype(np.float32) / 255
     np.testing.assert_array_equal(shown, center)
     assert shown.dtype == np.float32
@@ -84,11 +88,23 @@ def test_evaluation_sees_the_center(tmp_path: Path) -> None:
 def test_new_photos_become_what_evaluation_sees(recipe: DataRecipe) -> None:
     data = load_data(recipe)
     paths = sorted(Path(str(recipe.root), "images").glob("*.jpg"))
-    made = featuriser(recipe)([open_picture(p) for p in paths])
+    made = pixel_transform(recipe).batch([open_picture(p) for p in paths])
     np.testing.assert_array_equal(made[0], data.train.images[0])
-    grey = featuriser(recipe)([Image.new("L", (50, 20))])
+    grey = pixel_transform(recipe).batch([Image.new("L", (50, 20))])
     assert grey.shape == (1, 3, CROP, CROP)
     assert data.train.images.picture(0).size == (40, 30)
+
+
+@pytest.mark.parametrize("view", ["center", "whole"])
+@pytest.mark.parametrize("size", [(300, 401), (640, 333), (224, 224), (50, 47)])
+def test_views_are_those_of_torchvision(view: str, size: tuple[int, int]) -> None:
+    transforms = pytest.importorskip("torchvision.transforms")
+    resize = transforms.Resize((224, 224) if view == "whole" else 256)
+    wanted = transforms.Compose([resize, transforms.CenterCrop(224), transforms.PILToTensor()])
+    noise = np.random.default_rng(0).integers(0, 255, (*size, 3), dtype=np.uint8)
+    picture = Image.fromarray(noise)
+    made = pixel_transform(DataRecipe("folder", features="pixels", view=view))(picture)
+    assert torch.equal(made, wanted(picture).float() / 255)
 
 
 def test_reading_with_threads_changes_nothing(recipe: DataRecipe) -> None:

@@ -53,7 +53,9 @@ class ImageTowerContract:
         for size in ((40, 51), (93, 64), (32, 32)):
             pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
             picture = Image.fromarray(pixels)
-            assert torch.equal(tower.described()(picture), tower.transform(picture))
+            for tower.whole in (False, True):
+                assert torch.equal(tower.view()(picture), tower.transform(picture))
+            assert tower.view().resize is None
 
     def test_the_hash_is_that_of_the_weights(self, name: str) -> None:
         assert image_tower(name).sha256() == image_tower(name).sha256()
@@ -340,13 +342,13 @@ def test_a_written_down_transform_is_that_of_timm(tmp_path: Path) -> None:
     pytest.importorskip("timm", reason="needs the extra 'vision'")
     for name in ("resnet18", "tf_efficientnet_lite0"):
         tower = Backbone(name)
-        for crop in (True, False):
-            tower.crop = crop
+        for whole in (True, False):
+            tower.whole = whole
             for size in ((300, 401), (640, 333), (224, 224), (50, 47)):
                 pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
                 picture = Image.fromarray(pixels)
-                wanted = timm_transform(tower.net, crop)(picture)
-                assert torch.equal(tower.described()(picture), wanted)
+                wanted = timm_transform(tower.net, whole)(picture)
+                assert torch.equal(tower.view()(picture), wanted)
                 assert torch.equal(tower.transform(picture), wanted)
 
 

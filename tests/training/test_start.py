@@ -19,6 +19,7 @@ from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.encoders.backbone import Backbone, create
 from gaussmatch.encoders.torchvision_compat import make_importable
 from gaussmatch.files import read_json
+from gaussmatch.published import export_onnx
 from gaussmatch.recipe import DataRecipe, LossRecipe, ModelRecipe, Recipe, TrainingRecipe
 from gaussmatch.training import loop
 from gaussmatch.training.log import read_log
@@ -369,3 +370,11 @@ def test_photos_fine_tune_in_one_command(
     model = gm.load(run)
     images = model.encode_images([root / "0.jpg", root / "1.jpg"])
     assert model.similarity(images, model.encode_texts(["a dog"])).shape == (2, 1)
+    seen = gm.load_data(model.recipe.data).train.images
+    picture = model.encode_images([seen.picture(0)])
+    assert torch.equal(picture.mean, model.encode_images(np.stack([seen[0]])).mean)
+    pytest.importorskip("onnx", reason="needs the extra 'onnx'")
+    export_onnx(run, tmp_path / "onnx")  # with its transform
+    torch.testing.assert_close(
+        gm.load(tmp_path / "onnx").encode_images([seen.picture(0)]).mean, picture.mean
+    )

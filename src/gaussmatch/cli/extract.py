@@ -27,9 +27,10 @@ def run(argv: Sequence[str]) -> None:
     plan = ExtractionPlan(
         options.shard, options.batch, options.part, options.workers, options.skip_unreadable
     )
-    net = image_tower(options.backbone, options.weights).to(default_device())
+    whole = options.view == "whole"
+    net = image_tower(options.backbone, options.weights, whole).to(default_device())
     place = options.weights or Spec.of(options.backbone).place
-    manifest = describe(net, place, layout, options.view, options.crops)
+    manifest = describe(net, place, layout, options.crops)
     done = extract(listing, options.out, net, manifest, plan=plan, boxes=boxes)
     if (options.out / UNREADABLE).is_file():
         print(f"left out, see {options.out / UNREADABLE}")

@@ -20,7 +20,7 @@ from gaussmatch.data import (
 )
 from gaussmatch.data.listing import Photo
 from gaussmatch.data.pairs import DataSet, ImageSource, Pairs, Region, joined
-from gaussmatch.data.photos import find_extracted, load_photos, photo_featuriser, pixel_featuriser
+from gaussmatch.data.photos import find_extracted, load_photos, photo_featuriser
 from gaussmatch.data.source import Source, data_root
 from gaussmatch.encoders.base import ImageTransform
 from gaussmatch.recipe import DataRecipe
@@ -125,8 +125,6 @@ def featuriser(recipe: DataRecipe) -> ImageTransform:
             "this model was trained on ready embeddings and its image encoder is not known: "
             "give embeddings instead of pictures, or adapt again with --image-encoder NAME"
         )
-    if recipe.features == "pixels":
-        return pixel_featuriser(recipe)
     root = data_root(recipe)
     return photo_featuriser(recipe, root, partial(source(recipe.name).listing, recipe, root))
 

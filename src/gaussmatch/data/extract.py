@@ -119,7 +119,7 @@ def _shards(
     bar: tqdm[NoReturn],
 ) -> None:
     k, of, at_a_time = *plan.part, plan.batch or at_once(net)
-    see = partial(net.transform, crop=boxes is None and manifest.view == "center")
+    see = partial(net.transform, whole=None if boxes is None else True)
     if name == CROPS:
         see = partial(_crops, net, manifest.crops)
     with ThreadPoolExecutor(plan.workers) as pool:
@@ -154,7 +154,7 @@ def _crops(net: ImageTower, crops: int, picture: Image.Image) -> torch.Tensor:
     side = net.transform(picture).shape[-1]
     seed = zlib.crc32(picture.tobytes())
     return torch.stack(
-        [net.transform(drawn_part(picture, side, seed + i), crop=False) for i in range(crops)]
+        [net.transform(drawn_part(picture, side, seed + i), whole=True) for i in range(crops)]
     )
 
 

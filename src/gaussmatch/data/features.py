@@ -24,7 +24,6 @@ from gaussmatch.files import read_json, write_json
 
 MANIFEST = "manifest.json"
 Layout = Literal["pooled", "regions", "boxes"]
-View = Literal["center", "whole"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Manifest:
     sha256: str
     layout: Layout
     width: int
-    view: View = "center"
+    view: Literal["center", "whole"] = "center"
     crops: int = 0
 
     def save(self, folder: Path) -> None:
@@ -66,13 +65,10 @@ class Manifest:
 
 
 def describe(
-    net: ImageTower,
-    weights: str | Path | None,
-    layout: Layout,
-    view: View = "center",
-    crops: int = 0,
+    net: ImageTower, weights: str | Path | None, layout: Layout, crops: int = 0
 ) -> Manifest:
     file = None if weights is None else str(Path(weights).resolve())
+    view: Literal["center", "whole"] = "whole" if net.whole else "center"
     return Manifest(net.name, file, net.sha256(), layout, net.width, view, crops)
 
 
@@ -85,16 +81,17 @@ def featuriser_of(folder: Path) -> ImageTransform:
             "with 'gaussmatch extract'"
         )
     manifest = Manifest.load(folder)
-    net = image_tower(manifest.backbone, manifest.weights).to(default_device())
+    whole = manifest.view == "whole"
+    net = image_tower(manifest.backbone, manifest.weights, whole).to(default_device())
     if net.sha256() != manifest.sha256:
         raise ValueError(
             f"{folder / MANIFEST}: the features were made with other weights of "
             f"{manifest.backbone} than {manifest.weights or 'those that timm has now'}"
         )
-    return featuriser_with(net, manifest.layout, manifest.view)
+    return featuriser_with(net, manifest.layout)
 
 
-def featuriser_with(net: ImageTower, layout: Layout, view: View = "center") -> ImageTransform:
+def featuriser_with(net: ImageTower, layout: Layout) -> ImageTransform:
     if layout == "boxes":
         raise ValueError(
             "the features were made from a detector's boxes, which a new photo does not have; "
@@ -102,7 +99,7 @@ def featuriser_with(net: ImageTower, layout: Layout, view: View = "center") -> I
         )
 
     def featurise(images: Sequence[Image.Image]) -> np.ndarray:
-        pictures = (net.transform(image, crop=view == "center") for image in images)
+        pictures = map(net.transform, images)
         chunks = iter(lambda: list(islice(pictures, at_once(net))), [])
         return np.concatenate([encode(net, layout, torch.stack(chunk)) for chunk in chunks])
 

@@ -17,11 +17,11 @@ from gaussmatch.data.features import Layout, describe, featuriser_of, featuriser
 from gaussmatch.data.listing import Listing, Photo, assemble
 from gaussmatch.data.pairs import DataSet, ImageSource
 from gaussmatch.data.pictures import open_picture
-from gaussmatch.data.pixels import PhotoPixels, still, unit
+from gaussmatch.data.pixels import PhotoPixels, pixel_transform
 from gaussmatch.data.stored import CachedCrops, features_by_name, read_lines
 from gaussmatch.device import default_device
 from gaussmatch.encoders.base import ImageTransform
-from gaussmatch.encoders.pretrained import Spec, image_tower
+from gaussmatch.encoders.pretrained import ImageTower, Spec, image_tower
 from gaussmatch.files import cache_root
 from gaussmatch.recipe import DataRecipe
 
@@ -29,11 +29,12 @@ from gaussmatch.recipe import DataRecipe
 def load_photos(recipe: DataRecipe, root: Path, listing: Listing) -> DataSet:
     """A data set of photos: as pixels, with the features given, or with features that are
     extracted once into the cache."""
-    if recipe.features == "pixels":
+    view = pixel_transform(recipe)
+    if view is not None:
         listing.check_files()
         return assemble(
             listing,
-            lambda split, photos: PhotoPixels([p.path for p in photos], recipe.crop, recipe.view),
+            lambda split, photos: PhotoPixels([p.path for p in photos], view),
             recipe.dev_images,
         )
     given = find_extracted(recipe, root)
@@ -78,8 +79,7 @@ def photo_featuriser(
     given = root if recipe.name == "precomputed" else find_extracted(recipe, root)
     if given is not None and (given.is_dir() or recipe.weights is None):
         return featuriser_of(given)
-    net = image_tower(recipe.backbone, recipe.weights).to(default_device())
-    featurise = featuriser_with(net, layout_of(recipe), recipe.view)
+    featurise = featuriser_with(_tower(recipe), layout_of(recipe))
     if given is not None and listing is not None:
         _check_origin(recipe, given, listing().photos, featurise)
     return featurise
@@ -107,10 +107,10 @@ def _check_origin(
         )
 
 
-def pixel_featuriser(recipe: DataRecipe) -> ImageTransform:
-    """New photos → pixels, as ``data.view`` says, for a model that was trained end to end."""
-    view = still(recipe.crop, recipe.view)
-    return lambda images: np.stack([unit(view(image.convert("RGB"))) for image in images])
+def _tower(recipe: DataRecipe) -> ImageTower:
+    """The image encoder outside the model that makes its features."""
+    whole = recipe.view == "whole"
+    return image_tower(recipe.backbone, recipe.weights, whole).to(default_device())
 
 
 def find_extracted(recipe: DataRecipe, root: Path) -> Path | None:
@@ -153,10 +153,10 @@ def _without_unreadable(listing: Listing, given: Path) -> Listing:
 
 
 def _extracted_once(recipe: DataRecipe, listing: Listing) -> Path:
-    net = image_tower(recipe.backbone, recipe.weights).to(default_device())
+    net = _tower(recipe)
     place = recipe.weights or Spec.of(recipe.backbone).place
-    manifest = describe(net, place, layout_of(recipe), recipe.view, recipe.crops)
-    words = [manifest.sha256, manifest.layout, *(["whole"] if recipe.view == "whole" else [])]
+    manifest = describe(net, place, layout_of(recipe), recipe.crops)
+    words = [manifest.sha256, manifest.layout, *(["whole"] if net.whole else [])]
     words += [f"{recipe.crops} crops"] if recipe.crops else []
     for split, photos in listing.splits.items():
         for p in photos:

@@ -1,4 +1,4 @@
-"""Photos as pixels, for networks that are trained end to end.
+"""Pictures as pixels, for networks that are trained end to end.
 
 In training a random part of the photo, perhaps mirrored, at every visit; else its center. This is
 what the official VSE++ does (torchvision's ``RandomResizedCrop`` and flip; ``Resize``,
@@ -19,7 +19,10 @@ from PIL import Image
 
 from gaussmatch.checks import extra
 from gaussmatch.data.pictures import open_picture
+from gaussmatch.data.scenes.world import WIDTH as SCENE
+from gaussmatch.encoders.pretrained.base import Transform
 from gaussmatch.encoders.torchvision_compat import make_importable
+from gaussmatch.recipe import DataRecipe
 
 ROOM = 256 / 224
 """The short side of a photo before its center is cut out, as a multiple of the crop's side."""
@@ -27,36 +30,37 @@ ROOM = 256 / 224
 View = Callable[[Image.Image], Image.Image]
 
 
-class PhotoPixels:
-    """An ``ImageSource`` of photos that are decoded when read: (3, crop, crop) in [0, 1]."""
+def pixel_transform(recipe: DataRecipe) -> Transform | None:
+    """How pictures become the pixels of a recipe's model, which owns it once it is built: the short
+    side to 256/224 of the crop, then the center; or the whole picture, squeezed into the square.
+    ``None`` where a network outside the model makes features of them."""
+    if recipe.features != "pixels":
+        return None
+    if recipe.name == "scenes":
+        return Transform(SCENE, interpolation="bilinear")
+    resize = None if recipe.view == "whole" else round(ROOM * recipe.crop)
+    return Transform(recipe.crop, resize=resize, interpolation="bilinear")
 
-    def __init__(self, paths: Sequence[Path], crop: int, view: str = "center") -> None:
-        self._paths = paths
-        self._still, self._crop = still(crop, view), crop
+
+class PhotoPixels:
+    """An ``ImageSource`` of photos that are decoded when read: (3, size, size) in [0, 1]."""
+
+    def __init__(self, paths: Sequence[Path], view: Transform) -> None:
+        self._paths, self._view = paths, view
 
     def __len__(self) -> int:
         return len(self._paths)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        return unit(self._still(open_picture(self._paths[index])))
+        return np.asarray(self._view(open_picture(self._paths[index])).numpy())
 
     def random_view(self, index: int, seed: int) -> np.ndarray:
         """A random part of the photo, perhaps mirrored; the same for the same seed."""
-        return unit(drawn_part(open_picture(self._paths[index]), self._crop, seed))
+        part = drawn_part(open_picture(self._paths[index]), self._view.size, seed)
+        return np.asarray(Transform(self._view.size)(part).numpy())
 
     def picture(self, index: int) -> Image.Image | None:
         return open_picture(self._paths[index]) if self._paths[index].is_file() else None
-
-
-def still(crop: int, view: str = "center") -> View:
-    """The view for evaluation: short side to 256/224 of the crop, then the center; or the whole
-    photo, squeezed into the square."""
-    t = _transforms()
-    if view == "whole":
-        squeeze: View = t.Resize((crop, crop))
-        return squeeze
-    center: View = t.Compose([t.Resize(round(ROOM * crop)), t.CenterCrop(crop)])
-    return center
 
 
 @cache
@@ -75,12 +79,6 @@ def drawn_part(picture: Image.Image, crop: int, seed: int) -> Image.Image:
     with _DRAWING, torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
         torch.manual_seed(seed)
         return _part(crop)(picture)
-
-
-def unit(picture: Image.Image) -> np.ndarray:
-    """A picture as float32 (3, h, w) in [0, 1]."""
-    array = np.asarray(picture.convert("RGB"), dtype=np.float32)
-    return np.ascontiguousarray(array.transpose(2, 0, 1)) / np.float32(255)
 
 
 def _transforms() -> Any:

@@ -64,6 +64,8 @@ class Backbone(ImageTower):
     """
 
     accelerated = True
+    pixels: Transform | None = None
+    """How pictures become its input, if not as the network was published."""
     _mean: Tensor
     _std: Tensor
 
@@ -75,7 +77,7 @@ class Backbone(ImageTower):
         net: Any = None,
     ) -> None:
         super().__init__()
-        self.name, self.norm, self.crop = name, norm, True
+        self.name, self.norm = name, norm
         self._transforms: dict[bool, Any] = {}
         mean: tuple[float, ...] = (0.0, 0.0, 0.0)
         std: tuple[float, ...] = (1.0, 1.0, 1.0)
@@ -94,45 +96,41 @@ class Backbone(ImageTower):
             self.register_buffer(buffer, shaped, persistent=False)
 
     @staticmethod
-    def pretrained(name: str, weights: str | Path | None = None, whole: bool = False) -> Backbone:
+    def pretrained(name: str, weights: str | Path | None = None) -> Backbone:
         """A network of timm with its weights, frozen.
 
         Args:
             weights: a local ``.safetensors`` or ``.pth`` file; ``None`` downloads timm's own.
-            whole: look at the whole picture, squeezed into a square, instead of a center crop.
         """
-        found = Backbone(name, net=pretrained(name, weights)).eval().requires_grad_(False)
-        found.crop = not whole
-        return found
+        return Backbone(name, net=pretrained(name, weights)).eval().requires_grad_(False)
 
     @property
     def device(self) -> torch.device:
         return self._mean.device
 
-    def transform(self, picture: Image.Image, crop: bool | None = None) -> Float[Tensor, "3 h w"]:
-        """A picture as the network takes it: resized, center crop, values in [0, 1]. Without the
-        crop it is squeezed instead, so that boxes keep their place."""
-        crop = self.crop if crop is None else crop
-        if crop not in self._transforms:
+    def transform(self, picture: Image.Image, whole: bool | None = None) -> Float[Tensor, "3 h w"]:
+        """A picture as the network takes it: resized, center crop, values in [0, 1]. A whole one is
+        squeezed instead, so that boxes keep their place."""
+        whole = self.whole if whole is None else whole
+        if whole not in self._transforms:
             try:
-                self._transforms[crop] = self._described(crop)
+                self._transforms[whole] = self.view(whole)
             except ValueError:  # a shape that only timm has
-                self._transforms[crop] = _transform(self.net, crop)
-        out: Tensor = self._transforms[crop](picture.convert("RGB"))
+                self._transforms[whole] = _transform(self.net, whole)
+        out: Tensor = self._transforms[whole](picture.convert("RGB"))
         return out
 
-    def described(self) -> Transform:
-        return self._described(self.crop)
-
-    def _described(self, crop: bool) -> Transform:
-        config = _config(self.net)
+    def view(self, whole: bool | None = None) -> Transform:
+        if self.pixels is not None:
+            return self.pixels
+        whole, config = self.whole if whole is None else whole, _config(self.net)
         high, wide = config["input_size"][1:]
         how, share = config["crop_mode"], config["crop_pct"]
-        if high != wide or (crop and how != "center" and (how, share) != ("squash", 1.0)):
+        if high != wide or not (whole or how == "center" or (how, share) == ("squash", 1.0)):
             raise ValueError(
                 f"timm:{self.name}: an export has no transform to {high} × {wide} by {how!r}"
             )
-        resize = math.floor(wide / share) if crop and how == "center" else None
+        resize = None if whole or how != "center" else math.floor(wide / share)
         return Transform(wide, resize=resize, interpolation=config["interpolation"])
 
     def forward(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n f"]:
@@ -306,12 +304,12 @@ def _known(name: str) -> Any:
     return timm
 
 
-def _transform(net: Any, crop: bool) -> Any:
+def _transform(net: Any, whole: bool) -> Any:
     """The transform that a network of timm was trained with, but for the normalisation."""
     from timm.data import create_transform
 
     changes: dict[str, Any] = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
-    if not crop:
+    if whole:
         changes |= {"crop_pct": 1.0, "crop_mode": "squash"}
     return create_transform(**{**_config(net), **changes}, is_training=False)
 

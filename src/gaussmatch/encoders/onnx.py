@@ -15,7 +15,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -151,10 +150,8 @@ class OnnxImages(nn.Module):
     def __init__(self, file: Path) -> None:
         super().__init__()
         self.network = Network(file)
-        held, self.transform = self.network.notes.get("transform"), None
-        if held is not None:
-            view = Transform(**held)
-            self.transform = lambda pictures: np.stack([view(p).numpy() for p in pictures])
+        held = self.network.notes.get("transform")
+        self.transform = None if held is None else Transform(**held).batch
 
     def forward(self, images: Tensor) -> Gaussian:
         if self.transform is not None and images.ndim != 4:

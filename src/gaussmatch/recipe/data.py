@@ -21,21 +21,22 @@ class DataRecipe:
         seed: which scenes are drawn.
         features: what an image is to the encoder: one pooled vector, 36 region vectors, or pixels
             for a network that is trained end to end (model.backbone).
-        crop: with pixels of photos: side of the square that the network sees. In training a
+        crop: with pixels of photos: side of the square that the network takes. In training a
             random part of the photo, perhaps mirrored; else its center, after the short side became
             256/224 of this (see view).
         extracted: the features of photos: a folder made by ``gaussmatch extract``, a .npy file with
             ``{stem}_files.txt`` beside it, or packed ones (.npz of codes, low, step and files or
             ids); a path, or a name inside root. None extracts them once, into the cache.
-        view: what a network sees of a photo: its center square, or the whole of it, squeezed into a
-            square. Frozen and fine-tuned stage see the same.
+        view: what an image encoder is given of a photo: its center square, or the whole of it,
+            squeezed into a square (the same as +whole in the name of backbone). Frozen and
+            fine-tuned stages are given the same.
         backbone: the image encoder that extracts them: a name of timm, or such as
             open_clip:ViT-B-32/openai, hf:REPO, onnx:FILE; with features that are there, the one
             that new photos go through.
         weights: a local file or folder of its weights; none takes the published ones.
         crops: with features of photos: how many random crops of each training photo are extracted
-            too; each visit in training sees one of them (10 stands for the crops that the official
-            VSE++ cuts anew). 0: training sees the view alone.
+            too; each training step takes one of them (10 stands for the crops that the official
+            VSE++ draws anew). 0: training takes the view alone.
         images: with arrays: a file of image embeddings.
         texts: with arrays: a file of text embeddings.
         pairs: with arrays: which go together, a CSV with the columns image, text, perhaps split.

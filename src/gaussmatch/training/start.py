@@ -19,14 +19,16 @@ from tqdm import tqdm
 
 from gaussmatch.data.batches import prepared_texts, read_images
 from gaussmatch.data.pairs import Pairs
+from gaussmatch.data.pixels import pixel_transform
 from gaussmatch.data.scenes.backbone import WEIGHTS
+from gaussmatch.encoders import Tokenizer
 from gaussmatch.encoders.adapter import ImageAdapter, TextAdapter
 from gaussmatch.encoders.backbone import Backbone, pretrained
 from gaussmatch.matcher import Matcher, build, learn_tokenizer
 from gaussmatch.model import Model
 from gaussmatch.recipe import Recipe, load_recipe
 from gaussmatch.run import FROZEN, is_run, read_metrics, read_tokenizer
-from gaussmatch.training.transfer import normalises_features, point_of, same_tokenizer, transfer
+from gaussmatch.training.transfer import normalises_features, same_tokenizer, transfer
 
 SAMPLE = 20_000
 """Embeddings of each side that their statistics are taken from."""
@@ -105,8 +107,8 @@ def begin(recipe: Recipe, pairs: Pairs, origin: Model | None) -> Model:
         tokenizer = learn_tokenizer(recipe, pairs)
     else:
         tokenizer = same_tokenizer(recipe, pairs, origin)
-    model = Model(recipe, build(recipe.model, tokenizer, recipe.loss))
-    backbone = getattr(point_of(model.matcher.image), "backbone", None)
+    model = _untrained(recipe, tokenizer)
+    backbone = model.matcher.backbone
     had = None if origin is None else origin.recipe.model.backbone
     if backbone is not None and had != recipe.model.backbone:
         load_backbone_weights(backbone, recipe.model.backbone_weights)
@@ -134,7 +136,12 @@ def _even(total: int) -> list[int]:
 
 def resumable(recipe: Recipe, out: Path) -> Model:
     """The model of a run whose weights a checkpoint holds."""
-    return Model(recipe, build(recipe.model, read_tokenizer(recipe, out), recipe.loss))
+    return _untrained(recipe, read_tokenizer(recipe, out))
+
+
+def _untrained(recipe: Recipe, tokenizer: Tokenizer) -> Model:
+    pixels = pixel_transform(recipe.data)
+    return Model(recipe, build(recipe.model, tokenizer, recipe.loss, pixels))
 
 
 def load_backbone_weights(backbone: Backbone, weights: str | None) -> None:

@@ -8,6 +8,7 @@
 ``st:NAME``                            a BERT-like sentence encoder, texts
 =====================================  ==========================================================
 
+``…+whole`` looks at the whole picture, squeezed into a square, instead of a center crop.
 ``…@PLACE`` takes the weights from a local file or folder. Weights are safetensors; a hub is used
 once, and not at all for what lies in its cache. A new library is one module here with ``image`` or
 ``text``, and its entry in ``LIBRARIES``.
@@ -32,13 +33,15 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "st": ("text",),
 }
 """Library → what its encoders encode; each is the module of its name."""
+WHOLE = "+whole"
+"""At the end of an image encoder's name: it looks at the whole picture."""
 
 
 class Spec(NamedTuple):
     """The parts of an encoder's name.
 
     >>> Spec.of("timm:resnet50@weights/r50.safetensors")
-    Spec(library='timm', name='resnet50', place='weights/r50.safetensors')
+    Spec(library='timm', name='resnet50', place='weights/r50.safetensors', whole=False)
     >>> Spec.of("resnet50").library
     'timm'
     """
@@ -46,6 +49,7 @@ class Spec(NamedTuple):
     library: str
     name: str
     place: str | None
+    whole: bool = False
 
     @staticmethod
     def of(encoder: str) -> Spec:
@@ -57,16 +61,18 @@ class Spec(NamedTuple):
         name, _, place = rest.partition("@")
         if not name:
             raise ValueError(f"encoder {encoder!r} has no name after {library}:")
-        return Spec(library, name, place or None)
+        return Spec(library, name.removesuffix(WHOLE), place or None, name.endswith(WHOLE))
 
 
-def image_tower(encoder: str, weights: str | Path | None = None) -> ImageTower:
+def image_tower(encoder: str, weights: str | Path | None = None, whole: bool = False) -> ImageTower:
     """A frozen image encoder by name.
 
     Args:
         weights: a local file or folder; the same as ``@PLACE`` in the name.
+        whole: the same as ``+whole`` in the name.
     """
     tower: ImageTower = _module(encoder, "image").image(*_place(encoder, weights))
+    tower.whole = whole or Spec.of(encoder).whole
     return tower
 
 

@@ -7,7 +7,7 @@ import importlib.util
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -52,6 +52,10 @@ class Transform:
         mean, std = (np.asarray(v, np.float32).reshape(3, 1, 1) for v in (self.mean, self.std))
         return torch.from_numpy((values - mean) / std)
 
+    def batch(self, pictures: Sequence[Image.Image]) -> np.ndarray:
+        """Pictures → (n, 3, size, size)."""
+        return np.stack([self(picture).numpy() for picture in pictures])
+
 
 class Tower(nn.Module):
     """A frozen encoder. ``width`` is that of its embeddings, ``name`` is for messages.
@@ -85,15 +89,27 @@ class Tower(nn.Module):
 
 
 class ImageTower(Tower, ABC):
-    """Pictures → embeddings (n, width)."""
+    """Pictures → embeddings (n, width).
 
-    def transform(self, picture: Image.Image, crop: bool = True) -> Float[Tensor, "3 h w"]:
-        """A picture as ``forward`` takes it."""
-        return self.described()(picture)
+    ``whole`` (``NAME+whole``, ``data.view whole``): it looks at the whole picture, squeezed into a
+    square, instead of a center crop.
+    """
+
+    whole: bool = False
+
+    def transform(self, picture: Image.Image, whole: bool | None = None) -> Float[Tensor, "3 h w"]:
+        """A picture as ``forward`` takes it; ``whole`` is that of the encoder if not given."""
+        return self.view(whole)(picture)
+
+    def view(self, whole: bool | None = None) -> Transform:
+        """The transform as data, which an export holds."""
+        published = self.described()
+        whole = self.whole if whole is None else whole
+        return replace(published, resize=None) if whole else published
 
     def described(self) -> Transform:
-        """The transform as data, which an export holds; refused where it is code."""
-        raise ValueError(f"{self.name}: its transform is code, which an export cannot hold")
+        """The published transform as data; refused where it is code."""
+        raise ValueError(f"{self.name}: its transform is code, which cannot be changed or exported")
 
     @abstractmethod
     def forward(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n width"]: ...

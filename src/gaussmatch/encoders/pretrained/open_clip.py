@@ -33,7 +33,9 @@ class OpenClipImages(ImageTower):
         self.width = _width(model)
         self.freeze()
 
-    def transform(self, picture: Image.Image, crop: bool = True) -> Tensor:
+    def transform(self, picture: Image.Image, whole: bool | None = None) -> Tensor:
+        if self.whole if whole is None else whole:
+            return self.view(whole=True)(picture)
         out: Tensor = self._transform(picture.convert("RGB"))
         return out
 

@@ -1,5 +1,4 @@
-"""``timm:NAME``: any image network of timm, without its classifier. ``NAME+whole`` looks at the
-whole picture, squeezed into a square, instead of its center."""
+"""``timm:NAME``: any image network of timm, without its classifier."""
 
 from __future__ import annotations
 
@@ -9,5 +8,4 @@ from gaussmatch.encoders.backbone import Backbone
 
 
 def image(name: str, place: Path | None) -> Backbone:
-    """The pooled features of a network, from a local file or those that timm has."""
-    return Backbone.pretrained(name.removesuffix("+whole"), place, name.endswith("+whole"))
+    return Backbone.pretrained(name, place)
