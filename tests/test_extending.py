@@ -80,7 +80,7 @@ def test_a_data_source(
 
 def test_a_measure(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = example("one entry of MEASURES in src/gaussmatch/metrics/measures.py").entry
-    with pytest.raises(ValueError, match="no measure 'i2t_r50'"):
+    with pytest.raises(ValueError, match="unknown measure 'i2t_r50'"):
         heading("i2t_r50")
     monkeypatch.setitem(MEASURES, entry.key, entry)
     assert (heading("1k_i2t_r50"), shown("t2i_r50", 87.654)) == ("1K i2t R@50", "87.7")

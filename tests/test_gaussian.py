@@ -207,7 +207,7 @@ def test_a_truncated_file_is_named(tmp_path, keep):
     path = tmp_path / "cut.safetensors"
     make("ellipsoid", 10).save(path)
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(ValueError, match=r"cut\.safetensors: not a whole safetensors file"):
+    with pytest.raises(ValueError, match=r"cut\.safetensors: not a complete safetensors file"):
         Gaussian.load(path)
 
 

@@ -63,7 +63,7 @@ def test_any_field_from_the_command_line() -> None:
         ("model: {system: pcme, similarity: kl, probabilistic: true}", "its Gaussians are its own"),
         ("model: {system: pcme, similarity: kl, pcme: {samples: 0}}", "model.pcme.samples"),
         ("loss: {name: soft-contrastive}", "needs model.similarity match_prob, not cosine"),
-        ("loss: {diversity: 0.1}", "loss.diversity is for the embeddings of pvse"),
+        ("loss: {diversity: 0.1}", "loss.diversity needs model.system pvse"),
         ("loss: {vib: 0.1}", "loss.vib needs variances"),
         ("loss: {mmd: -1}", "loss.mmd must not be negative"),
         ("model: {vsrn: {block: 3}}", "unknown key 'model.vsrn.block'; did you mean"),

@@ -96,7 +96,7 @@ def test_weights_cut_in_half_are_named(folder: Path, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     path = tmp_path / "model.safetensors"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(ValueError, match=r"model\.safetensors: not a whole safetensors file"):
+    with pytest.raises(ValueError, match=r"model\.safetensors: not a complete safetensors file"):
         gm.load(tmp_path)
 
 
@@ -193,7 +193,7 @@ def test_what_is_only_measured_or_only_local_does_not_make_another_run(copy: Pat
 
 def test_a_foreign_file_is_never_written_over(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text("mine")
-    with pytest.raises(FileExistsError, match=r"log\.jsonl is not of a run"):
+    with pytest.raises(FileExistsError, match=r"log\.jsonl does not belong to a run"):
         train(RECIPE, tmp_path, data=toy_data(), progress_bar=False)
     assert (tmp_path / "log.jsonl").read_text() == "mine"
 

@@ -17,7 +17,7 @@ def choose_device(name: str = "auto") -> torch.device:
     device(type='cpu')
     >>> choose_device("gpu")
     Traceback (most recent call last):
-    ValueError: no device 'gpu': take cpu, cuda, cuda:1, mps, or auto for the best
+    ValueError: unknown device 'gpu': choose cpu, cuda, cuda:1, mps, or auto for the best
     """
     there = {
         "cuda": torch.cuda.device_count(),
@@ -31,11 +31,13 @@ def choose_device(name: str = "auto") -> torch.device:
     except RuntimeError:
         device = None
     if device is None or device.type not in there:
-        raise ValueError(f"no device {name!r}: take cpu, cuda, cuda:1, mps, or auto for the best")
+        raise ValueError(
+            f"unknown device {name!r}: choose cpu, cuda, cuda:1, mps, or auto for the best"
+        )
     if (device.index or 0) >= there[device.type]:
         raise ValueError(
             f"device {name!r}: torch finds {there[device.type] or 'no'} {device.type} device here; "
-            "take auto for the best there is, or cpu"
+            "choose auto for the best available, or cpu"
         )
     return device
 

@@ -18,7 +18,7 @@ try:
     import fcntl
 except ImportError as error:
     raise ImportError(
-        "gaussmatch locks its files as Linux and macOS do; on Windows, run it in WSL"
+        "gaussmatch needs the file locks of Linux and macOS; on Windows, run it in WSL"
     ) from error
 
 _PARTIAL = ".gaussmatch-partial"

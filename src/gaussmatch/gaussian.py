@@ -237,7 +237,7 @@ class Gaussian:
         try:
             tensors = load_file(os.fspath(path))
         except SafetensorError as error:
-            raise ValueError(f"{path}: not a whole safetensors file ({error})") from error
+            raise ValueError(f"{path}: not a complete safetensors file ({error})") from error
         if "mean" not in tensors:
             raise ValueError(f"{path}: holds no 'mean'; found {sorted(tensors)}")
         return Gaussian(tensors["mean"], tensors.get("log_var"))

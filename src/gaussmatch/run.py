@@ -157,7 +157,7 @@ def check_shapes(matcher: Matcher, path: Path) -> None:
             found = {name: tuple(file.get_slice(name).get_shape()) for name in names}
     except SafetensorError as error:
         raise ValueError(
-            f"{path}: not a whole safetensors file ({error}); copy it again or train again"
+            f"{path}: not a complete safetensors file ({error}); copy it again or train again"
         ) from error
     wanted = {name: tuple(tensor.shape) for name, tensor in matcher.state_dict().items()}
     for name in sorted(wanted | found):
@@ -180,12 +180,12 @@ def claim(folder: Path, recipe: Recipe, *, resume: bool) -> None:
         foreign = [name for name in FILES if (folder / name).exists()]
         if foreign and not (folder / MANIFEST).exists():
             raise FileExistsError(
-                f"{folder / foreign[0]} is not of a run; choose another folder with --out"
+                f"{folder / foreign[0]} does not belong to a run; choose another folder with --out"
             )
         return
     if not resume:
         raise FileExistsError(
-            f"{folder} already holds a run; go on with --resume, or choose another folder with "
+            f"{folder} already holds a run; continue with --resume, or choose another folder with "
             "--out"
         )
     old = read_recipe(folder)
@@ -255,7 +255,7 @@ def writing(path: Path) -> Iterator[None]:
     except (OSError, RuntimeError, SafetensorError) as error:
         raise OSError(
             f"{path} could not be written ({' '.join(str(error).split())[:150]}); what was there "
-            "before is kept: free some space on the disk, then go on with --resume"
+            "before is kept: free some space on the disk, then continue with --resume"
         ) from error
 
 

@@ -18,7 +18,7 @@ def test_help_and_unknown_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     assert "demo" in capsys.readouterr().out
     assert main(["fly"]) == 2
-    assert "no verb 'fly'" in capsys.readouterr().err
+    assert "unknown verb 'fly'" in capsys.readouterr().err
 
 
 def test_train_then_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,9 +94,9 @@ def test_fields_stand_anywhere(words: list[str], parsed) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["trian"], "no verb 'trian'; did you mean 'train'?"),
-        (["fly"], "no verb 'fly'; choose from demo, train"),
-        (["scenes", "mke"], "no verb 'mke'; did you mean 'make'?"),
+        (["trian"], "unknown verb 'trian'; did you mean 'train'?"),
+        (["fly"], "unknown verb 'fly'; choose from demo, train"),
+        (["scenes", "mke"], "unknown verb 'mke'; did you mean 'make'?"),
         (
             ["index", "inf", "photos.index"],
             "neither a folder nor a verb: 'inf'; did you mean 'info'?",
@@ -115,12 +115,12 @@ def test_mistyped_names_are_suggested(words: list[str], message: str, capsys) ->
     [
         (["train", "scenes/vsepp", "--trainng.epochs", "2"], "did you mean 'training'?"),
         (["train", "scenes/vsepp", "--data.size"], "--data.size needs a value"),
-        (["train", "scenes/vsepp", "--resme"], "no option --resme; did you mean '--resume'?"),
+        (["train", "scenes/vsepp", "--resme"], "unknown option --resme; did you mean '--resume'?"),
         (["evaluate", "run", "--model.dim", "3"], "--model.dim: fields of data can be given"),
         (["search", "photos", "red", "star"], "unexpected argument 'star'; quote"),
         (["search"], "required: index"),
-        (["evaluate", "run", "--split", "tset"], "no choice 'tset'; did you mean 'test'?"),
-        (["reproduce", "stabilty"], "no choice 'stabilty'; did you mean 'stability'?"),
+        (["evaluate", "run", "--split", "tset"], "invalid choice 'tset'; did you mean 'test'?"),
+        (["reproduce", "stabilty"], "invalid choice 'stabilty'; did you mean 'stability'?"),
     ],
 )
 def test_wrong_arguments_are_one_clear_line(words: list[str], message: str, capsys) -> None:

@@ -112,7 +112,7 @@ def test_an_unknown_source_and_a_field_of_another_are_refused() -> None:
     with pytest.raises(ValueError, match="did you mean 'flickr30k'"):
         load_data(DataRecipe(name="flickr-30k"))
     with pytest.raises(
-        ValueError, match=r"data\.cxc is for coco and precomputed, not for flickr8k"
+        ValueError, match=r"data\.cxc applies to coco and precomputed, not to flickr8k"
     ):
         load_data(DataRecipe(name="flickr8k", root=".", cxc="cxc"))
     with pytest.raises(ValueError, match="cxc has no photos"):

@@ -131,7 +131,7 @@ def test_other_photos_are_not_taken_for_the_same(
     (root / "Flickr_8k.trainImages.txt").write_text("".join(lines))
     capsys.readouterr()
     assert main(words(root, weights)) == 2
-    assert "train_ims_files.txt: the photos of train are others now" in capsys.readouterr().err
+    assert "train_ims_files.txt: the photos of train have changed" in capsys.readouterr().err
 
 
 def test_two_parts_make_what_one_makes(root: Path, weights: Path) -> None:

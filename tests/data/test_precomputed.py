@@ -94,7 +94,7 @@ def test_rows_that_do_not_match(root: Path) -> None:
     [
         (np.zeros((2, 4), dtype=np.int64), "features are int64"),
         (np.zeros(2), r"shape \(2,\)"),
-        (np.array([{}, {}], dtype=object), "not a whole"),
+        (np.array([{}, {}], dtype=object), "not a complete"),
     ],
 )
 def test_wrong_arrays(root: Path, array: np.ndarray, message: str) -> None:
@@ -106,7 +106,7 @@ def test_wrong_arrays(root: Path, array: np.ndarray, message: str) -> None:
 def test_an_array_cut_short(root: Path) -> None:
     path = root / "train_ims.npy"
     path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(ValueError, match=r"train_ims\.npy: not a whole"):
+    with pytest.raises(ValueError, match=r"train_ims\.npy: not a complete"):
         read_split(root, "train")
 
 

@@ -132,7 +132,7 @@ def test_a_killed_shard_leaves_nothing(
 
 @pytest.mark.parametrize(
     ("source", "shard", "message"),
-    [("dev", SHARD, "items that are others now"), ("test", 512, "shards of 256 items")],
+    [("dev", SHARD, "items that have changed"), ("test", 512, "shards of 256 items")],
 )
 def test_a_folder_of_something_else_is_refused(
     tiny_run: Path, whole: Path, source: str, shard: int, message: str
@@ -159,7 +159,7 @@ def test_bad_folders_shards_and_parts(tiny_run: Path, whole: Path, tmp_path: Pat
         index_embeddings(bare, whole, progress=False)
     torn = tmp_path / "torn.safetensors"
     torn.write_bytes((whole / "images-000000.safetensors").read_bytes()[:-10])
-    with pytest.raises(ValueError, match="not a whole shard"):
+    with pytest.raises(ValueError, match="not a complete shard"):
         ShardContent.load(torn)
     with pytest.raises(FileNotFoundError, match="is missing; run"):
         ShardContent.load(tmp_path / "none.safetensors")

@@ -205,7 +205,7 @@ def test_errors_name_the_part_and_what_to_do() -> None:
         Probabilistic(Mine(), part="trunk")(torch.randn(3, 8))
     with pytest.raises(ValueError, match="needs dim=D"):
         Probabilistic(Mine(), part="head", shape="spherical-one-value")
-    with pytest.raises(ValueError, match="no shape 'oval'"):
+    with pytest.raises(ValueError, match="unknown shape 'oval'"):
         Probabilistic(Mine(), part="head", shape="oval")  # type: ignore[arg-type]
 
     class Odd(Mine):

@@ -221,5 +221,5 @@ def test_dropout_is_for_training_only():
 def test_refusals():
     with pytest.raises(ValueError, match="even dim, got 7"):
         BiGRU(3, 7)
-    with pytest.raises(ValueError, match="no state 'first'"):
+    with pytest.raises(ValueError, match="unknown state 'first'"):
         BiGRU(3, 8, "first")  # type: ignore[arg-type]

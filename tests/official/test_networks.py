@@ -166,7 +166,7 @@ def test_the_command(
         ({"order": True}, "order = True.*no order embedding"),
         ({"max_video_length": 8}, "max_video_length = 8.*videos"),
         ({"img_attention": False}, "img_attention = False"),
-        ({"data_name": "tgif"}, "'tgif', which is none of coco"),
+        ({"data_name": "tgif"}, "'tgif', which is not one of coco"),
         ({"num_embeds": 2}, "num_embeds is 2, but its weights have 3"),
         ({"cnn_type": "inception_v3"}, "'inception_v3' is no ResNet or VGG"),
     ],

@@ -91,7 +91,7 @@ def refused(tmp_path: Path, content: dict[str, Any], message: str) -> None:
         ({"embed_size": 9}, "embed_size is 9, but its weights have 8"),
         ({"num_epochs": "many"}, "num_epochs is 'many', which is no whole number"),
         ({"max_violation": 1}, "max_violation is 1, which is no truth value"),
-        ({"data_name": "mine"}, "'mine', which is none of coco"),
+        ({"data_name": "mine"}, "'mine', which is not one of coco"),
     ],
 )
 def test_options_that_cannot_be_reproduced(
@@ -117,7 +117,7 @@ def test_the_loss_of_the_sum(tmp_path: Path) -> None:
 def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
     content = vsepp()
     del content["model"][1]["rnn.bias_hh_l0"]
-    refused(tmp_path, content, r"nothing becomes our weights text\.embed\.rnn\.bias_hh_l0")
+    refused(tmp_path, content, r"there is nothing for our weights text\.embed\.rnn\.bias_hh_l0")
     content = vsepp()
     content["model"][0]["pooling.scale"] = torch.zeros(1)
     refused(tmp_path, content, r"unknown weights pooling\.scale")

@@ -84,7 +84,7 @@ def test_refused(tmp_path: Path) -> None:
     refused(tmp_path, vsrn(no_imgnorm=True), "no_imgnorm = True")
     refused(tmp_path, vsrn(data_name="coco"), "'coco', not on region features")
     refused(tmp_path, vsrn(flickr=True, data_name="coco_precomp"), r"has no weights bn\.weight")
-    refused(tmp_path, vsrn(data_name="f30k_precomp"), r"nothing becomes our weights image\.norm")
+    refused(tmp_path, vsrn(data_name="f30k_precomp"), r"nothing for our weights image\.norm")
     path = save(tmp_path / "x.pth.tar", vsrn())
     with pytest.raises(ValueError, match="not a checkpoint of vsepp"):
         import_checkpoint(path, tmp_path / "run", vocabulary(tmp_path / "v.pkl"), "vsepp")

@@ -12,6 +12,6 @@ def test_a_similarity_is_found_by_its_name(name):
 
 
 def test_an_unknown_name_is_answered_with_all_names():
-    with pytest.raises(ValueError, match="no similarity 'euclid'") as error:
+    with pytest.raises(ValueError, match="unknown similarity 'euclid'") as error:
         similarity("euclid")
     assert all(name in str(error.value) for name in SIMILARITIES)

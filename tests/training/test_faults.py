@@ -70,7 +70,7 @@ def test_a_finished_run_goes_on_for_more_epochs(tmp_path: Path) -> None:
 def test_a_finished_run_without_a_checkpoint_cannot_go_on(tmp_path: Path) -> None:
     run(tmp_path, with_training(epochs=1))
     gm.run.drop_checkpoints(tmp_path)
-    with pytest.raises(FileNotFoundError, match="no checkpoint to go on from"):
+    with pytest.raises(FileNotFoundError, match="no checkpoint to continue from"):
         run(tmp_path, with_training(epochs=2), resume=True)
     assert gm.load(tmp_path).recipe.training.epochs == 1
 
@@ -99,7 +99,7 @@ def test_a_full_disk_costs_one_line_and_nothing_that_was_saved(
     ("options", "message"),
     [
         (["--training.device", "cuda:63"], "torch finds no cuda device here"),
-        (["--training.device", "gpu"], "no device 'gpu': take cpu, cuda"),
+        (["--training.device", "gpu"], "unknown device 'gpu': choose cpu, cuda"),
         (["--out", "{file}"], "is a file; give a folder with --out"),
         (["--training.checkpoint_every", "often"], "'500 steps' or '10 minutes'"),
     ],

@@ -26,7 +26,7 @@ from gaussmatch.training.gradients import Gradients
 from gaussmatch.training.log import read_log
 from gaussmatch.training.objective import Objective
 from gaussmatch.training.setup import Precision, seed_everything, with_feature_dim
-from gaussmatch.training.start import begin
+from gaussmatch.training.start import initial_model
 
 CPU = torch.device("cpu")
 PVSE = replace(
@@ -87,7 +87,7 @@ def gradients_of(recipe: Recipe, micro: int | None = None, pairs: int = 7) -> An
         train = replace(train, images=Rows(train.images.array.reshape(-1, 4, 4)))
     recipe = with_feature_dim(recipe, train)
     seed_everything(1)
-    matcher = begin(recipe, train, None).matcher
+    matcher = initial_model(recipe, train, None).matcher
     share = (gather.rank(), gather.ranks())
     batches = Batches(train, matcher.text_encoder, pairs, seed=3, share=share)
     objective = Objective.of_epoch(recipe.loss, 2, matcher.heads)
@@ -142,7 +142,9 @@ def test_parts_draw_the_same_random_numbers_twice() -> None:
 
 def test_shares_do_not_overlap_and_leave_nothing_out() -> None:
     data = toy_data()
-    encoder = begin(with_feature_dim(RECIPE, data.train), data.train, None).matcher.text_encoder
+    encoder = initial_model(
+        with_feature_dim(RECIPE, data.train), data.train, None
+    ).matcher.text_encoder
     whole = Batches(data.train, encoder, 16, seed=0)
     shares = [Batches(data.train, encoder, 16, seed=0, share=(r, 3)) for r in range(3)]
     assert len({len(whole), *(len(share) for share in shares)}) == 1

@@ -222,7 +222,7 @@ def test_a_checkpoint_of_the_first_format_cannot_be_verified_but_is_never_execut
     interrupted(out, monkeypatch, at=11)
     (out / "run.json").unlink()
     (out / "checkpoint.pt").write_bytes(content)
-    with pytest.raises(ValueError, match=r"checkpoint\.pt: damaged, cut short"):
+    with pytest.raises(ValueError, match=r"checkpoint\.pt: damaged, truncated"):
         run(out, resume=True)
 
 

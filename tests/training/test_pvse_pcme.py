@@ -172,7 +172,7 @@ def test_gradients_reach_everything_that_is_trained() -> None:
 def test_a_loss_that_stands_at_a_guess_is_reported() -> None:
     watch, loss = CollapseWatch(patience=2), SoftContrastive()
     stuck = loss.collapsed_value(24)
-    assert [watch.sees(loss, stuck, 24) for _ in range(3)] == [False, True, False]
+    assert [watch.update(loss, stuck, 24) for _ in range(3)] == [False, True, False]
     assert "every pair scores alike" in watch.advice(loss, stuck, PCME.loss)
 
 

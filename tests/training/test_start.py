@@ -286,7 +286,7 @@ def test_a_start_that_loses_is_warned_of(
     """Pictures other than those the features were made of."""
     upside_down = Rows(1 - np.stack([pixels.dev.images[i] for i in range(30)]))
     data = replace(pixels, dev=replace(pixels.dev, images=upside_down))
-    with pytest.warns(StartWarning, match="are model.backbone, its weights and data.crop"):
+    with pytest.warns(StartWarning, match="do model.backbone, its weights and data.crop"):
         train(
             tuned(frozen, weights, training_epochs=1),
             tmp_path / "run",

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if words[0] not in VERBS:
         hint = did_you_mean(words[0], VERBS) or f"choose from {', '.join(VERBS)}"
-        print(f"gaussmatch: no verb {words[0]!r}; {hint}", file=sys.stderr)
+        print(f"gaussmatch: unknown verb {words[0]!r}; {hint}", file=sys.stderr)
         return 2
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # see docs/training.md, Threads
     module = f"{words[0]}_" if iskeyword(words[0]) else words[0]

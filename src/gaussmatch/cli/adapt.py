@@ -42,7 +42,7 @@ def run(argv: Sequence[str]) -> None:
     if kept is not None and kept["rsum"] > reached["rsum"]:
         raise ValueError(
             f"improve reaches an rsum of {reached['rsum']:.1f} on validation, the given "
-            f"embeddings {kept['rsum']:.1f}: take --ranking keep, with another --out"
+            f"embeddings {kept['rsum']:.1f}: use --ranking keep, with another --out"
         )
     print(f"next: gaussmatch evaluate {options.out}", file=sys.stderr)
 

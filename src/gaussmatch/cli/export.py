@@ -15,9 +15,9 @@ from gaussmatch.published import export_onnx
 def run(argv: Sequence[str]) -> None:
     parser = Parser(
         "export",
-        "Write a model, or the items of an index, in a format that others read. --onnx: both "
-        "encoders with all their weights, any number of pictures or texts, checked against torch "
-        "to 1e-5; the folder is a run for 'index', 'search' and 'serve', which then need "
+        "Write a model, or the items of an index, in a format that other programs read. --onnx: "
+        "both encoders with all their weights, any number of pictures or texts, checked against "
+        "torch to 1e-5; the folder is a run for 'index', 'search' and 'serve', which then need "
         "onnxruntime. --parquet: id, mean, log_variance, uncertainty, percentile and metadata of "
         "every item; 'index RUN FILE.parquet' reads it.",
         examples=[
@@ -36,7 +36,7 @@ def run(argv: Sequence[str]) -> None:
         parser.error("give --onnx FOLDER or --parquet FILE")
     if options.parquet is not None:
         if options.parquet.exists():
-            raise FileExistsError(f"{options.parquet} is there already; choose another file")
+            raise FileExistsError(f"{options.parquet} already exists; choose another file")
         count = write_parquet(Index.open(options.source), options.parquet, options.gallery)
         print(f"{options.parquet}: {count:,} {options.gallery}")
         return

@@ -35,7 +35,7 @@ def run(argv: Sequence[str]) -> None:
     if (options.out / UNREADABLE).is_file():
         print(f"left out, see {options.out / UNREADABLE}")
     if not done:
-        print("this part is done; the others join the shards when they are done as well")
+        print("this part is done; the part that finishes last joins the shards")
         return
     shape = "36 × " * (layout != "pooled") + str(net.width)
     print(f"{options.out}: {len(listing.photos):,} photos → {shape}, float16, of {net.name}")
@@ -85,7 +85,7 @@ def _options(argv: Sequence[str]) -> Namespace:
     if options.boxes is not None and options.features == "pooled":
         parser.error("--boxes makes region features: add --features regions")
     if options.crops and options.boxes is not None:
-        parser.error("--crops are of whole photos: leave out --boxes")
+        parser.error("--crops applies to whole photos: leave out --boxes")
     return options
 
 

@@ -182,7 +182,7 @@ def _update(argv: Sequence[str]) -> None:
         computes=True,
         writes=True,
     )
-    parser.add_argument("folder", type=Path, nargs="?", help="default: the folder of the last time")
+    parser.add_argument("folder", type=Path, nargs="?", help="default: the folder used last time")
     parser.add_argument("--strict", action="store_true", help=STRICT)
     options = parser.parse(argv)
     index = Index.open(options.index, wait=options.wait)

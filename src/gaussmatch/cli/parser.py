@@ -81,7 +81,7 @@ class Parser(ArgumentParser):
         if action.choices is not None and value not in action.choices:
             names = [str(choice) for choice in action.choices]
             hint = did_you_mean(str(value), names) or f"choose from {', '.join(names)}"
-            raise ArgumentError(action, f"no choice {value!r}; {hint}")
+            raise ArgumentError(action, f"invalid choice {value!r}; {hint}")
 
     def _split(self, argv: Sequence[str]) -> tuple[list[str], list[str]]:
         """Words for argparse, and fields of the recipe, each with its value."""
@@ -116,7 +116,7 @@ class Parser(ArgumentParser):
         if not word.startswith("-"):
             return f"unexpected argument {word!r}; quote a text of several words"
         hint = did_you_mean(word.partition("=")[0], self._option_string_actions)
-        return f"no option {word}" + (f"; {hint}" if hint else "")
+        return f"unknown option {word}" + (f"; {hint}" if hint else "")
 
 
 def run_one_of(
@@ -137,7 +137,7 @@ def run_one_of(
     if argv and argv[0] in ("-h", "--help"):
         print(text)
         return
-    wrong = f"no verb {argv[0]!r}" if argv else "a verb is missing"
+    wrong = f"unknown verb {argv[0]!r}" if argv else "a verb is missing"
     hint = did_you_mean(argv[0], verbs) if argv else ""
     print(text, file=sys.stderr)
     raise ValueError("; ".join(filter(None, [wrong, hint])))

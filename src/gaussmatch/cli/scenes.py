@@ -45,7 +45,7 @@ def _make(argv: Sequence[str]) -> None:
         "--size", default="full", choices=tuple(scenes.SIZES), help="number of scenes"
     )
     parser.add_argument("--seed", type=int, default=0, help="another seed is another data set")
-    parser.add_argument("--show", type=int, default=3, help="print the captions of so many images")
+    parser.add_argument("--show", type=int, default=3, help="images whose captions to print")
     options = parser.parse(argv)
     data = scenes.load(options.size, options.seed)
     for name in SPLITS:

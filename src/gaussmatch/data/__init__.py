@@ -136,5 +136,5 @@ def _check_fields(recipe: DataRecipe, one: Source) -> None:
         if name not in one.fields and getattr(recipe, name) != getattr(plain, name):
             readers = [other.name for other in SOURCES.values() if name in other.fields]
             raise ValueError(
-                f"data.{name} is for {' and '.join(readers)}, not for {one.name}; leave it out"
+                f"data.{name} applies to {' and '.join(readers)}, not to {one.name}; leave it out"
             )

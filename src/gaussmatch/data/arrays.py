@@ -43,7 +43,7 @@ def assembled(
     made = []
     for split, photos in splits.items():
         if not photos:
-            raise ValueError(f"{pairs}: no image is in the split {split!r}")
+            raise ValueError(f"{pairs}: the split {split!r} has no images")
         chosen = [column[c.id] for p in photos for c in p.captions]
         made.append(
             Pairs(

@@ -52,7 +52,7 @@ class Embeddings:
         if len(self.ids) != len(self.vectors):
             raise ValueError(f"{self.path}: {len(self.ids)} ids for {len(self.vectors)} vectors")
         if len(set(self.ids)) != len(self.ids):
-            raise ValueError(f"{self.path}: an id comes twice; ids must be unique")
+            raise ValueError(f"{self.path}: an id occurs twice; ids must be unique")
 
 
 def open_embeddings(path: Path) -> Embeddings:
@@ -114,7 +114,7 @@ def _table(path: Path) -> Embeddings:
     column = table.column(name).combine_chunks()
     flat = column.flatten().to_numpy(zero_copy_only=False)
     if len(flat) % max(1, len(column)) or column.null_count:
-        raise ValueError(f"{path}: the vectors of {name} are not all there and of one width")
+        raise ValueError(f"{path}: the vectors of {name} are incomplete or not all of one width")
     vectors = flat.reshape(len(column), -1)
     ids = _column(table, IDS) or [str(i) for i in range(len(vectors))]
     return Embeddings(path, vectors, ids, _column(table, TEXTS))

@@ -100,7 +100,7 @@ def _claim(out: Path, manifest: Manifest) -> None:
         if replace(before, weights=manifest.weights) != manifest:
             raise ValueError(
                 f"{out} holds {before.layout} features of {before.backbone}; "
-                "go on with the same settings, or choose another folder with --out"
+                "continue with the same settings, or choose another folder with --out"
             )
         return
     if out.is_dir() and any(out.iterdir()):
@@ -218,7 +218,7 @@ def check_same(name: str, photos: Sequence[Photo], out: Path) -> None:
     lost = set(read_lines(out / UNREADABLE)) if (out / UNREADABLE).is_file() else set()
     if read_lines(out / f"{name}_ims_files.txt") != [p.id for p in photos if p.id not in lost]:
         raise ValueError(
-            f"{out / f'{name}_ims_files.txt'}: the photos of {name} are others now; "
+            f"{out / f'{name}_ims_files.txt'}: the photos of {name} have changed; "
             "extract into a new folder with --out"
         )
 
@@ -305,7 +305,7 @@ class Boxes:
         """Boxes as shares of the photo's sides."""
         found = self._of.get(photo.id) or self._of.get(photo.path.name)
         if found is None:
-            raise ValueError(f"{self.path}: no boxes for {photo.path.name}; detect it as well")
+            raise ValueError(f"{self.path}: no boxes for {photo.path.name}; detect them too")
         place, boxes = found
         width, height = picture_size(photo.path)
         shares = []

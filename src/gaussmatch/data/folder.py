@@ -60,7 +60,7 @@ def read(root: Path) -> Listing:
     unsplit = [photo.id for photo in photos if splits[photo.id] is None]
     if unsplit and len(unsplit) < len(photos):
         raise ValueError(
-            f"{table}: {unsplit[0]} has no split, though others have; give all or none"
+            f"{table}: {unsplit[0]} has no split, but others have; give all one, or none"
         )
     if unsplit:
         return Listing(name, cut(photos), [f"{table.name} names no split: 80/10/10 by name"])

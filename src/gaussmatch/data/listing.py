@@ -99,7 +99,7 @@ def assemble(
         chosen["dev"] = chosen["dev"][:dev_images]
     for name, photos in chosen.items():
         if not photos:
-            raise ValueError(f"{listing.name}: no image is in the split {name!r}")
+            raise ValueError(f"{listing.name}: the split {name!r} has no images")
     train, dev, test = (_pairs(listing, n, p, images(n, p)) for n, p in chosen.items())
     return DataSet(listing.name, train, dev, test, notes=tuple(listing.notes))
 

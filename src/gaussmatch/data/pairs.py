@@ -200,5 +200,5 @@ class DataSet:
 
     def split(self, name: str) -> Pairs:
         if name not in SPLITS:
-            raise ValueError(f"no split {name!r}; choose train, dev or test")
+            raise ValueError(f"unknown split {name!r}; choose train, dev or test")
         return {"train": self.train, "dev": self.dev, "test": self.test}[name]

@@ -92,7 +92,7 @@ def _check_origin(
     photo = next((photo for photo in photos if photo.path.is_file()), None)
     if photo is None:
         warnings.warn(
-            f"{given}: no photo is there to check that {recipe.backbone} made it", stacklevel=3
+            f"{given}: no photo found to check that {recipe.backbone} made it", stacklevel=3
         )
         return
     held = features_by_name(given, [photo.id], [photo.path])[0].ravel()

@@ -114,7 +114,7 @@ def open_features(path: Path, dims: Sequence[int] = (2, 3)) -> np.ndarray:
         raise FileNotFoundError(f"{path}: no such file of features") from None
     except (ValueError, OSError, EOFError) as error:
         raise ValueError(
-            f"{path}: not a whole .npy array of numbers ({error}); copy or extract it again"
+            f"{path}: not a complete .npy array of numbers ({error}); copy or extract it again"
         ) from error
     if array.dtype.kind != "f":
         raise ValueError(
@@ -131,7 +131,7 @@ def read_lines(path: Path) -> list[str]:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = path.read_bytes()[: error.start].count(b"\n") + 1
-        raise ValueError(f"{path}, line {line}: not UTF-8 ({error.reason}); save it so") from error
+        raise ValueError(f"{path}, line {line}: not UTF-8 ({error.reason}); convert it") from error
     lines = text.replace("\r\n", "\n").split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
@@ -160,6 +160,6 @@ def features_by_name(
     for name, path in zip(ids, paths, strict=True):
         found = row.get(name, row.get(path.name))
         if found is None:
-            raise ValueError(f"{listed}: does not name {path.name}; extract its features as well")
+            raise ValueError(f"{listed}: does not name {path.name}; extract its features too")
         rows.append(found)
     return StoredFeatures(array, rows, paths)

@@ -136,7 +136,7 @@ def _matrix(file: object, held: dict[str, Any], name: str) -> torch.Tensor:
     column = held[name]
     flat = np.asarray(column.flatten().to_numpy(zero_copy_only=False), np.float32)
     if column.null_count or len(flat) % max(1, len(column)):
-        raise ValueError(f"{file}: the vectors of {name} are not all there and of one width")
+        raise ValueError(f"{file}: the vectors of {name} are incomplete or not all of one width")
     return torch.from_numpy(flat.reshape(len(column), -1).copy())
 
 

@@ -87,7 +87,8 @@ class ShardContent:
             ) from None
         except (SafetensorError, KeyError, ValueError) as error:
             raise ValueError(
-                f"{path}: not a whole shard ({error}); delete it and run 'gaussmatch embed' again"
+                f"{path}: not a complete shard ({error}); delete it and run 'gaussmatch embed' "
+                "again"
             ) from error
         mean = held.get("mean")
         g = None if mean is None else Gaussian(mean, held.get("log_var"))
@@ -172,7 +173,7 @@ class EmbeddingManifest:
         known = EmbeddingManifest.load(folder)
         for what, ours, theirs in (
             ("another model", self.run, known.run),
-            ("items that are others now", self.galleries, known.galleries),
+            ("items that have changed", self.galleries, known.galleries),
             (f"shards of {known.shard} items", self.shard, known.shard),
         ):
             if ours != theirs:

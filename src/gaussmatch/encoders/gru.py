@@ -76,7 +76,7 @@ class BiGRU(nn.Module):
         if dim % 2:
             raise ValueError(f"a GRU each way needs an even dim, got {dim}")
         if state not in ("final", "last-token"):
-            raise ValueError(f"no state {state!r}; choose final or last-token")
+            raise ValueError(f"unknown state {state!r}; choose final or last-token")
         self.state = state
         self.rnn = nn.GRU(input_dim, dim // 2, bidirectional=True, batch_first=True)
 

@@ -157,7 +157,7 @@ class Probabilistic(nn.Module):
 
 def _choose(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise ValueError(f"no {name} {value!r}; choose {', '.join(allowed)}")
+        raise ValueError(f"unknown {name} {value!r}; choose {', '.join(allowed)}")
 
 
 def _submodule(encoder: nn.Module, part: str) -> nn.Module:

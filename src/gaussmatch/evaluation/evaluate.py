@@ -187,7 +187,7 @@ def against(
     a, b = same
     if list(a.captions) != list(b.captions) or a.image_of.tolist() != b.image_of.tolist():
         raise ValueError(
-            f"{a.name} and {b.name} are not the same queries; measure both on one data"
+            f"{a.name} and {b.name} do not hold the same queries; measure both on the same data"
         )
     return {
         name: paired(values, theirs.each[name])

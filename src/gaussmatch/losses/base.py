@@ -36,4 +36,4 @@ class ScoreLoss(Protocol):
 
 def check_reduction(reduction: str) -> None:
     if reduction not in ("sum", "mean"):
-        raise ValueError(f"no reduction {reduction!r}; choose sum or mean")
+        raise ValueError(f"unknown reduction {reduction!r}; choose sum or mean")

@@ -44,7 +44,7 @@ class TripletLoss:
     def __post_init__(self) -> None:
         check_reduction(self.reduction)
         if self.mining not in ("hardest", "semi-hard", "sum"):
-            raise ValueError(f"no mining {self.mining!r}; choose hardest, semi-hard or sum")
+            raise ValueError(f"unknown mining {self.mining!r}; choose hardest, semi-hard or sum")
         if self.margin < 0:
             raise ValueError(f"margin must not be negative, got {self.margin}")
 

@@ -32,7 +32,7 @@ def contiguous_folds(
     [[0, 1, 2], [3, 4]]
     """
     if folds < 1 or images < folds:
-        raise ValueError(f"{images} images do not part into {folds} folds")
+        raise ValueError(f"{images} images cannot be split into {folds} folds")
     parts, of = np.array_split(np.arange(images), folds), np.asarray(image_of)
     return [Fold(part, np.flatnonzero((of >= part[0]) & (of <= part[-1]))) for part in parts]
 

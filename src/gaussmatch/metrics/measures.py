@@ -86,7 +86,7 @@ def measure(key: str) -> Measure:
     while rest and rest not in MEASURES:
         _, _, rest = rest.partition("_")
     if not rest:
-        raise ValueError(f"no measure {key!r}; known are {', '.join(MEASURES)}")
+        raise ValueError(f"unknown measure {key!r}; known are {', '.join(MEASURES)}")
     return MEASURES[rest]
 
 

@@ -47,7 +47,7 @@ def import_checkpoint(
     where, content = str(checkpoint), read_checkpoint(checkpoint)
     system = system or recognised(content, where)
     if not SYSTEMS[system].recognises(content):
-        raise ValueError(f"{where}: not a checkpoint of {system}; leave its name out to find it")
+        raise ValueError(f"{where}: not a checkpoint of {system}; leave its name out to detect it")
     found = SYSTEMS[system].translate(content, where)
     words = Vocabulary.of(_words(found, vocabulary, where))
     recipe = _overridden(found.recipe, overrides)
@@ -58,7 +58,7 @@ def import_checkpoint(
     if found.options.unread:
         warnings.warn(
             f"options of its training that are not known here: {', '.join(found.options.unread)}; "
-            "where they change the model, its results are others",
+            "where they change the model, its results differ",
             stacklevel=2,
         )
     return recipe

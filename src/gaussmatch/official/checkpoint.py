@@ -91,7 +91,7 @@ def _why(error: Exception) -> str:
     if ".tar format" in text:
         return "saved by a torch before 0.1.10; load it there and save it again with a newer one"
     reason = text.split("WeightsUnpickler error:")[-1].strip().split("\n")[0]
-    return f"not a whole checkpoint of torch ({reason or type(error).__name__}); nothing was run"
+    return f"not a complete checkpoint of torch ({reason or type(error).__name__}); nothing was run"
 
 
 def _refuse_swollen(path: Path) -> None:
@@ -102,7 +102,7 @@ def _refuse_swollen(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
     except zipfile.BadZipFile as error:
-        raise ValueError(f"{path}: not a whole checkpoint of torch ({error})") from error
+        raise ValueError(f"{path}: not a complete checkpoint of torch ({error})") from error
     if size > path.stat().st_size:
         raise ValueError(
             f"{path}: refused: {path.stat().st_size:,} bytes that unpack to {size:,}; "

@@ -51,7 +51,7 @@ def translate(checkpoint: Mapping[str, Any], where: str) -> Translation:
         options.require(name, True, "PCME has attention and variances on both sides")
     samples = options.get("n_samples_inference", 0)
     if samples < 1:
-        raise ValueError(f"{where}: draws no samples, so that it has no match probability")
+        raise ValueError(f"{where}: draws no samples, so it has no match probability")
     network = options.get("cnn_type", "resnet152")
     weights = Weights()
     weights.take(checkpoint.get("model"), [*encoders(network, where), *SPREAD], where)

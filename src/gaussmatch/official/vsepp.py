@@ -90,7 +90,7 @@ def data(name: str, where: str) -> DataRecipe:
     if name.endswith("precomp"):
         return DataRecipe(name="precomputed", words="nltk", dev_images=1000)
     if name not in PHOTOS:
-        raise ValueError(f"{where}: trained on {name!r}, which is none of {', '.join(PHOTOS)}")
+        raise ValueError(f"{where}: trained on {name!r}, which is not one of {', '.join(PHOTOS)}")
     return DataRecipe(name=PHOTOS[name], words="nltk", features="pixels")
 
 

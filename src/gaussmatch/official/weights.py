@@ -89,9 +89,9 @@ class Weights:
         counters = [n for n in wanted if n.endswith("num_batches_tracked") and n not in self.values]
         values = {**self.values, **{n: torch.zeros((), dtype=torch.int64) for n in counters}}
         if missing := [name for name in wanted if name not in values]:
-            raise ValueError(f"{where}: nothing becomes our weights {_listed(missing)}")
+            raise ValueError(f"{where}: there is nothing for our weights {_listed(missing)}")
         if spare := [self.theirs[name] for name in values if name not in wanted]:
-            raise ValueError(f"{where}: the model of its options has no weights {_listed(spare)}")
+            raise ValueError(f"{where}: a model with its options has no weights {_listed(spare)}")
         if wrong := [
             f"{self.theirs[name]} {tuple(values[name].shape)} instead of {tuple(like.shape)}"
             for name, like in wanted.items()

@@ -48,7 +48,7 @@ def read_words(path: Path) -> list[str]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such vocabulary")
     if path.stat().st_size > LARGEST:
-        raise ValueError(f"{path}: {path.stat().st_size:,} bytes are no vocabulary of words")
+        raise ValueError(f"{path}: {path.stat().st_size:,} bytes are too many for a vocabulary")
     data = path.read_bytes()
     try:
         content = json.loads(data) if data.lstrip()[:1] == b"{" else _unpickle(data)
@@ -86,7 +86,7 @@ def _unpickle(data: bytes) -> object:
         if instruction.name not in _INERT:
             raise ValueError(f"refused: it holds the instruction {instruction.name}")
         if "PUT" in instruction.name and int(argument or 0) > len(data):
-            raise ValueError(f"refused: it wants room for {argument:,} things")
+            raise ValueError(f"refused: it asks for room for {argument:,} objects")
     try:
         found = _Unpickler(data, "utf-8").load()
     except UnicodeDecodeError:

@@ -45,7 +45,7 @@ def find_recipe(recipe: str | os.PathLike[str]) -> Path:
             return path
     known = sorted(p.relative_to(recipe_folder()).as_posix()[:-5] for p in all_recipes())
     hint = did_you_mean(str(recipe), known) or f"known are {', '.join(known)}"
-    raise ValueError(f"no recipe {recipe}: neither a file nor a known name; {hint}")
+    raise ValueError(f"unknown recipe {recipe}: neither a file nor a known name; {hint}")
 
 
 def recipe_folder() -> Path:
@@ -94,7 +94,7 @@ def _read(path: Path) -> dict[str, Any]:
     default = flat(asdict(Recipe()))
     for key, value in flat(content).items():
         if value is None and default.get(key, {}) is not None:
-            raise ValueError(f"recipe {path}: {key} has no value; is the file cut short?")
+            raise ValueError(f"recipe {path}: {key} has no value; is the file truncated?")
     return content
 
 

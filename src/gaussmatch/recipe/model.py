@@ -210,12 +210,12 @@ class ModelRecipe:
                 f"model.variance_range must be two numbers, 0 < least < greatest, got {low}, {high}"
             )
         if self.variance_relative and not self.probabilistic:
-            raise ValueError("model.variance_relative is for model.probabilistic true")
+            raise ValueError("model.variance_relative needs model.probabilistic true")
         if self.system in ("vsrn", "adapter") and self.backbone is not None:
             raise ValueError(f"model.backbone: {self.system} takes features, set it to none")
         if self.ranks_by_mean and not self.probabilistic:
             raise ValueError(
-                "model.adapter.mean given has nothing to learn but variances: set "
+                "model.adapter.mean given learns nothing but variances: set "
                 "model.probabilistic to true"
             )
         if self.backbone is None and (self.backbone_weights is not None or self.checkpointing):
@@ -252,7 +252,7 @@ class ModelRecipe:
         if self.system == "pcme" and self.similarity in ("mil", "cosine"):
             raise ValueError(
                 f"model.similarity {self.similarity!r} would never train the variances of pcme: "
-                "take match_prob or another that sees them ('gaussmatch evaluate --similarity "
+                "choose match_prob or another that uses them ('gaussmatch evaluate --similarity "
                 "cosine' ranks by the means)"
             )
 

@@ -65,7 +65,7 @@ class LossRecipe:
     def __post_init__(self) -> None:
         positive("loss", self, "scale")
         if self.pseudo_positives and self.name != "sigmoid":
-            raise ValueError(f"loss.pseudo_positives is for loss.name sigmoid, not {self.name}")
+            raise ValueError(f"loss.pseudo_positives needs loss.name sigmoid, not {self.name}")
         terms = [
             "generation",
             "diversity",

@@ -38,11 +38,11 @@ class Recipe:
             )
         if loss.name == "soft-contrastive" and model.similarity != "match_prob":
             raise ValueError(
-                "loss.name soft-contrastive takes scores for log-odds: it needs model.similarity "
+                "loss.name soft-contrastive reads scores as log-odds: it needs model.similarity "
                 f"match_prob, not {model.similarity}"
             )
         if loss.diversity and model.system != "pvse":
-            raise ValueError(f"loss.diversity is for the embeddings of pvse, not {model.system}")
+            raise ValueError(f"loss.diversity needs model.system pvse, not {model.system}")
         if loss.inclusion and not (self.training.shorten and self.training.shorten_as == "add"):
             raise ValueError(
                 "loss.inclusion compares captions with their shortened forms: set "

@@ -42,5 +42,5 @@ def similarity(name: str, **settings: Any) -> Similarity:
     ValueError: no similarity 'kull'; choose cosine, kl, reverse_kl, min_kl, query_kl, ...
     """
     if name not in SIMILARITIES:
-        raise ValueError(f"no similarity {name!r}; choose {', '.join(SIMILARITIES)}")
+        raise ValueError(f"unknown similarity {name!r}; choose {', '.join(SIMILARITIES)}")
     return SIMILARITIES[name](**settings)

@@ -226,7 +226,7 @@ def center(x: Tensor) -> Tensor:
 
 def check_side(side: str) -> None:
     if side not in SIDES:
-        raise ValueError(f"no side {side!r} of a query; choose images or captions")
+        raise ValueError(f"unknown side {side!r} of a query; choose images or captions")
 
 
 def other_side(side: Side) -> Side:

@@ -71,7 +71,7 @@ def find_checkpoint(folder: Path) -> bool:
         )
     if intact[0] == PREVIOUS:
         warnings.warn(
-            f"{folder / CHECKPOINT} is damaged or missing: goes on from {PREVIOUS}, which is older",
+            f"{folder / CHECKPOINT} is damaged or missing: continuing from the older {PREVIOUS}",
             CheckpointWarning,
             stacklevel=2,
         )
@@ -101,7 +101,7 @@ def load_checkpoint(
         raise
     except Exception as error:  # torch, zipfile and pickle raise many types for a damaged file
         raise ValueError(
-            f"{path}: damaged, cut short, or of another recipe "
+            f"{path}: damaged, truncated, or of another recipe "
             f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); "
             "train again into another folder"
         ) from error

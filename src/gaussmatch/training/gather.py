@@ -1,10 +1,10 @@
-"""Training in several processes (``torchrun``): the only module that knows of ranks.
+"""Training in several processes (``torchrun``): the only module that knows about ranks.
 
 Each rank encodes its share of a global batch. The shares are gathered, so that every rank computes
 the loss L of the whole batch, with all its negatives. A rank differentiates L / W for W ranks; the
-gather adds up what all ranks want of an embedding, and the gradients of the parameters are summed.
-The result is the gradient of one process with the same batch, for parameters of the encoders and
-of the loss alike.
+gather sums the gradients of an embedding over all ranks, and those of the parameters are summed as
+well. The result is the gradient of one process with the same batch, for parameters of the encoders
+and of the loss alike.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def is_main() -> bool:
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[torch.device]:
-    """Join the processes that ``torchrun`` started; gives the device of this one."""
+    """Join the processes that ``torchrun`` started; yields the device of this one."""
     if not _launched() or dist.is_initialized():
         yield device
         return
@@ -64,7 +64,7 @@ def joined(device: torch.device) -> Iterator[torch.device]:
 
 
 def on_main(decide: Callable[[], T]) -> T:
-    """What the main rank decides, on all ranks; the others wait for it."""
+    """The main rank's decision, on all ranks; the others wait for it."""
     found = [decide() if is_main() else None]
     if ranks() > 1:
         with _together():
@@ -72,8 +72,8 @@ def on_main(decide: Callable[[], T]) -> T:
     return found[0]  # type: ignore[return-value]
 
 
-def start_alike(tensors: Iterable[Tensor]) -> None:
-    """Give all ranks the weights of the main one."""
+def broadcast(tensors: Iterable[Tensor]) -> None:
+    """Copy the weights of the main rank to all ranks."""
     if ranks() > 1:
         with _together():
             for tensor in tensors:

@@ -58,11 +58,11 @@ from gaussmatch.training.setup import (
     with_feature_dim,
 )
 from gaussmatch.training.start import (
-    begin,
     frozen_recipe,
+    initial_model,
     origin_folder,
-    resumable,
-    tell_start,
+    report_start,
+    resumed_model,
 )
 
 REPORT_EVERY = 20
@@ -91,7 +91,7 @@ def train(
         if gather.on_main(partial(_is_wanted, recipe, out, resume)):
             with training_lock(out) if gather.is_main() else nullcontext():
                 _train(recipe, out, resume, data, device, progress_bar)
-        gather.on_main(bool)  # wait until all is written
+        gather.on_main(bool)  # wait until everything is written
         return load(out)
 
 
@@ -102,13 +102,13 @@ def _is_wanted(recipe: Recipe, out: Path, resume: bool) -> bool:
 
 
 def _is_resumed(recipe: Recipe, out: Path, resume: bool) -> bool:
-    """Whether training goes on from a checkpoint; called with the lock held."""
-    claim(out, recipe, resume=resume)  # again: another training may have come first
+    """Whether training continues from a checkpoint; called with the lock held."""
+    claim(out, recipe, resume=resume)  # again: another training may have been faster
     resumed = resume and find_checkpoint(out)
     if is_finished(out):
         if not resumed:
             raise FileNotFoundError(
-                f"{out} is finished and has no checkpoint to go on from; train into another folder"
+                f"{out} is finished and has no checkpoint to continue from; choose another folder"
             )
         write_metrics(out, finished=False)
     return resumed
@@ -125,9 +125,9 @@ def _train(
     """Train with the lock held; only the main process validates and writes."""
     main = gather.is_main()
     if gather.ranks() > 1 and recipe.training.shorten and recipe.training.shorten_as == "add":
-        raise ValueError("training.shorten_as add is for one process: set it to replace")
+        raise ValueError("training.shorten_as add works in one process only: set it to replace")
     if recipe.loss.fitting and (gather.ranks() > 1 or recipe.training.micro_batch):
-        raise ValueError("loss.fitting is for one process and whole batches: set it to 0")
+        raise ValueError("loss.fitting works in one process with whole batches only: set it to 0")
     resumed = gather.on_main(partial(_is_resumed, recipe, out, resume))
     origin = None if resumed else _origin(recipe, out, progress_bar)
     data = data if data is not None else load_data(recipe.data)
@@ -135,7 +135,7 @@ def _train(
     settings = recipe.training
 
     seed_everything(settings.seed)
-    model = resumable(recipe, out) if resumed else begin(recipe, data.train, origin)
+    model = resumed_model(recipe, out) if resumed else initial_model(recipe, data.train, origin)
     matcher = model.matcher.to(device)
     batches = Batches(
         data.train,
@@ -159,7 +159,7 @@ def _train(
     progress = Progress()
     if resumed:
         progress = load_checkpoint(out, matcher, optimiser, rates, precision.scaler)
-    gather.start_alike(matcher.state_dict().values())
+    gather.broadcast(matcher.state_dict().values())
     if main:
         save_parts(out, recipe, matcher.text_encoder.tokenizer)
     log = RunLog(out, progress.step, writes=main)
@@ -170,7 +170,7 @@ def _train(
         report_memory(matcher, data.train, at_once, precision, log)
     if main and origin is not None:
         dev = _validated(model, data)
-        tell_start(origin_folder(recipe, out), dev["rsum"])
+        report_start(origin_folder(recipe, out), dev["rsum"])
         log.write("start", 0, 0, **dev)
         _keep_best(out, matcher, progress, 0, dev)
 
@@ -212,7 +212,7 @@ def _validated(model: Model, data: DataSet) -> dict[str, float]:
 
 
 def _bar(batches: Batches, epoch: int, done: int, title: str, shown: bool) -> tqdm[Batch]:
-    """The batches of an epoch that are not done, with a bar that goes when it is over."""
+    """The batches of an epoch that are not done, with a bar that disappears at the end."""
     return tqdm(
         batches.epoch(epoch, done),
         title,
@@ -274,7 +274,7 @@ class Steps:
             progress.step, progress.batch = progress.step + 1, progress.batch + 1
             progress.summed += value
             ranking = objective.ranking
-            if self.watch.sees(ranking, terms[ranking.name], pairs):
+            if self.watch.update(ranking, terms[ranking.name], pairs):
                 advice = self.watch.advice(ranking, terms[ranking.name], self.recipe.loss)
                 warnings.warn(advice, CollapseWarning, stacklevel=2)
             last = progress.batch == bar.total
@@ -297,7 +297,7 @@ class Steps:
         return progress.summed / progress.batch
 
     def step(self, objective: Objective, batch: Batch) -> tuple[dict[str, float], int]:
-        """One gradient step; gives the terms of the loss before it, and how many pairs it saw."""
+        """One gradient step; returns the terms of the loss before it, and the number of pairs."""
         self.optimiser.zero_grad(set_to_none=True)
         terms, pairs = self.gradients(objective, batch.to(self.precision.device))
         values = {name: float(value.detach()) for name, value in terms.items()}

@@ -35,7 +35,7 @@ def activation_bytes(encoder: nn.Module, images: Tensor) -> int:
     """
     half = len(images) // 2
     if half < 1:
-        raise ValueError("at least two images are needed to see what one adds")
+        raise ValueError("at least two images are needed to measure what one adds")
     with _left_as_it_was(encoder):
         more, less = (_kept(encoder, images[:n].clone()) for n in (len(images), half))
     return round((more - less) / (len(images) - half))

@@ -1,7 +1,7 @@
-"""What a run begins with: fresh weights, a pretrained backbone, or the best model of another run.
+"""What a run starts with: fresh weights, a pretrained backbone, or the best model of another run.
 
-The paper's fine-tuned rows go on from the best model on frozen features, at a lower rate. Such a
-start must lose nothing: the first validation of the new run should be that of the old one.
+The paper's fine-tuned rows continue from the best model on frozen features, at a lower rate. Such a
+start must lose nothing: the first validation of the new run should equal that of the old one.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from gaussmatch.training.transfer import normalises_features, same_tokenizer, tr
 SAMPLE = 20_000
 """Embeddings of each side that their statistics are taken from."""
 LOST = 0.9
-"""A start below this share of the other run's validation rsum is warned of."""
+"""Below this share of the other run's validation rsum, a start is reported with a warning."""
 
 
 class StartWarning(UserWarning):
-    """A run begins well below the run that it started from."""
+    """A run starts well below the run it was started from."""
 
 
 def origin_folder(recipe: Recipe, out: Path) -> Path:
@@ -47,18 +47,18 @@ def origin_folder(recipe: Recipe, out: Path) -> Path:
     return Path(start_from).expanduser() if is_run(start_from) else out / FROZEN
 
 
-def tell_start(origin: Path, rsum: float) -> None:
-    """Say where a run begins, and warn where that is well below the run that it started from.
+def report_start(origin: Path, rsum: float) -> None:
+    """Report the validation rsum a run starts at; warn if it is well below that of its origin.
 
-    On other validation data the two cannot be compared; on the same, a loss means that the
-    pictures or the network are not those that the features were made with.
+    On other validation data the two cannot be compared. On the same data a loss means that the
+    pictures or the network are not those the features were made with.
     """
     before = float(read_metrics(origin).get("dev", {}).get("rsum", math.nan))  # imported: none
     tqdm.write(f"starts at a validation rsum of {rsum:.1f}; {origin}: {before:.1f}", sys.stderr)
     if rsum < LOST * before:
         warnings.warn(
-            f"validation rsum {rsum:.1f} before the first step, but {before:.1f} in {origin}: are "
-            "model.backbone, its weights and data.crop those of the features there?",
+            f"validation rsum {rsum:.1f} before the first step, but {before:.1f} in {origin}: do "
+            "model.backbone, its weights and data.crop match the features used there?",
             StartWarning,
             stacklevel=3,
         )
@@ -101,7 +101,7 @@ def frozen_recipe(recipe: Recipe) -> Recipe:
     return Recipe(named.title, data, model, named.loss, schedule)
 
 
-def begin(recipe: Recipe, pairs: Pairs, origin: Model | None) -> Model:
+def initial_model(recipe: Recipe, pairs: Pairs, origin: Model | None) -> Model:
     """The model before the first step, on the CPU."""
     if origin is None:
         tokenizer = learn_tokenizer(recipe, pairs)
@@ -134,7 +134,7 @@ def _even(total: int) -> list[int]:
     return chosen
 
 
-def resumable(recipe: Recipe, out: Path) -> Model:
+def resumed_model(recipe: Recipe, out: Path) -> Model:
     """The model of a run whose weights a checkpoint holds."""
     return _untrained(recipe, read_tokenizer(recipe, out))
 

@@ -35,7 +35,7 @@ def _copy(old: nn.Module, new: nn.Module) -> None:
         if name in have and have[name].shape != value.shape:
             raise ValueError(
                 f"{name} of the model is {tuple(value.shape)}, but {tuple(have[name].shape)} in "
-                "the run of training.start_from; give both the same model fields"
+                "the run of training.start_from; use the same model fields for both"
             )
     new.load_state_dict({name: have.get(name, value) for name, value in own.items()})
 
@@ -66,7 +66,7 @@ def _check_same(old: Recipe, new: Recipe, old_width: int | None, new_width: int 
         if before != now:
             raise ValueError(
                 f"model.{name} is {now}, but {where} (training.start_from) has {before}; "
-                "set it to the same"
+                "set both to the same value"
             )
     if old_width != new_width:
         raise ValueError(
@@ -91,7 +91,7 @@ def same_tokenizer(recipe: Recipe, pairs: Pairs, origin: Model) -> Tokenizer:
         if before != now:
             raise ValueError(
                 f"data.{name} is {now}, but the vocabulary comes from {where} "
-                f"(training.start_from), where it is {before}; set it to the same"
+                f"(training.start_from), where it is {before}; set both to the same value"
             )
     tokenizer = origin.matcher.text_encoder.tokenizer
     known = tokenizer.known_share(pairs.captions)

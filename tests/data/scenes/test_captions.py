@@ -90,7 +90,7 @@ def test_relations_want_a_margin() -> None:
     assert not related(thing(x=30), "left of", thing(x=35))
     assert related(thing(x=30), "left of", thing(x=36))
     assert related(thing(y=30), "above", thing(y=40))
-    with pytest.raises(ValueError, match="no relation 'inside'"):
+    with pytest.raises(ValueError, match="unknown relation 'inside'"):
         related(thing(), "inside", thing())
 
 

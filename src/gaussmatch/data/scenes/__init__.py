@@ -83,9 +83,9 @@ def load(
             ``~/.cache/gaussmatch/scenes``.
     """
     if size not in SIZES:
-        raise ValueError(f"no size {size!r}; choose from {', '.join(SIZES)}")
+        raise ValueError(f"unknown size {size!r}; choose from {', '.join(SIZES)}")
     if features not in ("pooled", "regions", "pixels"):
-        raise ValueError(f"no features {features!r}; choose pooled, regions or pixels")
+        raise ValueError(f"unknown features {features!r}; choose pooled, regions or pixels")
     root = cache_root() / "scenes" if cache is None else Path(cache)
     key = f"v{VERSION}-{size}-{seed}"
     base = made_once(root / key, lambda folder: _write_world(folder, size, seed, progress))

@@ -136,7 +136,7 @@ def related(a: Thing, how: str, b: Thing) -> bool:
             return SIZES.index(a.size) > SIZES.index(b.size)
         case "coloured like":
             return a.colour == b.colour
-    raise ValueError(f"no relation {how!r}; choose from {', '.join(RELATIONS)}")
+    raise ValueError(f"unknown relation {how!r}; choose from {', '.join(RELATIONS)}")
 
 
 def all_of(parts: Sequence[Form]) -> Form:
