@@ -1,4 +1,4 @@
-"""Checks of what a user gives, with what to do: names, numbers, installed extras."""
+"""Checks of user input, with advice: names, numbers, installed extras."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """``"did you mean 'train'?"``, or an empty string where nothing is near.
+    """``"did you mean 'train'?"``, or an empty string if no name is close.
 
     >>> did_you_mean("trian", ["train", "search"])
     "did you mean 'train'?"
@@ -20,7 +20,7 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
 
 
 def known(field: str, name: str, names: Iterable[str]) -> None:
-    """Refuse a name that is not in a registry, with the nearest that is.
+    """Refuse a name that is not in a registry, suggesting the closest one.
 
     >>> known("model.similarity", "wassertein", ["kl", "wasserstein"])
     Traceback (most recent call last):
@@ -56,7 +56,7 @@ def share(section: str, recipe: object, *names: str) -> None:
 
 @contextmanager
 def extra(name: str, user: str) -> Iterator[None]:
-    """Around the import of optional packages: if one is missing, what to install.
+    """Wraps the import of optional packages: if one is missing, the error says what to install.
 
     >>> with extra("ray", "Ray"):
     ...     import no_such_package

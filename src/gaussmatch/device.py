@@ -7,11 +7,11 @@ import os
 import torch
 
 VARIABLE = "GAUSSMATCH_DEVICE"
-"""Set by ``--device``, and inherited by workers. ``auto`` is what it says, if it is set."""
+"""Set by ``--device`` and inherited by workers. If it is set, ``auto`` means this device."""
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """The device by name; ``auto`` is the best there is.
+    """The device by name; ``auto`` is the best available.
 
     >>> choose_device("cpu")
     device(type='cpu')

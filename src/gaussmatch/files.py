@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside the target, synced, then renamed."""
+"""Atomic files: written beside the target, synced, then renamed. Locks, checksums and JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ except ImportError as error:
     ) from error
 
 _PARTIAL = ".gaussmatch-partial"
-"""How the name of an unfinished file ends: a mark that only this program makes."""
+"""The suffix of unfinished files, which no other program uses."""
 
 
 class BusyError(OSError):
@@ -31,7 +31,7 @@ class BusyError(OSError):
 
 @contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Gives a temporary path beside ``path``; on a clean exit it becomes ``path``, else it goes.
+    """Yields a temporary path beside ``path``; a clean exit renames it to ``path``.
 
     A kill or a power cut at any moment leaves either the old file or the new one: the content is
     synced before the rename, and the folder after it.
@@ -60,7 +60,7 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Have a file, or the names in a folder, on disk before going on."""
+    """Flush a file, or the names in a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -69,7 +69,7 @@ def sync(path: Path) -> None:
 
 
 def sweep(folder: Path, names: Iterable[str]) -> None:
-    """Remove what killed writers of these files left behind; call it with the lock held."""
+    """Remove what killed writers of these files left behind; call this with the lock held."""
     known = "|".join(map(re.escape, names))
     partial = r"\.[a-z0-9_]{8}" + re.escape(_PARTIAL)
     left = re.compile(rf"\.+({known})({partial})+")  # also one that was written into another
@@ -80,10 +80,10 @@ def sweep(folder: Path, names: Iterable[str]) -> None:
 
 @contextmanager
 def locked(path: Path, busy: str, wait: float = 0) -> Iterator[None]:
-    """Hold a lock file; raises ``BusyError(busy)`` where another process does, also after so many
+    """Hold a lock file; raises ``BusyError(busy)`` if another process still holds it after ``wait``
     seconds. A kill releases it.
 
-    The file stays: to remove it would let a third process lock another file of the same name.
+    The file stays: if it were removed, a third process could lock a new file of the same name.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + wait

@@ -182,7 +182,7 @@ def from_pretrained(name: str | os.PathLike[str], device: str | None = None) -> 
     if not folder.is_dir():
         folder = hub.snapshot(str(name))
     if not is_run(folder):
-        raise FileNotFoundError(f"{folder}: no recipe.yaml; it is not a model of {LIBRARY}")
+        raise FileNotFoundError(f"{folder}: no {RECIPE}; it is not a model of {LIBRARY}")
     config = folder / CONFIG
     if config.is_file() and read_json(config).get("library_name") != LIBRARY:
         raise ValueError(f"{config}: a model of another library than {LIBRARY}")

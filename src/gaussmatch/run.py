@@ -6,11 +6,11 @@ vocabulary.json           the tokenizer of the text encoder: its words
 model.safetensors         the best weights on validation; in an exported model instead
 images.onnx, texts.onnx   both encoders with all their weights
 metrics.json              their validation measures, and whether training finished
-checkpoint.pt             what is needed to go on
-checkpoint.previous.pt    the one before it, for the day the newest is damaged
+checkpoint.pt             what is needed to continue
+checkpoint.previous.pt    the one before it, in case the newest is damaged
 log.jsonl                 one line for each step report and each epoch
 tensorboard/              the same curves for TensorBoard
-frozen/                   the run that this one started from, if it was trained on the way
+frozen/                   the run that this one started from, if it was trained along with it
 .lock                     held by the one process that trains
 
 No other module knows these names. Format 1 had no run.json: such a run loads, unverified.
@@ -150,7 +150,7 @@ def save_weights(state: dict[str, torch.Tensor], folder: Path) -> None:
 
 
 def check_shapes(matcher: Matcher, path: Path) -> None:
-    """A clear error unless the header of a file of weights lists what a network takes."""
+    """Raise a clear error unless a file of weights holds what a network needs, by its header."""
     try:
         with safe_open(path, "pt") as file:
             names = file.keys()
@@ -169,10 +169,9 @@ def check_shapes(matcher: Matcher, path: Path) -> None:
 
 
 def claim(folder: Path, recipe: Recipe, *, resume: bool) -> None:
-    """Never write over another run or a foreign file, and never go on with another recipe.
+    """Never overwrite another run or a foreign file, and never continue with another recipe.
 
-    A run may go on for more epochs than it was planned for, unless its schedule is spread over
-    them.
+    A run may continue for more epochs than planned, unless its schedule is spread over them.
     """
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"{folder} is a file; give a folder with --out")
@@ -199,7 +198,7 @@ def claim(folder: Path, recipe: Recipe, *, resume: bool) -> None:
     if different:
         raise ValueError(
             f"{folder / RECIPE} is another recipe than the one given (see {different[0]}); "
-            "resume with the same, or choose another folder with --out"
+            "resume with the same recipe, or choose another folder with --out"
         )
 
 
@@ -225,11 +224,11 @@ def training_lock(folder: Path) -> Iterator[None]:
 def replacing(folder: Path, name: str, keep: str | None = None) -> Iterator[Path]:
     """As ``files.atomic``, with the SHA-256 of the new file in the manifest.
 
-    While the file changes places both its hashes are listed, so that a kill at any moment leaves a
-    run that verifies.
+    While the file is being replaced both its hashes are listed, so that a kill at any moment leaves
+    a run that verifies.
 
     Args:
-        keep: the name under which the file that it replaces stays.
+        keep: the name under which the old file is kept.
     """
     known = _manifest(folder)
     before = known.get(name, [])
@@ -249,18 +248,18 @@ def replacing(folder: Path, name: str, keep: str | None = None) -> Iterator[Path
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Whatever a library raises when the disk is full, as one line that says what to do."""
+    """Turns whatever a library raises on a full disk into one line that says what to do."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
         raise OSError(
-            f"{path} could not be written ({' '.join(str(error).split())[:150]}); what was there "
-            "before is kept: free some space on the disk, then continue with --resume"
+            f"{path} could not be written ({' '.join(str(error).split())[:150]}); the previous "
+            "file is kept: free some space on the disk, then continue with --resume"
         ) from error
 
 
 def verify(folder: Path, *names: str) -> None:
-    """A clear error unless these files are, bit for bit, what was written."""
+    """Raise a clear error unless these files are, bit for bit, what was written."""
     for name in names:
         if not is_intact(folder, name):
             raise ValueError(
@@ -277,17 +276,17 @@ def is_intact(folder: Path, name: str) -> bool:
 
 
 def seal(folder: Path, name: str) -> None:
-    """List a file that grew, as it is now: the log, when training ends."""
+    """List a file that has grown, in its present state: the log, when training ends."""
     _write_manifest(folder, {**_manifest(folder), name: [sha256(folder / name)]})
 
 
 def unseal(folder: Path, *names: str) -> None:
-    """No longer list files that are to grow or to go."""
+    """No longer list files that will grow or be removed."""
     _write_manifest(folder, {k: v for k, v in _manifest(folder).items() if k not in names})
 
 
 def restore_previous(folder: Path) -> None:
-    """Let the previous checkpoint take the place of a newest one that is missing or damaged."""
+    """Replace a newest checkpoint that is missing or damaged by the previous one."""
     known = _manifest(folder)
     _write_manifest(folder, {**known, CHECKPOINT: known[PREVIOUS]})
     os.replace(folder / PREVIOUS, folder / CHECKPOINT)
@@ -295,14 +294,14 @@ def restore_previous(folder: Path) -> None:
 
 
 def drop_checkpoints(folder: Path) -> None:
-    """A finished run needs none, unless it is to be trained for longer."""
+    """Remove the checkpoints: a finished run needs none, unless it will be trained for longer."""
     for name in (CHECKPOINT, PREVIOUS):
         (folder / name).unlink(missing_ok=True)
     unseal(folder, CHECKPOINT, PREVIOUS)
 
 
 def _manifest(folder: Path) -> dict[str, list[str]]:
-    """File → its SHA-256, or two while it changes places; of a run of format 1 as it is now."""
+    """File → its SHA-256, or two while it is being replaced. For format 1, computed now."""
     path = folder / MANIFEST
     if not path.exists():
         return {name: [sha256(folder / name)] for name in FILES if (folder / name).is_file()}

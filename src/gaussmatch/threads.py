@@ -9,11 +9,11 @@ import time
 import torch
 
 ROUNDS, PRODUCTS, WIDTH = 5, 20, 256
-"""A trial: rounds of so many products of square matrices of this width, a tenth of a second."""
+"""A trial: rounds of matrix products of this width, about a tenth of a second in all."""
 
 
 def use_threads(number: int | None = None) -> int:
-    """Use ``number`` threads from now on, or as many as help; returns how many are in use."""
+    """Use ``number`` threads from now on, or as many as help; returns the number in use."""
     if number is not None and number < 1:
         raise ValueError(f"--threads must be at least 1, got {number}")
     torch.set_num_threads(number or helpful_threads())
@@ -25,7 +25,7 @@ def helpful_threads() -> int:
 
     The threads of an operation wait for the slowest of them. Beside other work that costs more than
     it gains: the demo fell from 5,000 to 50 pairs/s with two threads, and kept 900 with one. So
-    both are tried in turns, and one thread is chosen where it is faster. ``OMP_NUM_THREADS``, if
+    both are tried in turn, and one thread is chosen if it is faster. ``OMP_NUM_THREADS``, if
     set, is left as it is.
     """
     most = torch.get_num_threads()
@@ -37,7 +37,7 @@ def helpful_threads() -> int:
     torch.set_num_threads(most)
     if seconds[most] <= seconds[1]:
         return most
-    if sys.stderr.isatty():  # elsewhere it would stand in a log, such as the service's JSON lines
+    if sys.stderr.isatty():  # elsewhere it would end up in a log, such as the service's JSON lines
         print("note: the cores are busy; using one thread (--threads N for more)", file=sys.stderr)
     return 1
 

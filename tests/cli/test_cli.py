@@ -38,7 +38,7 @@ def test_train_then_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train", "nothing"], "no recipe nothing"),
+        (["train", "nothing"], "unknown recipe nothing"),
         (["train", "scenes/vsepp", "--training.epoch", "2"], "training.epoch"),
         (["evaluate", "nowhere"], "not a finished run"),
     ],

@@ -43,7 +43,7 @@ def test_a_flipped_bit_in_any_file_is_named(tmp_path: Path, capsys):
             Index.open(tmp_path / "i", verify=True)
         path.write_bytes(whole)
     assert main(["index", "verify", str(tmp_path / "i")]) == 0
-    assert "whole: " in capsys.readouterr().out
+    assert "intact: " in capsys.readouterr().out
     path = next(p for p in files(tmp_path / "i") if p.name == "mean.npy")
     path.write_bytes(path.read_bytes()[:-1] + b"!")
     assert main(["index", "verify", str(tmp_path / "i")]) == 2

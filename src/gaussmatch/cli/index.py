@@ -57,8 +57,8 @@ def _make(argv: Sequence[str]) -> None:
     if options.folder is not None and not parquet:  # before anything is made
         if model.recipe.data.name == "scenes":
             print(
-                f"note: {options.run} was trained on drawn scenes and knows nothing of photos; "
-                "leave it out to take the photo model",
+                f"note: {options.run} was trained on drawn scenes and knows nothing about photos; "
+                "leave it out to use the photo model",
                 file=sys.stderr,
             )
         if not options.folder.is_dir():
@@ -75,7 +75,7 @@ def _make(argv: Sequence[str]) -> None:
         index_embeddings(index, options.folder)
     else:
         _report(update(index, options.folder, strict=options.strict))
-    if not index.calibration.about:  # last, as a kill would have it done again
+    if not index.calibration.about:  # last: after a kill it is done again
         index.set_calibration(kept_calibration(options.run))
     print(_summary(index))
     print(f"next: gaussmatch search {quote(str(options.out))} 'some words'", file=sys.stderr)
@@ -92,7 +92,7 @@ def _open_or_create(options: Namespace) -> Index:
             f"{options.out} has structure {index.settings.structure}; change that with "
             f"'gaussmatch index compact {options.out} --structure {options.structure}'"
         )
-    _search_so(index, options)
+    _apply_settings(index, options)
     return index
 
 
@@ -134,11 +134,11 @@ def _make_options(argv: Sequence[str]) -> Namespace:
 
 
 def _add(argv: Sequence[str]) -> None:
-    """INDEX PHOTO …           add photos, under the ids that update gives them"""
+    """INDEX PHOTO …           add photos, with the ids that update would give them"""
     parser = _parser(
         "add",
-        "Add single photos to an index. Those of its folder get the ids that 'update' gives them, "
-        "others their path as an id.",
+        "Add single photos to an index. Those in its folder get the ids that 'update' would give "
+        "them, others have their path as id.",
         "gaussmatch index add photos.index dog.jpg cat.jpg",
         "gaussmatch index add photos.index --replace dog.jpg",
         computes=True,
@@ -176,7 +176,7 @@ def _update(argv: Sequence[str]) -> None:
     """INDEX [FOLDER]          encode what is new or changed, delete what is gone"""
     parser = _parser(
         "update",
-        "Make an index hold the photos of a folder as they are now.",
+        "Bring an index up to date with the photos of a folder.",
         "gaussmatch index update photos.index",
         "gaussmatch index update photos.index my-photos --strict",
         computes=True,
@@ -219,10 +219,10 @@ def _merge(argv: Sequence[str]) -> None:
 
 
 def _compact(argv: Sequence[str]) -> None:
-    """INDEX [--structure NAME]     join segments, forget what was deleted, change the structure"""
+    """INDEX [--structure NAME]     join segments, drop deleted items, change the structure"""
     parser = _parser(
         "compact",
-        "Join the segments of an index and forget what was deleted.",
+        "Join the segments of an index and drop deleted items.",
         "gaussmatch index compact photos.index",
         "gaussmatch index compact photos.index --structure hnsw --search 128",
         writes=True,
@@ -231,13 +231,13 @@ def _compact(argv: Sequence[str]) -> None:
     parser.add_argument("--search", type=int, help=WIDTH)
     options = parser.parse(argv)
     index = Index.open(options.index, wait=options.wait)
-    _search_so(index, options)
+    _apply_settings(index, options)
     index.compact()
     print(_summary(index))
 
 
-def _search_so(index: Index, options: Namespace) -> None:
-    """Change how an index is searched, where an option says so."""
+def _apply_settings(index: Index, options: Namespace) -> None:
+    """Change how an index is searched, if an option says so."""
     settings = _chosen(index.settings, options)
     if settings != index.settings:
         index.set_settings(settings)
@@ -254,7 +254,7 @@ def _drop(argv: Sequence[str]) -> None:
     """INDEX --yes             remove an index"""
     parser = _parser(
         "drop",
-        "Remove an index, with all its items; files that are not of it stay.",
+        "Remove an index with all its items; other files in its folder stay.",
         "gaussmatch index drop photos.index --yes",
         "gaussmatch index drop milvus:http://localhost:19530 --yes",
     )
@@ -280,21 +280,21 @@ def _info(argv: Sequence[str]) -> None:
 
 
 def _verify(argv: Sequence[str]) -> None:
-    """INDEX                   read every file and hold it against its checksum"""
+    """INDEX                   check every file against its checksum"""
     parser = _parser(
         "verify",
-        "Read every file of an index and hold it against its checksum.",
+        "Check every file of an index against its checksum.",
         "gaussmatch index verify photos.index",
     )
     index = Index.open(parser.parse(argv).index, verify=True)
-    print(f"whole: {_summary(index)}")
+    print(f"intact: {_summary(index)}")
 
 
 def _backup(argv: Sequence[str]) -> None:
-    """INDEX NEW               copy it, also while others write to it"""
+    """INDEX NEW               copy it, even while others write to it"""
     parser = _parser(
         "backup",
-        "Copy an index to a new place, as it is at one moment, also while others write to it.",
+        "Copy an index to a new place: a consistent copy, even while others write to it.",
         "gaussmatch index backup photos.index /backup/photos-monday",
         "gaussmatch index backup milvus:http://localhost:19530 /backup/photos",
     )
@@ -304,7 +304,7 @@ def _backup(argv: Sequence[str]) -> None:
 
 
 def _restore(argv: Sequence[str]) -> None:
-    """BACKUP INDEX            make an index from a backup, which is verified"""
+    """BACKUP INDEX            make an index from a backup, verifying it first"""
     parser = Parser(
         "index restore",
         "Make an index from a backup, which is verified first. The place must be free: move a "

@@ -1,4 +1,4 @@
-"""Gaussians as Parquet, for every other tool: out of an index, and into one again.
+"""Gaussians as Parquet, for other tools: exported from an index, and imported into one.
 
 =================  ===============================================================
 ``id``             of the item
@@ -9,8 +9,8 @@
 ``metadata``       JSON
 =================  ===============================================================
 
-The file names the model that made it, so that another model's index refuses it. A file of another
-program needs ``id`` and ``mean`` alone.
+The file names the model that made it, so that an index of another model refuses it. A file made by
+another program only needs ``id`` and ``mean``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def write_parquet(
     *,
     progress: bool = True,
 ) -> int:
-    """All items of a gallery; gives how many. Memory holds a block of them at a time."""
+    """Write all items of a gallery, one block in memory at a time; returns their number."""
     pa, parquet = _arrow()
     form = index.manifest.form
     if form is None or not index.size(gallery):
@@ -86,15 +86,9 @@ def write_parquet(
     return total
 
 
-def index_parquet(
-    index: Index, file: str | os.PathLike[str], *, replace: bool = True, progress: bool = True
-) -> int:
-    """Add the Gaussians of a file to an index of the same model, or of bare Gaussians; gives how
-    many. They count block by block.
-
-    Args:
-        replace: an item whose id is there takes its place; otherwise it is refused.
-    """
+def index_parquet(index: Index, file: str | os.PathLike[str], *, progress: bool = True) -> int:
+    """Add the Gaussians of a file to an index of the same model, or of bare Gaussians, block by
+    block; returns their number. An item replaces one with the same id."""
     pa, parquet = _arrow()
     try:
         source = parquet.ParquetFile(file)
@@ -121,15 +115,15 @@ def index_parquet(
             said = held["metadata"].to_pylist() if "metadata" in held else [None] * len(batch)
             ids = [str(id_) for id_ in held["id"].to_pylist()]
             records = [Record(i, json.loads(m or "{}")) for i, m in zip(ids, said, strict=True)]
-            index.add(gaussians, records, gallery, replace=replace)
+            index.add(gaussians, records, gallery, replace=True)
             bar.update(len(records))
     index.compact(gallery)
     return int(total)
 
 
-def _lists(pa: Any, values: torch.Tensor, kind: Any) -> Any:
+def _lists(pa: Any, values: torch.Tensor, of: Any) -> Any:
     flat = pa.array(values.float().numpy().ravel())
-    return pa.FixedSizeListArray.from_arrays(flat, type=kind)
+    return pa.FixedSizeListArray.from_arrays(flat, type=of)
 
 
 def _matrix(file: object, held: dict[str, Any], name: str) -> torch.Tensor:

@@ -15,24 +15,23 @@ class DataRecipe:
     Args:
         name: the data set; ``gaussmatch data where`` lists them and the files each needs.
         root: its folder; scenes needs none.
-        also: further data sets to train on, name → folder: their training pairs join those of
-            ``name``, which alone validates and tests.
+        also: further data sets to train on, name → folder: their training pairs are added to those
+            of ``name``; validation and test use ``name`` alone.
         size: how much of scenes: mini (for tests), tiny (a look), small, or full.
         seed: which scenes are drawn.
         features: what an image is to the encoder: one pooled vector, 36 region vectors, or pixels
             for a network that is trained end to end (model.backbone).
         crop: with pixels of photos: side of the square that the network takes. In training a
-            random part of the photo, perhaps mirrored; else its center, after the short side became
-            256/224 of this (see view).
+            random part of the photo, perhaps mirrored; otherwise its center, after resizing the
+            short side to 256/224 of this (see view).
         extracted: the features of photos: a folder made by ``gaussmatch extract``, a .npy file with
             ``{stem}_files.txt`` beside it, or packed ones (.npz of codes, low, step and files or
             ids); a path, or a name inside root. None extracts them once, into the cache.
         view: what an image encoder is given of a photo: its center square, or the whole of it,
             squeezed into a square (the same as +whole in the name of backbone). Frozen and
             fine-tuned stages are given the same.
-        backbone: the image encoder that extracts them: a name of timm, or such as
-            open_clip:ViT-B-32/openai, hf:REPO, onnx:FILE; with features that are there, the one
-            that new photos go through.
+        backbone: the image encoder that extracts them: a name of timm, open_clip:ARCH/PRETRAINED,
+            hf:REPO or onnx:FILE; with existing features, the one that encodes new photos.
         weights: a local file or folder of its weights; none takes the published ones.
         crops: with features of photos: how many random crops of each training photo are extracted
             too; each training step takes one of them (10 stands for the crops that the official
@@ -42,9 +41,9 @@ class DataRecipe:
         pairs: with arrays: which go together, a CSV with the columns image, text, perhaps split.
         cxc: with coco: the folder of sits_*.csv, whose judgements become true pairs.
         coco: with visual-genome: the folder of COCO, whose training images are left out.
-        dev_images: validate on the first so many images of dev; none for all.
+        dev_images: validate on this many images of dev, the first ones; none for all.
         min_count: a word must occur this often in the training captions to have a vector.
-        words: how captions are cut into words: plain, or nltk as in the published vocabularies.
+        words: how captions are split into words: plain, or nltk as in the published vocabularies.
     """
 
     name: str = "scenes"

@@ -22,7 +22,7 @@ class GeneratorRecipe:
         hidden: width of its GRUs.
         word_dim: width of its word vectors.
         dropout: of its inputs.
-        longest: captions are cut at so many words, start and end included.
+        longest: captions are truncated to this many words, start and end included.
     """
 
     used: bool = True
@@ -68,8 +68,8 @@ class PVSERecipe:
     Args:
         embeddings: K points for each item.
         dropout: of words, global features and residuals.
-        state: what of the caption's GRU is taken: both final states, or both at the last token
-            (the published checkpoints).
+        state: which states of the caption's GRU are used: both final ones, or both at the last
+            token (the published checkpoints).
     """
 
     embeddings: int = 2
@@ -89,9 +89,9 @@ class PCMERecipe:
         samples: drawn of each Gaussian; a match probability is a mean over their pairs.
         scale: a of the logits b − a·distance, at the start; it is learned.
         shift: b of them, at the start; it is learned.
-        log_sigma: about where ln σ starts. 0 is published; a small model on little data does not
-            leave the guess that the noise of 0 makes of every score.
-        state: what of the caption's GRUs is taken, as in model.pvse.
+        log_sigma: roughly the initial ln σ. The published one is 0; with it, the noise keeps a
+            small model on little data at the level of guessing.
+        state: which states of the caption's GRUs are used, as in model.pvse.
     """
 
     samples: int = 7
@@ -112,13 +112,13 @@ class AdapterRecipe:
         text_encoder: such as st:all-MiniLM-L6-v2 or open_clip:ViT-B-32/openai; arrays for
             embeddings that exist already.
         image_encoder: for new pictures, where the data is arrays; none for the encoder that made
-            the features of the data (data.backbone), or where pictures never come.
+            the features of the data (data.backbone), or if there are never any pictures.
         mean: learned by the heads, or given: the embedding itself, and results are ranked by the
             cosine of the means, so that their order is that of the encoders.
         hidden: width of a head's hidden layer.
         dropout: between the two layers of a head.
-        image_scale: image embeddings are standardised, then of this length.
-        text_scale: text embeddings are centred, then of this length.
+        image_scale: length of the image embeddings after standardisation.
+        text_scale: length of the text embeddings after centering.
     """
 
     text_encoder: str = "st:all-MiniLM-L6-v2"
@@ -152,14 +152,14 @@ class ModelRecipe:
         similarity: between an image and a caption.
         backbone: train this network end to end on pixels: scenenet, or any network of timm; none
             for given features.
-        backbone_weights: a local file of the weights it starts with; none takes those that come
-            with scenenet, or downloads timm's. A run named in training.start_from goes first.
+        backbone_weights: a local file of its initial weights; none takes those that come with
+            scenenet, or downloads timm's. A run in training.start_from takes precedence.
         backbone_norm: what its batch normalisation does in training: frozen keeps the running
             statistics, train takes those of each batch and updates the running ones.
         checkpointing: compute a backbone's activations again in the backward pass: less memory,
             more time.
-        normalise_features: L2-norm of the features before the projection; none as the official
-            code has it: a backbone's are normalised, given ones are not.
+        normalise_features: L2-norm of the features before the projection; none does as the
+            official code: a backbone's are normalised, given ones are not.
         feature_dim: width of the image features; found from the data when none.
         vsrn: what only VSRN has.
         pvse: what only PVSE has.

@@ -38,7 +38,7 @@ class LossRecipe:
             photos they fit, counted among the training captions.
         rivals: weight of the same without counting: in the order of how many images of the batch
             score beside a text's own.
-        mmd: weight of the term that draws images and captions to one place.
+        mmd: weight of the term that pulls images and captions together as two sets.
         vib: weight of the KL of every Gaussian to the unit one.
         vib_as_published: weight of the same in the form of PCME's code, with ln σ for ln σ².
     """
@@ -92,8 +92,8 @@ class TrainingRecipe:
         clip: largest gradient norm.
         seed: of the weights and of the order of the data.
         workers: processes that read images; 0 reads in the training process.
-        device: cpu, cuda, mps, or auto for the best there is.
-        start_from: begin with the weights and the vocabulary of another run: its folder, or the
+        device: cpu, cuda, mps, or auto for the best available.
+        start_from: start with the weights and the vocabulary of another run: its folder, or the
             name of a recipe, whose loss and schedule then train this model on frozen features
             first, into the folder frozen of this run.
         backbone_rate: factor on the learning rate for model.backbone; 0 leaves it as it is.
@@ -106,8 +106,8 @@ class TrainingRecipe:
         schedule: step multiplies the rate by decay after decay_epoch epochs; one-cycle raises and
             lowers it over the whole training; cosine warms up in a line, then falls to 0.
         warmup: share of all steps over which one-cycle and cosine raise the rate.
-        micro_batch: encode a batch in parts of so many pairs: the loss and gradients of the whole
-            batch in the memory of a part, for about half as much time again.
+        micro_batch: encode a batch in parts of this many pairs: the loss and gradients of the whole
+            batch in the memory of one part, for about half as much time again.
         checkpoint_every: save a checkpoint within an epoch too: "500 steps" or "10 minutes"; none
             saves at the end of each epoch only. A resumed run ends with the same bits either way.
         bucket: put captions of like length in a batch. Faster with long captions, but the

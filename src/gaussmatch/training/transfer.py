@@ -1,4 +1,4 @@
-"""The weights and the tokenizer of one run in the model of another; what cannot be is named."""
+"""The weights and the tokenizer of one run in the model of another, or what prevents it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gaussmatch.model import Model
 from gaussmatch.recipe import Recipe
 
 KNOWN = 0.5
-"""A vocabulary that knows a smaller share of the training words is of other data."""
+"""A vocabulary that knows a smaller share of the training words was made for other data."""
 
 
 def transfer(origin: Model, model: Model) -> None:
-    """Copy all weights that both models have; a difference that cannot be is named by its field."""
+    """Copy all weights that both models have; an error names the field that does not fit."""
     _check_same(origin.recipe, model.recipe, _width(origin.matcher), _width(model.matcher))
     for side in ("image", "text"):
+        _copy(origin.matcher.part(side), model.matcher.part(side))
         old, new = (m.matcher.get_submodule(side) for m in (origin, model))
-        _copy(point_of(old), point_of(new))
         if isinstance(old, Probabilistic) and isinstance(new, Probabilistic):
             _copy(old.variance, new.variance)
             if old.scalar is not None and new.scalar is not None:
@@ -28,7 +28,7 @@ def transfer(origin: Model, model: Model) -> None:
 
 
 def _copy(old: nn.Module, new: nn.Module) -> None:
-    """All that ``old`` has of ``new``; the rest of ``new``, such as a backbone, stays."""
+    """Copy what both have; the rest of ``new``, such as a backbone, stays as it is."""
     have: dict[str, Tensor] = old.state_dict()
     own: dict[str, Tensor] = new.state_dict()
     for name, value in own.items():
@@ -40,13 +40,8 @@ def _copy(old: nn.Module, new: nn.Module) -> None:
     new.load_state_dict({name: have.get(name, value) for name, value in own.items()})
 
 
-def point_of(encoder: nn.Module) -> nn.Module:
-    """The point encoder inside a probabilistic one, or the encoder itself."""
-    return encoder.encoder if isinstance(encoder, Probabilistic) else encoder
-
-
 def _width(matcher: Matcher) -> int | None:
-    embed = getattr(point_of(matcher.image), "embed", None)
+    embed = getattr(matcher.part("image"), "embed", None)
     return getattr(embed, "in_features", None)
 
 
