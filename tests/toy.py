@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.encoders import WordGRU
 from gaussmatch.encoders.vocabulary import SPECIALS, Vocabulary
+from gaussmatch.training import loop
 
 WORDS = [
     ["red", "blue", "green", "black"],
@@ -57,10 +60,26 @@ def toy_data(images: int = 60) -> DataSet:
 
 
 def toy_words(count: int) -> Vocabulary:
-    """A vocabulary of so many words, the special ones included."""
+    """A vocabulary of ``count`` words, the special ones included."""
     return Vocabulary.of([*SPECIALS, *(f"w{i}" for i in range(count - len(SPECIALS)))])
 
 
 def toy_encoder(captions: Sequence[str]) -> WordGRU:
     """A text encoder that knows every word of the captions."""
     return WordGRU(Vocabulary.build(captions, min_count=1), 4, word_dim=3)
+
+
+@contextmanager
+def killed_at(step: int) -> Iterator[None]:
+    """A training inside ends at this step, as a kill would end it."""
+    original = loop.Steps.step
+
+    def killed(self: loop.Steps, *args: object) -> object:
+        if self.progress.step == step:
+            raise KeyboardInterrupt
+        return original(self, *args)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(loop.Steps, "step", killed)
+        with pytest.raises(KeyboardInterrupt):
+            yield

@@ -18,6 +18,16 @@ def photo(path: Path, seed: int = 0, size: tuple[int, int] = (40, 30)) -> Path:
     return path
 
 
+def own_photos(root: Path) -> Path:
+    """A folder of thirty photos, with two captions each in a table."""
+    rows = ["image,caption"]
+    for i in range(30):
+        photo(root / f"{i}.jpg", i)
+        rows += [f"{i}.jpg,a dog number {i % 3}", f'{i}.jpg,"Ein Hund, Nummer {i % 5} 🐕"']
+    (root / "captions.csv").write_text("\n".join(rows), encoding="utf-8")
+    return root
+
+
 def write_json(path: Path, value: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value), encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data.files import flickr8k, photo
+from data.files import flickr8k, own_photos, photo
 from safetensors.torch import save_file
 
 import gaussmatch as gm
@@ -248,13 +248,7 @@ def test_your_own_photos_train_in_one_command(
     tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path / "cache"))
-    root = tmp_path / "mine"
-    rows = ["image,caption"]
-    for i in range(30):
-        photo(root / f"{i}.jpg", i)
-        rows += [f"{i}.jpg,a dog number {i % 3}", f'{i}.jpg,"Ein Hund, Nummer {i % 5} 🐕"']
-    (root / "captions.csv").write_text("\n".join(rows), encoding="utf-8")
-    run = tmp_path / "run"
+    root, run = own_photos(tmp_path / "mine"), tmp_path / "run"
     done = main(
         ["train", "folder/vsepp-kl", "--data.root", str(root), "--data.backbone", BACKBONE,
          "--data.weights", str(weights), "--training.epochs", "1", "--training.batch_size", "8",

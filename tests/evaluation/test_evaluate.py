@@ -77,7 +77,7 @@ def test_a_run_does_not_differ_from_itself(run: Path, data: DataSet) -> None:
     for row in against(found, found, (data.test, data.test)).values():
         assert row["difference"] == 0
         assert row["p"] == 1
-    with pytest.raises(ValueError, match="not the same queries"):
+    with pytest.raises(ValueError, match="do not hold the same queries"):
         against(found, found, (data.test, data.dev))
 
 

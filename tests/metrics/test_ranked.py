@@ -139,7 +139,7 @@ def test_a_k_below_one_is_refused():
 
 @pytest.mark.parametrize(("images", "folds"), [(3, 5), (5, 0)])
 def test_more_folds_than_images_are_refused(images, folds):
-    with pytest.raises(ValueError, match="do not part into"):
+    with pytest.raises(ValueError, match="cannot be split into"):
         contiguous_folds([0], images, folds)
 
 

@@ -62,7 +62,7 @@ def test_nothing_is_run(tmp_path: Path, name: str) -> None:
         (b"\x80\x02cvocab\nVocabulary\n)R.", "instruction REDUCE"),
         (b"\x80\x02cos\nsystem\n.", r"refers to os\.system"),
         (b"\x80\x04\x8c\x05vocab\x8c\x13Vocabulary.__init__\x93.", r"Vocabulary\.__init__"),
-        (b"\x80\x02}r\xff\xff\xff\x7f.", "wants room for 2,147,483,647 things"),
+        (b"\x80\x02}r\xff\xff\xff\x7f.", "asks for room for 2,147,483,647 objects"),
         (b"\x80\x02}X\xff\xff\xff\x7fabc.", "not an official vocabulary"),
         (b"\x80\x02" + b"(" * 99 + b"t" * 99 + b".", "instruction TUPLE"),
         (b"{" + b'"a": {' * 99_999, "not an official vocabulary"),

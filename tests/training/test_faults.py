@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from training.test_loop import RECIPE, interrupted, run, weights
+from toy import killed_at
+from training.test_loop import RECIPE, run, weights
 
 import gaussmatch as gm
 from gaussmatch.cli import main
@@ -30,7 +31,8 @@ def test_a_checkpoint_within_an_epoch_resumes_to_the_same_bits(
     run(whole, recipe)
     drawn = torch.get_rng_state()
     often = replace(recipe, training=replace(recipe.training, checkpoint_every=every))
-    interrupted(broken, monkeypatch, 13, often)  # of 16
+    with killed_at(13):  # of 16
+        run(broken, often)
     steps: list[int] = []
     step = loop.Steps.step
 
@@ -75,13 +77,12 @@ def test_a_finished_run_without_a_checkpoint_cannot_go_on(tmp_path: Path) -> Non
     assert gm.load(tmp_path).recipe.training.epochs == 1
 
 
-def test_a_full_disk_costs_one_line_and_nothing_that_was_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_costs_one_line_and_nothing_that_was_saved(tmp_path: Path) -> None:
     """No file may grow beyond what the weights need, so that the checkpoint does not fit."""
     whole, out, recipe = tmp_path / "whole", tmp_path / "out", with_training(epochs=2)
     run(whole, recipe)
-    interrupted(out, monkeypatch, 11, recipe)
+    with killed_at(11):
+        run(out, recipe)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))
     try:

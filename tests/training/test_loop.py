@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from toy import Rows, toy_data
+from toy import Rows, killed_at, toy_data
 
 import gaussmatch as gm
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.files import read_json
 from gaussmatch.recipe import DataRecipe, LossRecipe, ModelRecipe, Recipe, TrainingRecipe
-from gaussmatch.training import loop
 from gaussmatch.training.checkpoint import CheckpointWarning
 from gaussmatch.training.collapse import CollapseWarning
 from gaussmatch.training.log import read_log
@@ -90,12 +89,11 @@ def test_the_kept_model_is_the_best_on_validation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("recipe", "killed_in"), [(RECIPE, 2), (RECIPE, 3), (LEARNED, 2)], ids=["2", "3", "learned-2"]
 )
-def test_resumed_equals_uninterrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: Recipe, killed_in: int
-) -> None:
+def test_resumed_equals_uninterrupted(tmp_path: Path, recipe: Recipe, killed_in: int) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     run(whole, recipe)
-    interrupted(broken, monkeypatch, (killed_in - 1) * 8 + 3, recipe)  # within an epoch
+    with killed_at((killed_in - 1) * 8 + 3):  # within an epoch
+        run(broken, recipe)
     run(broken, recipe, resume=True)
     a, b = weights(whole), weights(broken)
     assert all(torch.equal(a[k], b[k]) for k in a)
@@ -167,47 +165,28 @@ def test_never_over_another_run(tmp_path: Path) -> None:
         run(tmp_path / "run", other, resume=True)
 
 
-def interrupted(
-    out: Path, monkeypatch: pytest.MonkeyPatch, at: int, recipe: Recipe = RECIPE
-) -> None:
-    """A training that ends at a step, as a kill would end it."""
-    step = loop.Steps.step
-
-    def killed(self: loop.Steps, *args: object) -> object:
-        if self.progress.step == at:
-            raise KeyboardInterrupt
-        return step(self, *args)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patched:
-        patched.setattr(loop.Steps, "step", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run(out, recipe)
-
-
 @pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "missing"])
-def test_a_damaged_checkpoint_costs_an_epoch_and_not_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
-) -> None:
+def test_a_damaged_checkpoint_costs_an_epoch_and_not_the_run(tmp_path: Path, damage: str) -> None:
     whole, out = tmp_path / "whole", tmp_path / "run"
     run(whole)
-    interrupted(out, monkeypatch, at=27)  # in the fourth epoch, after three checkpoints
+    with killed_at(27):  # in the fourth epoch, after three checkpoints
+        run(out)
     path = out / "checkpoint.pt"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     after = {"flipped": bytes(content), "cut": bytes(content[:99]), "empty": b"", "missing": None}
     path.unlink() if after[damage] is None else path.write_bytes(after[damage])
-    with pytest.warns(CheckpointWarning, match=r"goes on from checkpoint\.previous\.pt"):
+    with pytest.warns(CheckpointWarning, match=r"the older checkpoint\.previous\.pt"):
         run(out, resume=True)
     a, b = weights(whole), weights(out)
     assert all(torch.equal(a[k], b[k]) for k in a)
     assert [r["step"] for r in read_log(whole)] == [r["step"] for r in read_log(out)]
 
 
-def test_with_both_checkpoints_damaged_nothing_is_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_both_checkpoints_damaged_nothing_is_resumed(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    interrupted(out, monkeypatch, at=27)
+    with killed_at(27):
+        run(out)
     for name in ("checkpoint.pt", "checkpoint.previous.pt"):
         (out / name).write_bytes(b"")
     with pytest.raises(ValueError, match=r"checkpoint\.pt is damaged.*no other checkpoint"):
@@ -216,10 +195,11 @@ def test_with_both_checkpoints_damaged_nothing_is_resumed(
 
 @pytest.mark.parametrize("content", [b"", b"PK"])
 def test_a_checkpoint_of_the_first_format_cannot_be_verified_but_is_never_executed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+    tmp_path: Path, content: bytes
 ) -> None:
     out = tmp_path / "run"
-    interrupted(out, monkeypatch, at=11)
+    with killed_at(11):
+        run(out)
     (out / "run.json").unlink()
     (out / "checkpoint.pt").write_bytes(content)
     with pytest.raises(ValueError, match=r"checkpoint\.pt: damaged, truncated"):
@@ -235,9 +215,7 @@ def test_nan_features_are_named(tmp_path: Path) -> None:
         train(RECIPE, tmp_path / "run", data=DataSet("toy", bad, data.dev, data.test))
 
 
-def test_collapse_is_reported_with_its_cure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_collapse_is_reported_with_its_cure(tmp_path: Path) -> None:
     """All features alike and no learning: every pair scores alike, for as long as one looks."""
     data = toy_data(400)
     flat = Rows(np.ones((400, 16), dtype=np.float32))

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from data.files import photo
+from data.files import own_photos
 from safetensors.torch import load_file, save_file
-from toy import Rows, toy_data
+from toy import Rows, killed_at, toy_data
 
 import gaussmatch as gm
 from gaussmatch.cli import main
@@ -172,7 +172,7 @@ def test_rates_of_the_two_parts(frozen: Path, weights: Path) -> None:
     recipe = tuned(frozen, weights, training_backbone_rate=0.1)
     matcher = gm.load(frozen).matcher
     assert len(loop.optimizer(matcher, recipe.training).param_groups) == 1
-    matcher = loop.begin(recipe, toy_data().train, gm.load(frozen)).matcher
+    matcher = loop.initial_model(recipe, toy_data().train, gm.load(frozen)).matcher
     groups = loop.optimizer(matcher, recipe.training).param_groups
     assert [g["lr"] for g in groups] == [1e-3, pytest.approx(1e-4)]
     held = [p for g in groups for p in g["params"]]
@@ -186,24 +186,14 @@ def test_resumed_equals_uninterrupted(
     frozen: Path,
     weights: Path,
     pixels: DataSet,
-    monkeypatch: pytest.MonkeyPatch,
     precision: str,
 ) -> None:
     """Also in float16, whose scale of the loss is part of the checkpoint."""
     recipe = tuned(frozen, weights, training_precision=precision, training_steps=2)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train(recipe, whole, data=pixels, progress_bar=False)
-    step = loop.Steps.step
-
-    def killed(self: loop.Steps, *args: Any) -> Any:
-        if self.progress.step == 3:
-            raise KeyboardInterrupt
-        return step(self, *args)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(loop.Steps, "step", killed)
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe, broken, data=pixels, progress_bar=False)
+    with killed_at(3):
+        train(recipe, broken, data=pixels, progress_bar=False)
     train(recipe, broken, resume=True, data=pixels, progress_bar=False)
     a, b = (torch.load(out / "checkpoint.pt", weights_only=True) for out in (whole, broken))
     assert all(torch.equal(a["matcher"][k], b["matcher"][k]) for k in a["matcher"])
@@ -228,16 +218,11 @@ def test_bfloat16_steps_stay_finite_and_near(
 
 
 def test_killed_in_the_first_epoch_it_starts_again_from_the_run(
-    tmp_path: Path, frozen: Path, weights: Path, pixels: DataSet, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, frozen: Path, weights: Path, pixels: DataSet
 ) -> None:
-    def killed(*args: Any) -> Any:
-        raise KeyboardInterrupt
-
     recipe = tuned(frozen, weights, training_epochs=1)
-    with monkeypatch.context() as patched:
-        patched.setattr(loop.Steps, "step", killed)
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe, tmp_path / "run", data=pixels, progress_bar=False)
+    with killed_at(0):
+        train(recipe, tmp_path / "run", data=pixels, progress_bar=False)
     train(recipe, tmp_path / "run", resume=True, data=pixels, progress_bar=False)
     events = [r["event"] for r in read_log(tmp_path / "run")]
     assert events == ["memory", "start", "step", "epoch"]
@@ -305,7 +290,7 @@ def test_a_point_run_starts_a_probabilistic_one(
     )
     old = train(point, tmp_path / "point", data=features, progress_bar=False)
     recipe = tuned(tmp_path / "point", weights)
-    new = loop.begin(recipe, pixels.train, old)
+    new = loop.initial_model(recipe, pixels.train, old)
     a, b = old.encode_pairs(features.dev), new.encode_pairs(pixels.dev)
     for before, now in zip(a, b, strict=True):
         torch.testing.assert_close(now.mean, before.mean, atol=1e-5, rtol=0)
@@ -349,13 +334,7 @@ def test_photos_fine_tune_in_one_command(
 ) -> None:
     """Frozen features first, then end to end; new photos are then encoded from their files."""
     monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path / "cache"))
-    root = tmp_path / "mine"
-    rows = ["image,caption"]
-    for i in range(30):
-        photo(root / f"{i}.jpg", i)
-        rows += [f"{i}.jpg,a dog number {i % 3}", f"{i}.jpg,the cat number {i % 5}"]
-    (root / "captions.csv").write_text("\n".join(rows), encoding="utf-8")
-    run = tmp_path / "run"
+    root, run = own_photos(tmp_path / "mine"), tmp_path / "run"
     done = main(
         ["train", "flickr8k/vsepp-ft", "--data.name", "folder", "--data.root", str(root),
          "--data.min_count", "1", "--data.crop", "32", "--model.dim", "8", "--model.backbone", NAME,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from toy import Rows, toy_data, toy_encoder, toy_words
+from toy import Rows, killed_at, toy_data, toy_encoder, toy_words
 
 import gaussmatch as gm
 from gaussmatch.data.batches import Batch, Batches
@@ -24,7 +24,6 @@ from gaussmatch.recipe import (
     TrainingRecipe,
     VSRNRecipe,
 )
-from gaussmatch.training import loop
 from gaussmatch.training.log import read_log
 from gaussmatch.training.loop import train
 from gaussmatch.training.objective import Objective, total
@@ -84,22 +83,11 @@ def test_it_learns_and_reports_its_terms(tmp_path: Path, similarity: str) -> Non
     assert steps[-1]["generation"] < 0.8 * steps[0]["generation"]
 
 
-def test_resumed_equals_uninterrupted_with_its_dropout(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resumed_equals_uninterrupted_with_its_dropout(tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     run(whole)
-    step = loop.Steps.step
-
-    def killed(self: loop.Steps, *args: object) -> dict[str, float]:
-        if self.progress.step == 7:  # within the second epoch
-            raise KeyboardInterrupt
-        return step(self, *args)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patched:
-        patched.setattr(loop.Steps, "step", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run(broken)
+    with killed_at(7):  # within the second epoch
+        run(broken)
     torch.manual_seed(123)  # what the generator drops must come from the checkpoint
     run(broken, resume=True)
     a, b = (torch.load(f / "checkpoint.pt")["matcher"] for f in (whole, broken))
