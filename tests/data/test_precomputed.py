@@ -160,5 +160,5 @@ def test_published_rows_find_their_photos_by_the_captions(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match=r"name COCO's folder as data\.coco too"):
         load_data(DataRecipe(name="precomputed", root=str(published), cxc="cxc"))
     (published / "testall_caps.txt").write_text("another\n" * 6)
-    with pytest.raises(ValueError, match=r"000009\.jpg \(test\) stand beside no row"):
+    with pytest.raises(ValueError, match=r"000009\.jpg \(test\) belong to no row"):
         load_data(named)

@@ -63,10 +63,10 @@ class Batches:
     """The training pairs of one split, shuffled anew each epoch.
 
     The captions are prepared by the text encoder once, and collated by it batch by batch.
-    The order of epoch e is drawn from (seed, e), so a resumed run sees the same batches as an
+    The order of epoch e is drawn from (seed, e), so a resumed run gets the same batches as an
     uninterrupted one; the random view of an image (``RandomViews``) is drawn from (seed, e, pair).
     A last batch of a single pair has no negative and is left out. With ``steps`` an epoch ends
-    after so many batches.
+    after that many batches.
 
     Every epoch a share ``shorten`` of the captions, drawn from (seed, e, pair), comes as a query
     (``as_query``): instead of the whole caption, or beside it (``add``). A caption has ``FORMS`` of
@@ -131,7 +131,7 @@ class Batches:
             num_workers=self.workers,
             pin_memory=torch.cuda.is_available(),
         )
-        # an iterator draws a random number: an epoch that goes on has drawn it already
+        # an iterator draws a random number, which an epoch that is continued has drawn already
         with torch.random.fork_rng(devices=[], enabled=skip > 0):
             return iter(loader)
 
@@ -216,7 +216,7 @@ class Waiting(Iterator[Batch]):
 
 
 class _PairDataset(Dataset[tuple[np.ndarray, int, int, int | None]]):
-    """Pair → its image as it is shown, its number, that of its image, and that of its query."""
+    """Pair → its image, or a random view of it; the numbers of the pair, its image and its query."""
 
     def __init__(self, pairs: Pairs, forms: dict[int, int], seed: int, epoch: int) -> None:
         self._pairs, self._forms, self._seed, self._epoch = pairs, forms, seed, epoch
@@ -237,7 +237,7 @@ class _PairDataset(Dataset[tuple[np.ndarray, int, int, int | None]]):
 
 
 def read_image(pairs: Pairs, index: int) -> np.ndarray:
-    """One image as float32; a NaN or infinity is refused here, where its place is known."""
+    """One image as float32; a NaN or infinity is refused here, where its position is known."""
     image = np.asarray(pairs.images[index], dtype=np.float32)
     if not np.isfinite(image).all():
         place = tuple(int(i) for i in np.argwhere(~np.isfinite(image))[0])
@@ -249,8 +249,8 @@ def read_image(pairs: Pairs, index: int) -> np.ndarray:
 
 
 def prepared_texts(pairs: Pairs, encoder: TextEncoder) -> Sequence[Any] | np.ndarray:
-    """A row for each caption of a split: its tokens, or its embedding by a frozen encoder, which is
-    made once and kept in the cache."""
+    """A row for each caption of a split: its tokens, or its embedding by a frozen encoder, computed
+    once and cached."""
     return prepared(pairs.captions, encoder) if pairs.texts is None else pairs.texts
 
 

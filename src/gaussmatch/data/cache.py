@@ -1,4 +1,4 @@
-"""Folders that are made once: written whole or not at all, and checked before they are read."""
+"""Folders that are made once: written completely or not at all, and checked before use."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _LIST = "files.json"
 
 
 def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
-    """``folder``, filled by ``make(empty folder)`` unless it is there and whole.
+    """``folder``, filled by ``make(empty folder)`` unless it exists and is complete.
 
-    The work is done in a folder beside it, which then takes the name in one step: nobody sees a
-    half-written one, and of two processes that make it at once the first wins. A folder whose
-    files are not as its list says (a full disk, a damaged file) is made again with a warning.
+    The work is done in a folder beside it, which is then renamed in one step: a half-written folder
+    is never visible, and if two processes make it at once, the first wins. A folder whose files do
+    not match its list (a full disk, a damaged file) is made again with a warning.
     """
     if folder.exists():
         fault = _fault(folder)
@@ -28,7 +28,7 @@ def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
             return folder
         if not (folder / _LIST).exists():
             raise FileExistsError(
-                f"{folder} has no {_LIST}, so it was not made here; move it elsewhere"
+                f"{folder} has no {_LIST}, so gaussmatch did not make it; move it elsewhere"
             )
         _log.warning("%s: %s; making it again", folder, fault)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def _take_name(work: Path, folder: Path) -> None:
     try:
         os.rename(work, folder)
         return
-    except OSError:  # there is a folder of that name
+    except OSError:  # a folder of that name exists
         if _fault(folder) is None:
             return
     old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=folder.parent))

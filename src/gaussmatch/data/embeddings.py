@@ -23,7 +23,7 @@ from gaussmatch.encoders.pretrained import TextTower
 from gaussmatch.files import atomic, cache_root
 
 SHARD = 4096
-"""Texts in what a kill can lose."""
+"""Texts in a shard, the most that a kill can lose."""
 IDS, TEXTS, VECTORS = (
     ("id", "image_id", "key"),
     ("caption", "text"),

@@ -1,8 +1,8 @@
 """Photos → features in the precomputed layout, in shards that survive a kill.
 
-Each shard is a whole file or not there, so a killed extraction goes on where it was. Several
-processes may share the work, each with its own part of the shards; whoever finds all shards of a
-split joins them into one array.
+A shard is written atomically, so a killed extraction continues where it stopped. Several processes
+may share the work, each with its own part of the shards; the one that finds all shards of a split
+joins them into one array.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ CROPS = "train_crops"
 
 @dataclass(frozen=True)
 class ExtractionPlan:
-    """How the work is cut.
+    """How the work is divided.
 
     Args:
         shard: photos in a shard.
-        batch: photos that go through the network at once; if not given as many as suit its device.
+        batch: photos that go through the network at once; by default as many as suit its device.
         part: (k, of): do every ``of``-th shard, from the k-th (from 0).
         workers: threads that decode photos.
         skip_unreadable: leave out what cannot be decoded; it is listed in ``unreadable.txt``.
@@ -73,7 +73,7 @@ def extract(
     boxes: Boxes | None = None,
     progress: bool = True,
 ) -> bool:
-    """Fill ``out``; returns whether everything is there (other parts may still be at work)."""
+    """Fill ``out``; returns whether it is complete (other parts may still be running)."""
     plan = plan or ExtractionPlan()
     _claim(out, manifest)
     if not plan.skip_unreadable:
@@ -119,9 +119,9 @@ def _shards(
     bar: tqdm[NoReturn],
 ) -> None:
     k, of, at_a_time = *plan.part, plan.batch or at_once(net)
-    see = partial(net.transform, whole=None if boxes is None else True)
+    transform = partial(net.transform, whole=None if boxes is None else True)
     if name == CROPS:
-        see = partial(_crops, net, manifest.crops)
+        transform = partial(_crops, net, manifest.crops)
     with ThreadPoolExecutor(plan.workers) as pool:
         for i, path in enumerate(shard_files(name, photos, out, plan.shard)):
             chunk = photos[i * plan.shard : (i + 1) * plan.shard]
@@ -129,7 +129,7 @@ def _shards(
                 bar.update(len(chunk))
                 continue
             rows, kept = [], []
-            decoded = pool.map(lambda p: _picture(p, see, plan), chunk)  # runs ahead
+            decoded = pool.map(lambda p: _picture(p, transform, plan), chunk)  # runs ahead
             for start in range(0, len(chunk), at_a_time):
                 batch = chunk[start : start + at_a_time]
                 read = list(islice(decoded, len(batch)))
@@ -159,9 +159,9 @@ def _crops(net: ImageTower, crops: int, picture: Image.Image) -> torch.Tensor:
 
 
 def _picture(
-    photo: Photo, see: Callable[[Image.Image], torch.Tensor], plan: ExtractionPlan
+    photo: Photo, transform: Callable[[Image.Image], torch.Tensor], plan: ExtractionPlan
 ) -> torch.Tensor | None:
-    """The photo as the network takes it; ``None`` if it is broken and may be left out."""
+    """The photo as the network takes it; ``None`` if it is broken and can be left out."""
     try:
         picture = open_picture(photo.path)
     except (ValueError, OSError) as error:
@@ -170,7 +170,7 @@ def _picture(
         raise ValueError(
             f"{error}; repair or remove it, or leave such photos out with --skip-unreadable"
         ) from error
-    return see(picture)
+    return transform(picture)
 
 
 def _features(
@@ -180,7 +180,7 @@ def _features(
     manifest: Manifest,
     boxes: Boxes | None,
 ) -> np.ndarray:
-    """float16 features; refused where half precision does not hold them."""
+    """float16 features; an error if they overflow half precision."""
     at = None if boxes is None else torch.stack([boxes.of(photo) for photo in photos])
     if pictures.ndim == 5:  # crops of each photo
         flat = encode(net, manifest.layout, pictures.flatten(0, 1), at)
@@ -200,13 +200,13 @@ UNREADABLE = "unreadable.txt"
 
 
 def shard_files(name: str, photos: Sequence[Photo], out: Path, size: int) -> list[Path]:
-    """Where the shards of a split are, ``size`` photos in each."""
+    """The files of a split's shards, ``size`` photos each."""
     count = -(-len(photos) // size)
     return [out / "shards" / f"{name}-{size}-{i:05}.npz" for i in range(count)]
 
 
 def is_of(path: Path, chunk: Sequence[Photo]) -> bool:
-    """Whether a shard is there and of these photos (they may have changed since)."""
+    """Whether a shard exists and holds these photos (they may have changed since)."""
     if not path.is_file():
         return False
     with np.load(path) as shard:
@@ -214,7 +214,7 @@ def is_of(path: Path, chunk: Sequence[Photo]) -> bool:
 
 
 def check_same(name: str, photos: Sequence[Photo], out: Path) -> None:
-    """Refuse a finished split whose photos are others than these."""
+    """Refuse a finished split if its photos are not these."""
     lost = set(read_lines(out / UNREADABLE)) if (out / UNREADABLE).is_file() else set()
     if read_lines(out / f"{name}_ims_files.txt") != [p.id for p in photos if p.id not in lost]:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""How photos become features, written beside them so that new photos become the same.
+"""How features were made from photos, stored beside them so that new photos are encoded alike.
 
 A folder of extracted features holds the precomputed layout (``{split}_ims.npy``,
 ``{split}_caps.txt``), the image of each row (``{split}_ims_files.txt``) and ``manifest.json``.
@@ -73,12 +73,12 @@ def describe(
 
 
 def featuriser_of(folder: Path) -> ImageTransform:
-    """Photos → the features of a folder; for features of unknown origin a clear refusal."""
+    """Photos → features like those of a folder; an error if their origin is unknown."""
     if not (folder / MANIFEST).is_file():
         raise ValueError(
-            f"{folder} has no {MANIFEST}: it is not known how its features were made, so new "
-            "photos cannot become the same; give ready features (an array), or make the features "
-            "with 'gaussmatch extract'"
+            f"{folder} has no {MANIFEST}: how its features were made is unknown, so new photos "
+            "cannot be encoded alike; give ready features (an array), or make the features with "
+            "'gaussmatch extract'"
         )
     manifest = Manifest.load(folder)
     whole = manifest.view == "whole"
@@ -107,7 +107,7 @@ def featuriser_with(net: ImageTower, layout: Layout) -> ImageTransform:
 
 
 def at_once(net: ImageTower) -> int:
-    """Photos that go through a network together: few are fastest on a CPU."""
+    """Photos that go through a network together; on a CPU few are fastest."""
     return 2 if net.device.type == "cpu" else 64
 
 

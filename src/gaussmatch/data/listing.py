@@ -1,6 +1,6 @@
 """What the files of a data set say, before any picture is read: photos, captions, splits.
 
-Every reader of somebody's file layout gives a ``Listing``; from there on all data sets are alike.
+Every reader of a file layout returns a ``Listing``; from there on all data sets are alike.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def assemble(
     """The data set of a listing; ``images`` gives the pixels or features of a split's photos.
 
     Args:
-        dev_images: validate on the first so many images of dev only.
+        dev_images: validate on this many images of dev only, the first ones.
     """
     chosen = {name: listing.splits.get(name, []) for name in SPLITS}
     if dev_images is not None:

@@ -23,7 +23,7 @@ class ImageSource(Protocol):
 
     Item ``i`` is what the image encoder takes: a feature vector (F), a set of region features
     (R, F), or a picture (3, H, W), as float32. ``picture`` is the same item for a person to look
-    at, or ``None`` where only features are left.
+    at, or ``None`` if there are only features.
     """
 
     def __len__(self) -> int: ...
@@ -33,7 +33,7 @@ class ImageSource(Protocol):
 
 @runtime_checkable
 class RandomViews(Protocol):
-    """An ``ImageSource`` that shows an image another way at every visit in training."""
+    """An ``ImageSource`` that gives a random view of an image at each training step."""
 
     def random_view(self, index: int, seed: int) -> np.ndarray: ...
 

@@ -32,7 +32,7 @@ def load(root: Path, dev_images: int | None = None) -> DataSet:
     """The three splits of a folder of precomputed features.
 
     Args:
-        dev_images: validate on the first so many images (the published codes use 1,000).
+        dev_images: validate on this many images, the first ones (the published codes use 1,000).
     """
     parts = {split: read_split(root, split) for split in ALIASES}
     if dev_images is not None:
@@ -47,7 +47,9 @@ def with_names(recipe: DataRecipe) -> DataRecipe:
     """With ``data.coco`` the images get their names back from COCO's annotations, and with them
     object classes for PMRP and, with ``data.cxc``, the judgements of CxC."""
     if recipe.coco is None and recipe.cxc is not None:
-        raise ValueError("data.cxc: name COCO's folder as data.coco too, so that images are known")
+        raise ValueError(
+            "data.cxc: also give COCO's folder as data.coco, which identifies the images"
+        )
     if recipe.coco is None:
         return recipe
     folder = str(data_root(recipe))
@@ -107,8 +109,8 @@ def _listed(path: Path, captions: int, images: int) -> tuple[Tensor, range]:
 def of_photos(root: Path, split: str, photos: Sequence[Photo]) -> StoredFeatures:
     """The rows of photos that another source lists.
 
-    The published files name no images, but they hold the captions: a photo has the row that most of
-    its captions stand beside.
+    The published files name no images but hold the captions: a photo gets the row that most of its
+    captions belong to.
     """
     pairs = read_split(root, split)
     assert isinstance(pairs.images, StoredFeatures)
@@ -123,7 +125,7 @@ def of_photos(root: Path, split: str, photos: Sequence[Photo]) -> StoredFeatures
         (row, most), *others = [*votes.most_common(2), (None, 0)]
         if row is None or others[0][1] == most:
             raise ValueError(
-                f"{root}: the captions of {photo.path.name} ({split}) stand beside "
+                f"{root}: the captions of {photo.path.name} ({split}) belong to "
                 f"{'two rows' if most else 'no row'} of features; are these the features of this "
                 "data set and split?"
             )

@@ -1,4 +1,4 @@
-"""Where the features of images lie, read row by row without loading the whole file."""
+"""Stored features of images, read row by row without loading the whole file."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class StoredFeatures(Sequence[np.ndarray]):
 
 
 class CachedCrops:
-    """An ``ImageSource`` that shows one of the cached crops of an image at every visit in training.
+    """An ``ImageSource`` that gives one of the cached crops of an image at each training step.
 
     Args:
         images: the features of the images themselves.

@@ -1,10 +1,9 @@
 """Bulk embedding: a source of millions of items → shards of Gaussians, by many processes.
 
-``embed`` writes DIR/embedding.json, which says what is embedded by which model, and one file for
-each shard, whole or not there. Which items make up a shard depends on the source and the shard size
-alone, so any number of processes, in any order, interrupted and started again, write the same
-files. ``index_embeddings`` then fills an index from them, equal to one that encoded the items
-itself.
+``embed`` writes DIR/embedding.json, which says what is embedded by which model, and one file per
+shard, atomically. Which items a shard holds depends only on the source and the shard size, so any
+number of processes, in any order, interrupted and started again, write the same files.
+``index_embeddings`` then fills an index from them, equal to one that encoded the items itself.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def embed(
     *,
     progress: bool = True,
 ) -> bool:
-    """Make the shards of a part that are not there yet; whether now all parts are done."""
+    """Make the missing shards of a part; returns whether all parts are now done."""
     embedding.claim(out)
     share = (part or Share()).select(embedding.shards())
     with tqdm(total=sum(map(len, share)), desc="embed", unit="item", disable=not progress) as bar:
@@ -118,8 +118,8 @@ def index_embeddings(
 ) -> None:
     """Add all items of a folder of embeddings that the index does not hold yet.
 
-    Items count shard by shard, so that a killed run goes on where it was. Captions of photos that
-    could not be read are left out.
+    Items are added shard by shard, so that a killed run continues where it stopped. Captions of
+    unreadable photos are left out.
     """
     folder = Path(folder)
     embedding = whole_embedding(folder)

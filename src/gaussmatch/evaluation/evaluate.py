@@ -68,12 +68,12 @@ def measure_run(
     """As ``evaluate_run``, with the values of each query.
 
     Args:
-        overrides: fields of the recipe's data, as ``["--data.seed", "1"]``; the files then carry
-            them in their names, so that they never pass for the run's own.
+        overrides: fields of the recipe's data, as ``["--data.seed", "1"]``; they become part of the
+            file names, so that the results are not mistaken for the run's own.
         by: another similarity than the model's own, such as cosine for the distance of the means;
-            the files carry it too.
-        stem: the name of the files, if not made of these.
-        out: where they are written; if not given the run's folder, unless it is of the package.
+            it becomes part of the file names too.
+        stem: the name of the files, instead of one made from these.
+        out: where they are written; by default the run's folder, unless it is in the package.
     """
     model = load(run)
     s = similarity_of(model, by)
@@ -93,7 +93,7 @@ def measure_run(
 
 
 def provenance(recipe: Recipe, pairs: Pairs, weights: Path | None = None) -> dict[str, Any]:
-    """What is needed to know, or to make again, what was measured."""
+    """What is needed to identify or reproduce what was measured."""
     known = pairs.relevance
     return {
         "recipe": json.loads(json.dumps(asdict(recipe))),  # as it will be read again

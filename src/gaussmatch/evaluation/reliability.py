@@ -131,7 +131,7 @@ def _rho(items: Gaussian, counts: Tensor) -> float:
 
 
 def evenly(total: int, most: int) -> Tensor:
-    """Positions of at most so many items, evenly spread.
+    """Positions of at most ``most`` items, evenly spread.
 
     >>> evenly(7, 3), evenly(2, 3)
     (tensor([0, 3, 6]), tensor([0, 1]))
