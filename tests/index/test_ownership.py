@@ -150,6 +150,6 @@ def test_an_index_is_marked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_cache_leaves_a_foreign_folder_alone(tmp_path: Path):
     (tmp_path / "scenes").mkdir()
     (tmp_path / "scenes" / "mine.txt").touch()
-    with pytest.raises(FileExistsError, match="was not made here"):
+    with pytest.raises(FileExistsError, match="gaussmatch did not make it"):
         made_once(tmp_path / "scenes", lambda folder: None)
     assert (tmp_path / "scenes" / "mine.txt").exists()

@@ -216,7 +216,7 @@ class Waiting(Iterator[Batch]):
 
 
 class _PairDataset(Dataset[tuple[np.ndarray, int, int, int | None]]):
-    """Pair → its image, or a random view of it; the numbers of the pair, its image and its query."""
+    """Pair → its image (or a random view), and the numbers of the pair, its image and its query."""
 
     def __init__(self, pairs: Pairs, forms: dict[int, int], seed: int, epoch: int) -> None:
         self._pairs, self._forms, self._seed, self._epoch = pairs, forms, seed, epoch
