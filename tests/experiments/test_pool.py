@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from experiments.job import Job
 
-from gaussmatch.experiments.pool import work_off
+from gaussmatch.experiments.pool import run_jobs
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_failure_stays_alone_and_takes_its_sequel(tmp_path: Path, jobs: int) -> None:
     items = ["fail", "sequel", "slow", "after-slow", "a"]
     after = {"sequel": "fail", "after-slow": "slow"}
-    found = dict(work_off(items, Job(tmp_path), jobs, after))
+    found = dict(run_jobs(items, Job(tmp_path), jobs, after))
     assert found == {
         "fail": "ValueError: fail cannot be done",
         "sequel": "what it starts from failed",
@@ -32,33 +32,33 @@ def test_a_failure_stays_alone_and_takes_its_sequel(tmp_path: Path, jobs: int) -
 
 
 def test_a_dead_process_fails_its_own_job_only(tmp_path: Path) -> None:
-    found = dict(work_off(["die", "slow", "a", "b"], Job(tmp_path), jobs=2))
+    found = dict(run_jobs(["die", "slow", "a", "b"], Job(tmp_path), jobs=2))
     assert found.pop("die") is not None
     assert set(found.values()) == {None}
     assert {path.name for path in tmp_path.iterdir()} == {"slow", "a", "b"}
 
 
 def test_a_sequel_that_comes_first_waits(tmp_path: Path) -> None:
-    order = [item for item, _ in work_off(["b", "a"], Job(tmp_path), 1, {"b": "a"})]
+    order = [item for item, _ in run_jobs(["b", "a"], Job(tmp_path), 1, {"b": "a"})]
     assert order == ["a", "b"]
 
 
 def test_no_jobs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least one job"):
-        list(work_off(["a"], Job(tmp_path), 0))
+        list(run_jobs(["a"], Job(tmp_path), 0))
 
 
 PARENT = """
 import os, sys, time
 from pathlib import Path
-from gaussmatch.experiments.pool import work_off
+from gaussmatch.experiments.pool import run_jobs
 
 def sleep(name):
     (Path(sys.argv[1]) / f"{name}-{os.getpid()}").touch()
     time.sleep(600)
 
 if __name__ == "__main__":
-    list(work_off(["a", "b"], sleep, jobs=2))
+    list(run_jobs(["a", "b"], sleep, jobs=2))
 """
 
 

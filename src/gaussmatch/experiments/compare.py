@@ -1,7 +1,7 @@
 """Recipes × seeds: train each, measure each on test, and report mean ± std.
 
-Every run is chosen on validation. What is finished is never done again, so a killed comparison
-goes on where it was; a run that fails is reported as failed and the others go on.
+Every run is chosen on validation. Finished runs are kept, so a killed comparison continues where it
+stopped; a run that fails is reported as failed and the others continue.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gaussmatch.evaluation.evaluate import evaluate_run
-from gaussmatch.experiments.pool import work_off_all
+from gaussmatch.experiments.pool import run_all
 from gaussmatch.files import read_json, write_json
 from gaussmatch.recipe import Recipe, find_recipe, load_recipe
 from gaussmatch.training.loop import train
@@ -61,7 +61,7 @@ def plan(
             recipe = load_recipe(name, [*overrides, "--training.seed", str(seed)])
             cells.append(SeededRun(recipe, seed, out / find_recipe(name).stem / f"seed-{seed}"))
     if len({cell.folder for cell in cells}) < len(cells):
-        raise ValueError("two recipes have the same file name; give each one of its own")
+        raise ValueError("two recipes have the same file name; give each its own")
     return cells
 
 
@@ -69,7 +69,7 @@ def compare(cells: Sequence[SeededRun], jobs: int = 1) -> list[Compared]:
     """Run what is not finished, ``jobs`` at a time; the rows come in the order of the plan."""
     todo = [cell for cell in cells if not cell.result.exists()]
     work = partial(run_cell, progress_bar=jobs == 1)
-    errors = work_off_all(todo, work, jobs, "run", lambda cell: cell.folder)
+    errors = run_all(todo, work, jobs, "run", lambda cell: cell.folder)
     rows: dict[str, Compared] = {}
     for cell in cells:
         name = cell.folder.parent.name

@@ -57,7 +57,7 @@ def run_demo(out: Path, overrides: Sequence[str] = ()) -> tuple[list[Entrant], P
 
 @contextmanager
 def _collapse_explained(title: str) -> Iterator[None]:
-    """The point model's loss stands still for a while, which a user need not act on here."""
+    """The point model's loss is stuck for a while; here that is no cause for action."""
     shown = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
@@ -65,7 +65,7 @@ def _collapse_explained(title: str) -> Iterator[None]:
             shown(message, category, *where, **more)
             return
         tqdm.write(
-            f"note: the loss of {title} stands at the margin for some epochs. That is expected "
+            f"note: the loss of {title} stays at the margin for some epochs. That is expected "
             "here: captions of scenes fit many pictures, so the hardest negative is often a true "
             "match. The best epoch on validation is kept; docs/results.md compares other mining.",
             file=sys.stderr,

@@ -18,17 +18,17 @@ from tqdm import tqdm
 Item = TypeVar("Item")
 
 
-def work_off(
+def run_jobs(
     items: Sequence[Item],
     work: Callable[[Item], None],
     jobs: int = 1,
     after: Mapping[Item, Item] | None = None,
 ) -> Iterator[tuple[Item, str | None]]:
-    """Do ``work`` for each item; gives (item, what went wrong or ``None``) as they end.
+    """Do ``work`` for each item; yields (item, its error or ``None``) as they finish.
 
     Args:
         work: called in this process with one job, else in processes that share the cores (and the
-            graphics cards, one each in turn).
+            GPUs, one each in turn).
         after: item → the item that must be done before; if that fails, so does this.
     """
     if jobs < 1:
@@ -44,7 +44,7 @@ def work_off(
     yield from _Pool(work, jobs, after).run(items)
 
 
-def work_off_all(
+def run_all(
     items: Sequence[Item],
     work: Callable[[Item], None],
     jobs: int,
@@ -52,10 +52,10 @@ def work_off_all(
     name: Callable[[Item], object],
     after: Mapping[Item, Item] | None = None,
 ) -> dict[Item, str]:
-    """As ``work_off``, with a progress bar: what went wrong, by item."""
+    """As ``run_jobs``, with a progress bar; returns the errors by item."""
     errors: dict[Item, str] = {}
     with tqdm(total=len(items), desc=f"{unit}s", unit=unit, disable=not items) as bar:
-        for item, error in work_off(items, work, jobs, after):
+        for item, error in run_jobs(items, work, jobs, after):
             bar.update()
             if error is not None:
                 errors[item] = error
@@ -64,7 +64,7 @@ def work_off_all(
 
 
 def attempt(work: Callable[[Item], None], item: Item) -> str | None:
-    """What went wrong, or ``None``."""
+    """The error as text, or ``None``."""
     try:
         work(item)
     except Exception as error:  # one job must not take the others with it
@@ -117,7 +117,7 @@ class _Pool:
                     pool = self._start()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-            if flying:  # interrupted: do not train on for a program that has ended
+            if flying:  # interrupted: do not continue for a program that has ended
                 for process in (pool._processes or {}).values():
                     process.terminate()
 
@@ -131,13 +131,13 @@ class _Pool:
         return ProcessPoolExecutor(
             self.jobs,
             mp_context=context,
-            initializer=_begin,
+            initializer=_start_worker,
             initargs=(threads, context.Value("i", 0)),
         )
 
 
-def _begin(threads: int, started: Any) -> None:
-    """In a new process: its share of the cores, its card, and an end when its parent ends."""
+def _start_worker(threads: int, started: Any) -> None:
+    """Set up a new process: its share of the cores, its GPU, and its exit when its parent exits."""
     torch.set_num_threads(threads)
     with started.get_lock():
         number, started.value = started.value, started.value + 1
@@ -145,11 +145,11 @@ def _begin(threads: int, started: Any) -> None:
         torch.cuda.set_device(number % torch.cuda.device_count())
     parent = multiprocessing.parent_process()
     if parent is not None:
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+        threading.Thread(target=_exit_with, args=(parent.sentinel,), daemon=True).start()
 
 
-def _end_with(sentinel: int) -> None:
-    """A killed parent leaves no child that trains on and writes into what its successor made."""
+def _exit_with(sentinel: int) -> None:
+    """Exit with the parent: no child may go on training and write into the files of a successor."""
     wait_for([sentinel])
     os._exit(1)
 

@@ -19,7 +19,7 @@ from gaussmatch.evaluation.evaluate import measure_run
 from gaussmatch.experiments.crops import choose, crop_pairs
 from gaussmatch.experiments.experiment import Experiment, TableRow
 from gaussmatch.experiments.paper import NAMES, experiment
-from gaussmatch.experiments.pool import work_off_all
+from gaussmatch.experiments.pool import run_all
 from gaussmatch.experiments.store import EVALUATION, Run, Store, merged
 from gaussmatch.files import atomic, read_json, write_json
 from gaussmatch.recipe import DataRecipe, Recipe, load_recipe
@@ -251,7 +251,7 @@ def execute(made: Plan, jobs: int = 1) -> Outcome:
     work = partial(
         finish, store=made.store, visual_genome=made.setting.visual_genome, bar=jobs == 1
     )
-    return Outcome(made, work_off_all(todo, work, jobs, "run", lambda run: run.name, after))
+    return Outcome(made, run_all(todo, work, jobs, "run", lambda run: run.name, after))
 
 
 def finish(run: Run, store: Store, visual_genome: str | None = None, bar: bool = False) -> None:

@@ -19,7 +19,7 @@ import yaml
 
 from gaussmatch.checks import known
 from gaussmatch.experiments.experiment import slug
-from gaussmatch.experiments.pool import work_off_all
+from gaussmatch.experiments.pool import run_all
 from gaussmatch.files import write_json
 from gaussmatch.recipe import Recipe, load_recipe, recipe_folder
 from gaussmatch.run import claim, is_finished, read_metrics
@@ -59,7 +59,7 @@ class Search:
                 known(f"row {name!r}: key", key, ("recipe", "grid", "fields"))
 
     def draws(self, row: str) -> list[dict[str, Any]]:
-        """The trials of a row: so many different points of its grid.
+        """The trials of a row: ``budget`` different points of its grid.
 
         >>> search = Search("", 2, {"a": {"recipe": "x"}}, {"loss.margin": [0.1, 0.2]})
         >>> search.draws("a")
@@ -95,7 +95,7 @@ def load_search(name: str) -> Search:
     path = next((place for place in places if place.is_file()), None)
     if path is None:
         there = sorted(p.stem for p in (recipe_folder() / "search").glob("*.yaml"))
-        raise ValueError(f"no search {name}: neither a file nor one of {', '.join(there)}")
+        raise ValueError(f"unknown search {name}: neither a file nor one of {', '.join(there)}")
     try:
         return Search(**yaml.safe_load(path.read_text(encoding="utf-8")))
     except (TypeError, ValueError, yaml.YAMLError) as error:
@@ -125,7 +125,7 @@ def tune(search: Search, out: Path, overrides: Sequence[str] = (), jobs: int = 1
         claim(trial.folder, trial.recipe, resume=True)
     todo = [trial for trial in planned if not is_finished(trial.folder)]
     work = partial(_run, bar=jobs == 1)
-    errors = work_off_all(todo, work, jobs, "trial", lambda trial: trial.folder)
+    errors = run_all(todo, work, jobs, "trial", lambda trial: trial.folder)
     records = [_record(trial, errors.get(trial)) for trial in planned]
     best = {}
     for row in search.rows:

@@ -24,19 +24,22 @@ PHOTOS = {"coco": "coco", "f30k": "flickr30k", "f8k": "flickr8k"}
 
 
 def recognises(checkpoint: Mapping[str, Any]) -> bool:
+    return has_graph(checkpoint) is False
+
+
+def has_graph(checkpoint: Mapping[str, Any]) -> bool | None:
+    """Whether a checkpoint in the layout of VSE++ holds the graph of VSRN; ``None`` for another
+    layout."""
     model = checkpoint.get("model")
-    return (
-        "opt" in checkpoint
-        and isinstance(model, list)
-        and len(model) == 2
-        and not any(str(name).startswith("Rs_GCN") for name in model[0])
-    )
+    if "opt" not in checkpoint or not isinstance(model, list) or len(model) != 2:
+        return None
+    return any(str(name).startswith("Rs_GCN") for name in model[0])
 
 
 def translate(checkpoint: Mapping[str, Any], where: str) -> Translation:
     options = OfficialOptions(checkpoint["opt"], where, HARMLESS)
     name = options.get("data_name", "precomp")
-    refuse_what_is_not_cosine(options)
+    require_cosine(options)
     image, text = checkpoint["model"]
     weights = Weights()
     weights.take(text, TEXT, where)
@@ -61,8 +64,8 @@ def translate(checkpoint: Mapping[str, Any], where: str) -> Translation:
     return Translation(recipe, weights, options, None, training_notes(checkpoint, "best_rsum"))
 
 
-def refuse_what_is_not_cosine(options: OfficialOptions) -> None:
-    """Options of VSE++ and VSRN that make another model of it."""
+def require_cosine(options: OfficialOptions) -> None:
+    """Refuse options of VSE++ and VSRN that change the model."""
     options.require("measure", "cosine", "there is no order embedding")
     options.require("use_abs", False, "embeddings are not made positive")
     options.require("no_imgnorm", False, "embeddings of images have norm 1")

@@ -52,13 +52,7 @@ IMAGE = [
 
 
 def recognises(checkpoint: Mapping[str, Any]) -> bool:
-    model = checkpoint.get("model")
-    return (
-        "opt" in checkpoint
-        and isinstance(model, list)
-        and len(model) == 2
-        and any(str(name).startswith("Rs_GCN") for name in model[0])
-    )
+    return vsepp.has_graph(checkpoint) is True
 
 
 def translate(checkpoint: Mapping[str, Any], where: str) -> Translation:
@@ -66,7 +60,7 @@ def translate(checkpoint: Mapping[str, Any], where: str) -> Translation:
     name = options.get("data_name", "precomp")
     if not name.endswith("precomp"):
         raise ValueError(f"{where}: trained on {name!r}, not on region features (…_precomp)")
-    vsepp.refuse_what_is_not_cosine(options)
+    vsepp.require_cosine(options)
     weights, (image, text) = Weights(), checkpoint["model"]
     weights.take(image, IMAGE, where)
     weights.take(text, vsepp.TEXT, where)
