@@ -181,7 +181,22 @@ def test_texts_are_embedded_once_and_a_kill_loses_one_shard(
     assert tower.calls == 1
     assert np.array_equal(embedded_once(tower, texts, progress=False), wanted)
     assert tower.calls == 1
-    assert [p.suffix for p in (tmp_path / "texts").iterdir()] == [".npy"]
+    assert not list(tmp_path.rglob("*.parts"))
+
+
+def test_texts_of_another_list_are_not_embedded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path))
+    tower, texts = Letters(), [f"text{c}" for c in "abcdefghij"]
+    wanted, seen = tower.encode(texts).numpy(), []
+    whole = tower.encode
+    monkeypatch.setattr(tower, "encode", lambda some: seen.extend(some) or whole(some))
+    embedded_once(tower, texts[:3], progress=False)
+    embedded_once(tower, texts[4:8], progress=False)
+    seen.clear()
+    assert np.array_equal(embedded_once(tower, texts[::-1], progress=False), wanted[::-1])
+    assert sorted(seen) == ["textd", "texti", "textj"]
 
 
 @pytest.mark.filterwarnings("default:no percentiles and match probabilities")

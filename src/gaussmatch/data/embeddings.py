@@ -126,21 +126,33 @@ def _column(table: Any, names: Sequence[str]) -> list[str] | None:
 
 
 def embedded_once(tower: TextTower, texts: Sequence[str], progress: bool = True) -> np.ndarray:
-    """The embeddings (n, width) of texts, from the cache or made into it, memory-mapped."""
-    digest = hashlib.sha256(f"{tower.name} {tower.sha256()}".encode())
-    for text in texts:
-        digest.update(text.encode() + b"\n")
-    target = cache_root() / "texts" / f"{digest.hexdigest()[:24]}.npy"
+    """The embeddings (n, width) of texts, from the cache or made into it, memory-mapped.
+
+    A list of texts is one file; texts that another list of the same encoder holds are copied from
+    there, so that data sets, splits and queries share what was embedded before."""
+    encoder = hashlib.sha256(f"{tower.name} {tower.sha256()}".encode()).hexdigest()[:16]
+    keys = np.array([_key(text) for text in texts], np.uint64)
+    name = hashlib.sha256(keys.tobytes()).hexdigest()[:24]
+    target = cache_root() / "texts" / encoder / f"{name}.npy"
     if not target.is_file():
         parts = target.with_suffix(".parts")
         starts = range(0, len(texts), SHARD)
+        earlier = [_Embedded(path) for path in sorted(target.parent.glob("*.npy"))]
         with tqdm(total=len(texts), desc=tower.name, unit="text", disable=not progress) as bar:
             for start in starts:
-                chunk, path = texts[start : start + SHARD], parts / f"{start:09}.npy"
+                chunk, path = slice(start, start + SHARD), parts / f"{start:09}.npy"
                 if not path.is_file():
+                    rows = np.full((len(texts[chunk]), tower.width), np.nan, np.float32)
+                    for some in earlier:
+                        some.fill(keys[chunk], rows)
+                    new = np.isnan(rows[:, 0]).nonzero()[0]
+                    if len(new):
+                        rows[new] = tower.encode([texts[start + int(k)] for k in new]).numpy()
                     with atomic(path) as temporary, open(temporary, "wb") as file:
-                        np.save(file, tower.encode(chunk).numpy())
-                bar.update(len(chunk))
+                        np.save(file, rows)
+                bar.update(len(texts[chunk]))
+        with atomic(target.with_suffix(".keys")) as temporary:
+            keys.tofile(temporary)
         with atomic(target) as temporary:
             shape = (len(texts), tower.width)
             joined = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
@@ -151,3 +163,25 @@ def embedded_once(tower: TextTower, texts: Sequence[str], progress: bool = True)
         shutil.rmtree(parts)
     found: np.ndarray = np.load(target, mmap_mode="r")
     return found
+
+
+def _key(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+class _Embedded:
+    """A finished list of embeddings, looked up by text."""
+
+    def __init__(self, path: Path) -> None:
+        self._vectors = np.load(path, mmap_mode="r")
+        keys = np.fromfile(path.with_suffix(".keys"), np.uint64)
+        self._order = keys.argsort(kind="stable")
+        self._keys = keys[self._order]
+
+    def fill(self, keys: np.ndarray, rows: np.ndarray) -> None:
+        """Write the embeddings of the texts that are here into their ``rows``."""
+        if not len(self._keys):
+            return
+        near = self._keys.searchsorted(keys).clip(max=len(self._keys) - 1)
+        found = (self._keys[near] == keys).nonzero()[0]
+        rows[found] = self._vectors[self._order[near[found]]]
