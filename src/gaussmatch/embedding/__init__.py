@@ -9,6 +9,7 @@ itself.
 
 from __future__ import annotations
 
+from gaussmatch.embedding.arrays import index_arrays
 from gaussmatch.embedding.embed import Share, embed, index_embeddings
 from gaussmatch.embedding.parquet import index_parquet, write_parquet
 from gaussmatch.embedding.shards import EmbeddingManifest, Shard, is_embedding
@@ -18,6 +19,7 @@ __all__ = [
     "Shard",
     "Share",
     "embed",
+    "index_arrays",
     "index_embeddings",
     "index_parquet",
     "is_embedding",
