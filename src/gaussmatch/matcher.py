@@ -198,8 +198,21 @@ def _encoders(recipe: Recipe, pairs: Pairs) -> Encoders:
         text = Named(ARRAYS, len(pairs.texts[0]))
     else:
         text = Named.of(name, text_tower(name))
-    image = own.image_encoder
-    return Encoders(text, None if image is None else Named.of(image, image_tower(image)))
+        given = text.width if pairs.texts is None else len(pairs.texts[0])
+        if given != text.width:
+            raise ValueError(
+                f"{name} makes embeddings of {text.width} dimensions, but the texts of "
+                f"{pairs.name} have {given}: name the encoder that made them"
+            )
+    if own.image_encoder is None:
+        return Encoders(text)
+    image = Named.of(own.image_encoder, image_tower(own.image_encoder))
+    if len(pairs.images[0]) != image.width:
+        raise ValueError(
+            f"{image.name} makes embeddings of {image.width} dimensions, but the images of "
+            f"{pairs.name} have {len(pairs.images[0])}: name the encoder that made them"
+        )
+    return Encoders(text, image)
 
 
 Parts = tuple[nn.Module, nn.Module, dict[str, nn.Module]]

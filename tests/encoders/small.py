@@ -110,6 +110,13 @@ def small_hf(tmp: Path, kind: str) -> str:
         config = t.CLIPConfig(text_config=text, vision_config=vision, projection_dim=8)
         t.CLIPModel(config).save_pretrained(tmp)
         t.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=side).save_pretrained(tmp)
+    elif kind == "siglip2":
+        del vision["image_size"]
+        config = t.Siglip2Config(
+            text_config=text, vision_config={**vision, "patch_size": 8, "num_patches": 16}
+        )
+        t.Siglip2Model(config).save_pretrained(tmp)
+        t.Siglip2ImageProcessor(patch_size=8, max_num_patches=12).save_pretrained(tmp)
     else:
         config = t.SiglipConfig(text_config=text, vision_config=vision)
         t.SiglipModel(config).save_pretrained(tmp)

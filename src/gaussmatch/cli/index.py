@@ -14,8 +14,9 @@ from gaussmatch.checks import did_you_mean
 from gaussmatch.cli.parser import Parser
 from gaussmatch.cli.search import plain
 from gaussmatch.data import load_data
+from gaussmatch.data.embeddings import ENDINGS, columns_of
 from gaussmatch.data.pairs import SPLITS
-from gaussmatch.embedding import index_embeddings, index_parquet, is_embedding
+from gaussmatch.embedding import index_arrays, index_embeddings, index_parquet, is_embedding
 from gaussmatch.embedding.embed import whole_embedding
 from gaussmatch.index import (
     GALLERIES,
@@ -36,7 +37,6 @@ from gaussmatch.run import PHOTOS, is_run, load, locate
 from gaussmatch.trust import kept_calibration
 
 STRICT = "stop at an unreadable photo instead of skipping and listing it"
-PARQUET = ".parquet"
 WIDTH = "candidates per graph search (64): more find more, but take longer"
 
 
@@ -53,8 +53,8 @@ def _make(argv: Sequence[str]) -> None:
     options = _make_options(argv)
     options.run = locate(options.run)
     model = load(options.run)
-    parquet = options.folder is not None and options.folder.suffix == PARQUET
-    if options.folder is not None and not parquet:  # before anything is made
+    table = options.folder is not None and options.folder.suffix in ENDINGS
+    if options.folder is not None and not table:  # before anything is made
         if model.recipe.data.name == "scenes":
             print(
                 f"note: {options.run} was trained on drawn scenes and knows nothing about photos; "
@@ -62,15 +62,22 @@ def _make(argv: Sequence[str]) -> None:
                 file=sys.stderr,
             )
         if not options.folder.is_dir():
-            raise FileNotFoundError(f"{options.folder}: no such folder of photos or embeddings")
+            raise FileNotFoundError(
+                f"{options.folder}: no such folder of photos, nor a file of embeddings "
+                f"({', '.join(ENDINGS)})"
+            )
         if is_embedding(options.folder):
             whole_embedding(options.folder)
+    gaussians = table and {"id", "mean"} <= set(columns_of(options.folder))
     index = _open_or_create(options)
     if options.folder is None:
         split = options.split or "test"
         index_pairs(index, load_data(model.recipe.data).split(split), split)
-    elif parquet:
+    elif gaussians:
         index_parquet(index, options.folder)
+    elif table:
+        added = index_arrays(index, options.folder, options.gallery)
+        print(f"{added:,} added; rows whose id was there already are left as they are")
     elif is_embedding(options.folder):
         index_embeddings(index, options.folder)
     else:
@@ -107,6 +114,7 @@ def _make_options(argv: Sequence[str]) -> Namespace:
             "gaussmatch index my-photos --out photos.index",
             "gaussmatch index runs/mine my-photos --out photos.index",
             "gaussmatch index runs/demo/probabilistic --split test --out demo.index",
+            "gaussmatch index runs/clip embeddings.parquet --out clip.index",
         ],
         computes=True,
     )
@@ -117,10 +125,14 @@ def _make_options(argv: Sequence[str]) -> Namespace:
         "folder",
         type=Path,
         nargs="?",
-        help="photos, or output of 'embed' or 'export' (default: the run's data)",
+        help="photos, a file of embeddings that the run was adapted to, or output of 'embed' or "
+        "'export' (default: the run's data)",
     )
     parser.add_argument("--out", type=place, required=True, help="a new folder, or milvus:…")
     parser.add_argument("--split", choices=SPLITS, help="of the run's own data")
+    parser.add_argument(
+        "--gallery", choices=GALLERIES, default="images", help="what a file of embeddings is of"
+    )
     _add_structure(parser, "flat is exact (default); hnsw is fast")
     parser.add_argument("--search", type=int, help=WIDTH)
     parser.add_argument("--strict", action="store_true", help=STRICT)

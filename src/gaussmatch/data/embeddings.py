@@ -1,7 +1,8 @@
 """Embeddings that exist already, read without loading them, and those that are made once.
 
-``.npy``, ``.safetensors``: memory-mapped. Parquet, Arrow: a column of vectors beside ids and
-captions; the extra ``arrow``. Texts of a data set are embedded once, in shards that survive a kill.
+``.npy``, ``.safetensors``: memory-mapped. Parquet, Arrow: a column of vectors beside ids, captions
+and any metadata, read block by block; the extra ``arrow``. Texts of a data set are embedded once,
+in shards that survive a kill.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, time
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,11 @@ IDS, TEXTS, VECTORS = (
     ("caption", "text"),
     ("embedding", "vector", "mean"),
 )
-"""Names of columns, the likeliest first; vectors are else the first column of lists."""
+"""Names of columns, the likeliest first; vectors are else the first column of number lists."""
+TABLES = (".parquet", ".arrow", ".feather")
+ENDINGS = (".npy", ".safetensors", *TABLES)
+BLOCK = 8192
+"""Rows of a file in memory at a time."""
 
 
 @dataclass(frozen=True)
@@ -55,23 +62,94 @@ class Embeddings:
             raise ValueError(f"{self.path}: an id occurs twice; ids must be unique")
 
 
+@dataclass(frozen=True)
+class Block:
+    """Rows of a file of embeddings that follow each other.
+
+    Args:
+        vectors: (n, width).
+        ids, texts: see ``Embeddings``.
+        meta: what else a table says of each row.
+    """
+
+    vectors: np.ndarray
+    ids: Sequence[str]
+    texts: Sequence[str] | None
+    meta: Sequence[Mapping[str, Any]]
+
+
 def open_embeddings(path: Path) -> Embeddings:
-    """A file of embeddings by its ending."""
+    """A file of embeddings by its ending. The vectors of a table are copied to an unnamed file in
+    the cache, so that they take no memory."""
+    if _ending(path) not in TABLES:
+        vectors = _array(path)
+        return Embeddings(path, vectors, _names(path, len(vectors)))
+    ids: list[str] = []
+    texts: list[str] = []
+    cache_root().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=cache_root()) as file:
+        width, dtype = 0, np.dtype(np.float32)
+        for block in _table(path, with_meta=False):
+            width, dtype = block.vectors.shape[1], block.vectors.dtype
+            file.write(np.ascontiguousarray(block.vectors).data)
+            ids += block.ids
+            texts += block.texts or ()
+        if not ids:
+            raise ValueError(f"{path}: holds no rows")
+        file.flush()
+        vectors = np.memmap(file, dtype, "r", shape=(len(ids), width))
+    return Embeddings(path, vectors, ids, texts or None)
+
+
+def read_embeddings(path: Path) -> Iterator[Block]:
+    """A file of embeddings block by block, with all that a table says of them."""
+    if _ending(path) in TABLES:
+        yield from _table(path)
+        return
+    vectors = _array(path)
+    ids = _names(path, len(vectors))
+    for start in range(0, len(vectors), BLOCK):
+        some = slice(start, start + BLOCK)
+        rows = vectors[some]
+        yield Block(rows, ids[some], None, [{}] * len(rows))
+
+
+def count_embeddings(path: Path) -> int:
+    """How many rows a file has."""
+    if _ending(path) not in TABLES:
+        return len(_array(path))
+    return _batches(path)[0]
+
+
+def columns_of(path: Path) -> list[str]:
+    """The names of a table's columns; none of an array."""
+    return list(_batches(path)[1].names) if _ending(path) in TABLES else []
+
+
+def _ending(path: Path) -> str:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file of embeddings")
-    if path.suffix in (".parquet", ".arrow", ".feather"):
-        return _table(path)
-    if path.suffix == ".safetensors":
-        vectors = _safetensors(path)
-    elif path.suffix == ".npy":
-        vectors = open_features(path)
-    else:
-        raise ValueError(f"{path}: not .npy, .safetensors, .parquet, .arrow or .feather")
+    if path.suffix not in ENDINGS:
+        raise ValueError(f"{path}: not {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
+    return path.suffix
+
+
+def _array(path: Path) -> np.ndarray:
+    vectors = _safetensors(path) if path.suffix == ".safetensors" else open_features(path)
     if vectors.ndim != 2:
         raise ValueError(f"{path}: shape {vectors.shape}; embeddings are (n, width)")
+    return vectors
+
+
+def _names(path: Path, rows: int) -> Sequence[str]:
+    """Of the rows of an array: the lines of the file beside it, or their numbers."""
     names = path.with_name(f"{path.stem}_ids.txt")
-    ids = read_lines(names) if names.is_file() else [str(i) for i in range(len(vectors))]
-    return Embeddings(path, vectors, ids)
+    if not names.is_file():
+        return [str(i) for i in range(rows)]
+    found = read_lines(names)
+    if len(found) != rows:
+        raise ValueError(f"{names}: {len(found):,} ids, but {path.name} has {rows:,} rows")
+    return found
 
 
 def _safetensors(path: Path) -> np.ndarray:
@@ -94,35 +172,76 @@ def _safetensors(path: Path) -> np.ndarray:
         raise ValueError(f"{path}: not a safetensors file of float vectors ({error})") from error
 
 
-def _table(path: Path) -> Embeddings:
+def _batches(path: Path) -> tuple[int, Any, Iterator[Any]]:
+    """Rows, schema and record batches of a table."""
     with extra("arrow", str(path)):
         import pyarrow as pa
-        import pyarrow.feather as feather
         import pyarrow.parquet as parquet
     try:
         if path.suffix == ".parquet":
-            table = parquet.read_table(path, memory_map=True)
-        else:
-            table = feather.read_table(path, memory_map=True)
+            table = parquet.ParquetFile(path, memory_map=True)
+            return table.metadata.num_rows, table.schema_arrow, table.iter_batches(BLOCK)
+        file = pa.ipc.open_file(pa.memory_map(str(path)))
+        held = (file.get_batch(i) for i in range(file.num_record_batches))
+        pieces = (b.slice(i, BLOCK) for b in held for i in range(0, b.num_rows, BLOCK))
+        return file.count_rows(), file.schema, pieces
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(f"{path}: cannot be read as {path.suffix[1:]} ({error})") from error
-    types = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    lists = [f.name for f in table.schema if any(is_one(f.type) for is_one in types)]
-    name = next((n for n in VECTORS if n in lists), next(iter(lists), None))
-    if name is None:
-        raise ValueError(f"{path}: no column of vectors among {', '.join(table.column_names)}")
-    column = table.column(name).combine_chunks()
-    flat = column.flatten().to_numpy(zero_copy_only=False)
-    if len(flat) % max(1, len(column)) or column.null_count:
-        raise ValueError(f"{path}: the vectors of {name} are incomplete or not all of one width")
-    vectors = flat.reshape(len(column), -1)
-    ids = _column(table, IDS) or [str(i) for i in range(len(vectors))]
-    return Embeddings(path, vectors, ids, _column(table, TEXTS))
 
 
-def _column(table: Any, names: Sequence[str]) -> list[str] | None:
-    name = next((n for n in names if n in table.column_names), None)
-    return None if name is None else [str(value) for value in table.column(name).to_pylist()]
+def _table(path: Path, with_meta: bool = True) -> Iterator[Block]:
+    _, schema, batches = _batches(path)
+    lists = [field.name for field in schema if _is_vector(field.type)]
+    vectors = next((n for n in VECTORS if n in lists), next(iter(lists), None))
+    if vectors is None:
+        raise ValueError(f"{path}: no column of vectors among {', '.join(schema.names)}")
+    ids, texts = (next((n for n in some if n in schema.names), None) for some in (IDS, TEXTS))
+    said = [name for name in schema.names if name != ids and name not in lists]
+    start, width = 0, None
+    for batch in batches:
+        column, rows = batch.column(vectors), len(batch)
+        flat = column.flatten().to_numpy(zero_copy_only=False)
+        width = len(flat) // max(1, rows) if width is None else width
+        if column.null_count or len(flat) != width * rows:
+            raise ValueError(f"{path}: the vectors of {vectors} are not all there and of one width")
+        if ids is not None and batch.column(ids).null_count:
+            raise ValueError(f"{path}: a row has no {ids}")
+        about = batch.select(said).to_pylist() if with_meta else [{}] * rows
+        yield Block(
+            flat.reshape(rows, width),
+            [str(start + i) for i in range(rows)] if ids is None else _texts(batch, ids),
+            None if texts is None else _texts(batch, texts),
+            [_plain(row) for row in about],
+        )
+        start += rows
+
+
+def _is_vector(kind: Any) -> bool:
+    from pyarrow import types
+
+    listed = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    return any(is_one(kind) for is_one in listed) and types.is_floating(kind.value_type)
+
+
+def _texts(batch: Any, name: str) -> list[str]:
+    return [str(value) for value in batch.column(name).to_pylist()]
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a row that JSON can hold: dates as text, and none that is not there.
+
+    >>> _plain({"taken": date(2023, 5, 17), "place": None, "stars": 4, "raw": b"x"})
+    {'taken': '2023-05-17', 'stars': 4}
+    """
+    found = {}
+    for name, value in row.items():
+        if isinstance(value, datetime | date | time):
+            found[name] = value.isoformat()
+        elif isinstance(value, str | bool | int | list) or (
+            isinstance(value, float) and np.isfinite(value)
+        ):
+            found[name] = value
+    return found
 
 
 def embedded_once(tower: TextTower, texts: Sequence[str], progress: bool = True) -> np.ndarray:

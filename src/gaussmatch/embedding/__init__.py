@@ -8,6 +8,7 @@ number of processes, in any order, interrupted and started again, write the same
 
 from __future__ import annotations
 
+from gaussmatch.embedding.arrays import index_arrays
 from gaussmatch.embedding.embed import Share, embed, index_embeddings
 from gaussmatch.embedding.parquet import index_parquet, write_parquet
 from gaussmatch.embedding.shards import EmbeddingManifest, Shard, is_embedding
@@ -17,6 +18,7 @@ __all__ = [
     "Shard",
     "Share",
     "embed",
+    "index_arrays",
     "index_embeddings",
     "index_parquet",
     "is_embedding",

@@ -170,6 +170,7 @@ class ImageAdapter(nn.Module):
     ) -> None:
         super().__init__()
         self.encoders, self.dim, self._centre_only = encoders, dim, centre_only
+        self.width = width
         self.standardise = Standardise(width, scale)
         self.head = head(width, dim, hidden, dropout)
 

@@ -25,6 +25,7 @@ from gaussmatch.encoders.pretrained.base import (
     Transform,
     carried,
     files_sha256,
+    weights_file,
     weights_sha256,
 )
 from gaussmatch.encoders.torchvision_compat import make_importable
@@ -237,11 +238,10 @@ def pretrained(name: str, weights: str | Path | None) -> Any:
         except Exception as error:  # the hub raises many types when offline
             raise OSError(
                 f"the weights of {name} cannot be downloaded ({type(error).__name__}); give a "
-                "local file with --weights (in a recipe data.weights, or model.backbone_weights "
-                "for training end to end)"
+                f"local file as timm:{name}@FILE or with --weights (in a recipe data.weights, or "
+                "model.backbone_weights for training end to end)"
             ) from error
-    if not Path(weights).is_file():
-        raise FileNotFoundError(f"{weights}: no such file of weights")
+    weights = weights_file(Path(weights), "model.safetensors")
     net = EfficientNetLite2() if name == EfficientNetLite2.name else create(name)
     try:  # nothing in the file is run
         if isinstance(net, EfficientNetLite2):

@@ -3,7 +3,7 @@
 =====================================  ==========================================================
 ``timm:NAME``                          an image network of timm; a bare NAME is the same
 ``open_clip:ARCH[/PRETRAINED]``        CLIP and its kin of open_clip, images and texts
-``hf:REPO``                            CLIP and SigLIP of transformers, images and texts
+``hf:REPO``                            CLIP, SigLIP, SigLIP 2 of transformers, both sides
 ``onnx:FILE``                          an image network in onnxruntime
 ``st:NAME``                            a BERT-like sentence encoder, texts
 =====================================  ==========================================================

@@ -39,15 +39,24 @@ class Transform:
     interpolation: str = "bicubic"
 
     def __call__(self, picture: Image.Image) -> Float[Tensor, "3 size size"]:
-        picture, how = picture.convert("RGB"), Image.Resampling[self.interpolation.upper()]
         if self.resize is None:
-            picture = picture.resize((self.size, self.size), how)
-        else:
-            short = min(picture.size)
-            wide, high = (int(self.resize * side / short) for side in picture.size)
-            left, top = (round((side - self.size) / 2) for side in (wide, high))
-            box = (left, top, left + self.size, top + self.size)
-            picture = picture.resize((wide, high), how).crop(box)
+            return self.of_size(picture, (self.size, self.size))
+        short = min(picture.size)
+        wide, high = (int(self.resize * side / short) for side in picture.size)
+        left, top = (round((side - self.size) / 2) for side in (wide, high))
+        box = (left, top, left + self.size, top + self.size)
+        return self.of_size(picture, (wide, high), box)
+
+    def of_size(
+        self,
+        picture: Image.Image,
+        size: tuple[int, int],
+        box: tuple[int, int, int, int] | None = None,
+    ) -> Float[Tensor, "3 h w"]:
+        """The values of a picture, or of a box of it, after a resize to (width, height)."""
+        how = Image.Resampling[self.interpolation.upper()]
+        picture = picture.convert("RGB").resize(size, how)
+        picture = picture if box is None else picture.crop(box)
         values = np.asarray(picture, np.float32).transpose(2, 0, 1) / np.float32(255)
         mean, std = (np.asarray(v, np.float32).reshape(3, 1, 1) for v in (self.mean, self.std))
         return torch.from_numpy((values - mean) / std)
@@ -249,6 +258,26 @@ def files_sha256(files: Iterable[Path]) -> str:
         with path.open("rb") as file:
             found.append(hashlib.file_digest(file, "sha256").hexdigest())
     return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest()
+
+
+def weights_file(place: Path, *names: str) -> Path:
+    """The file of weights that a user names, or the one in the folder that a user names.
+
+    Args:
+        names: of files that a folder is searched for, the likeliest first; else its only one.
+    """
+    if not place.is_dir():
+        if not place.is_file():
+            raise FileNotFoundError(f"{place}: no such file of weights, nor a folder")
+        return place
+    found = [place / name for name in names if (place / name).is_file()]
+    found = found or sorted(place.glob("*.safetensors"))
+    if not found:
+        raise FileNotFoundError(f"{place}: no .safetensors; only those are loaded")
+    if found[0].name not in names and len(found) > 1:
+        listed = ", ".join(path.name for path in found)
+        raise ValueError(f"{place}: several files of weights ({listed}); name one of them")
+    return found[0]
 
 
 def carried(package: str, file: str) -> Path | None:

@@ -28,6 +28,26 @@ def snapshot(repository: str) -> Path:
     return Path(found)
 
 
+def weights(repository: str, *names: str) -> Path:
+    """The first of these files that a repository has: of the cache, or downloaded."""
+    with extra("hf", "a repository of the hub"):
+        from huggingface_hub import hf_hub_download, try_to_load_from_cache
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+    held = (try_to_load_from_cache(repository, name) for name in names)
+    for found in held:
+        if isinstance(found, str):
+            return Path(found)
+    check_reachable(repository)
+    for name in names:
+        try:
+            return Path(hf_hub_download(repository, name))
+        except LocalEntryNotFoundError:  # the connection
+            raise
+        except EntryNotFoundError:
+            continue
+    raise FileNotFoundError(f"{repository} holds none of {', '.join(names)}; only those are loaded")
+
+
 def check_reachable(repository: str) -> None:
     """A clear error at once where the hub cannot be reached, instead of its many retries."""
     endpoint = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))

@@ -49,4 +49,7 @@ class OnnxTower(ImageTower):
 
 
 def image(name: str, place: Path | None) -> OnnxTower:
-    return OnnxTower(place or Path(name).expanduser())
+    """``onnx:FILE``, or ``onnx:NAME@FOLDER`` with both files in the folder."""
+    if place is None:
+        place = Path(name).expanduser()
+    return OnnxTower(place / name if place.is_dir() else place)

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
+from safetensors import SafetensorError
 from tokenizers import Regex, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Cutter
 from torch import Tensor, nn
 
-from gaussmatch.checks import extra
+from gaussmatch.checks import did_you_mean, extra
 from gaussmatch.encoders.base import Tokens
 from gaussmatch.encoders.pretrained import hub
 from gaussmatch.encoders.pretrained.base import (
@@ -19,6 +20,7 @@ from gaussmatch.encoders.pretrained.base import (
     TextTower,
     Transform,
     filled,
+    weights_file,
 )
 from gaussmatch.encoders.torchvision_compat import make_importable
 
@@ -159,26 +161,47 @@ def _library() -> Any:
     return open_clip
 
 
+FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors")
+"""What the weights of a model are called in its repository."""
+VIEW = ("mean", "std", "interpolation", "resize_mode")
+"""What weights say of the transform that they were trained with."""
+
+
 def _load(name: str, place: Path | None) -> tuple[Any, Any]:
-    """Model and transform, with weights of a local file, or of the hub."""
+    """Model and transform, with weights of a local file or folder, or of the hub.
+
+    The tag says how weights were trained, also where they are a file: by which activation and which
+    transform. By itself open_clip takes the activation of the architecture, and warns.
+    """
     library, (architecture, _, tag) = _library(), name.partition("/")
-    if architecture not in library.list_models():
-        raise ValueError(f"open_clip has no model {architecture!r}; see open_clip.list_models()")
-    if place is not None:
-        if place.suffix != ".safetensors" or not place.is_file():
-            raise FileNotFoundError(f"{place}: no .safetensors file of open_clip:{name}")
-        weights = str(place)
-    else:
-        if tag not in library.list_pretrained_tags_by_model(architecture):
-            known = ", ".join(library.list_pretrained_tags_by_model(architecture)) or "none"
-            raise ValueError(f"open_clip:{name}: pretrained weights of {architecture} are {known}")
-        repository = library.get_pretrained_cfg(architecture, tag).get("hf_hub", "").strip("/")
-        files = ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors")
-        if not repository or not hub.is_cached(repository, *files):
-            hub.check_reachable(repository or f"open_clip:{name}")
-        weights = tag
-    model, _, transform = library.create_model_and_transforms(architecture, weights)
+    names = library.list_models()
+    if architecture not in names:
+        hint = did_you_mean(architecture, names) or "see open_clip.list_models()"
+        raise ValueError(f"open_clip has no model {architecture!r}; {hint}")
+    tags = library.list_pretrained_tags_by_model(architecture)
+    if tag not in tags and (tag or place is None):
+        hint = did_you_mean(tag, tags) or f"there are {', '.join(tags) or 'none'}"
+        raise ValueError(f"open_clip:{name}: no pretrained weights {tag!r} (ARCH/TAG); {hint}")
+    trained = library.get_pretrained_cfg(architecture, tag) if tag else {}
+    file = _download(trained) if place is None else weights_file(place, *FILES)
+    if file.suffix != ".safetensors":
+        raise ValueError(f"{file}: only .safetensors are loaded")
+    try:
+        model, _, transform = library.create_model_and_transforms(
+            architecture,
+            str(file),
+            force_quick_gelu=bool(trained.get("quick_gelu")),
+            **{f"image_{key}": trained[key] for key in VIEW if key in trained},
+        )
+    except (RuntimeError, SafetensorError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ValueError(f"{file}: not the weights of open_clip:{name} ({first})") from error
     return model, transform
+
+
+def _download(trained: dict[str, Any]) -> Path:
+    repository, _, file = str(trained["hf_hub"]).rpartition("/")
+    return hub.weights(repository, *((Path(file).stem + ".safetensors",) if file else FILES))
 
 
 def _width(model: Any) -> int:
