@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from gaussmatch.evaluation.scores import query_scores
-from gaussmatch.gaussian import Gaussian
+from gaussmatch.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.index.backend import Backend, Block
 from gaussmatch.index.lift import LiftedQueries
 from gaussmatch.index.manifest import GALLERIES, Gallery, IndexManifest
@@ -43,21 +43,20 @@ class MemoryView:
         self.items, self.similarity, self.gallery = items, similarity, gallery
         self.reach = len(items)
 
-    def lifted(self, queries: Gaussian) -> LiftedQueries:
+    def lifted(self, queries: ArrayGaussian) -> LiftedQueries:
         return LiftedQueries(self.similarity, self.gallery, queries)
 
     def candidates(self, queries: LiftedQueries, count: int) -> Candidates:
-        every = self.gaussians(np.arange(self.reach))
-        found = (
-            query_scores(self.similarity, queries.gaussian, every, self.gallery).double().numpy()
-        )
+        every = self.arrays(np.arange(self.reach)).gaussian()
+        own = queries.queries.gaussian()
+        found = query_scores(self.similarity, own, every, self.gallery).double().numpy()
         rows = np.argsort(-found, axis=1)
         return Candidates.merged([(rows, np.take_along_axis(found, rows, 1))], whole=True)
 
     scan = candidates
 
-    def gaussians(self, rows: np.ndarray) -> Gaussian:
-        return Gaussian.cat([self.items[r][0] for r in rows.tolist()])
+    def arrays(self, rows: np.ndarray) -> ArrayGaussian:
+        return Gaussian.cat([self.items[r][0] for r in rows.tolist()]).numpy()
 
     def described(self, rows: np.ndarray) -> list[tuple[str, Mapping[str, Any]]]:
         return [(self.items[r][1].id, self.items[r][1].meta) for r in rows.tolist()]
@@ -65,7 +64,7 @@ class MemoryView:
     def uncertainty(self, rows: np.ndarray) -> np.ndarray | None:
         if not len(rows) or self.items[0][0].is_point:
             return None
-        return self.gaussians(rows).uncertainty().double().numpy()
+        return self.arrays(rows).uncertainty().astype(np.float64)
 
 
 class Memory(Backend):

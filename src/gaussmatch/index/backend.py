@@ -48,7 +48,7 @@ class Backend(ABC):
 
     @property
     def settings(self) -> IndexSettings:
-        return IndexSettings(**self.manifest.settings)
+        return self.manifest.parsed
 
     # ---- make and open ----
 

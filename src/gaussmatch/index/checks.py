@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from gaussmatch.gaussian import Gaussian
+from gaussmatch.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.index.manifest import IndexSettings
 from gaussmatch.index.record import Record
 from gaussmatch.similarities import Similarity
@@ -77,37 +76,34 @@ def check_form(
 
 def check_query(
     queries: Gaussian, form: Mapping[str, int] | None, similarity: Similarity
-) -> Gaussian:
+) -> ArrayGaussian:
     """Queries that can be compared with the items; a sphere among ellipsoids becomes one."""
-    if any(
-        t is not None and (t.requires_grad or not t.is_cpu) for t in (queries.mean, queries.log_var)
-    ):
-        queries = queries.detach().to("cpu")
     if queries.mean.ndim != 2:
         raise ValueError(f"queries must be a batch (n, D), got {tuple(queries.mean.shape)}")
-    largest = [_largest(values) for values in (queries.mean, queries.log_var)]
-    if not all(map(math.isfinite, largest)):
+    found = queries.numpy()
+    mean, log_var = _largest(found.mean), _largest(found.log_var)
+    if not math.isfinite(mean + log_var):
         raise ValueError("a query holds a NaN or infinity")
-    if largest[1] > MOST_LOG_VARIANCE:
+    if log_var > MOST_LOG_VARIANCE:
         raise ValueError(f"a query has log-variances beyond ±{MOST_LOG_VARIANCE:g}")
     if form is None:
-        return queries
-    if queries.dim != form["dim"]:
-        raise ValueError(f"queries have D = {queries.dim}, the index has D = {form['dim']}")
+        return found
+    if found.dim != form["dim"]:
+        raise ValueError(f"queries have D = {found.dim}, the index has D = {form['dim']}")
     if not similarity.needs_variance:
-        return queries
-    if queries.log_var is None:
+        return found
+    if found.log_var is None:
         raise ValueError(f"{similarity.name} compares distributions; a query is a point")
-    if queries.log_var.shape[-1] != form["variances"]:
+    if found.log_var.shape[-1] != form["variances"]:
         if form["variances"] == 1:
             raise ValueError("the index holds spheres; a query is an ellipsoid")
-        return queries.expand()
-    return queries
+        return queries.expand().numpy()
+    return found
 
 
 def _extreme(g: Gaussian) -> int | None:
     """The first item whose log-variances are out of bounds."""
-    if g.log_var is None or _largest(g.log_var) <= MOST_LOG_VARIANCE:
+    if g.log_var is None or _largest(g.log_var.numpy()) <= MOST_LOG_VARIANCE:
         return None
     return int((g.log_var.abs() > MOST_LOG_VARIANCE).any(-1).nonzero()[0])
 
@@ -115,11 +111,13 @@ def _extreme(g: Gaussian) -> int | None:
 def _strange(g: Gaussian) -> int | None:
     """The first item that is not finite."""
     for values in (g.mean, g.log_var):
-        if values is not None and not math.isfinite(_largest(values)):
+        if values is not None and not math.isfinite(_largest(values.numpy())):
             return int((~values.isfinite()).any(-1).nonzero()[0])
     return None
 
 
-def _largest(values: Tensor | None) -> float:
+def _largest(values: np.ndarray | None) -> float:
     """The largest absolute value; NaN or infinity if any is."""
-    return 0.0 if values is None or not values.numel() else float(np.abs(values.numpy()).max())
+    if values is None or not values.size:
+        return 0.0
+    return float(np.maximum.reduce(np.abs(values), axis=None))

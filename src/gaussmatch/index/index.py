@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from gaussmatch.evaluation.scores import query_scores
-from gaussmatch.gaussian import Gaussian
+from gaussmatch.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.index.backend import Backend, Block
 from gaussmatch.index.backends import Place, backend_of
 from gaussmatch.index.checks import check_form, check_items, check_query, check_structure
@@ -260,25 +260,25 @@ class Index:
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
-        queries = check_query(queries, self.manifest.form, self.similarity)
+        asked = check_query(queries, self.manifest.form, self.similarity)
         side = side or other_side(known(gallery))
         condition = Where.of(where)
 
         def search() -> list[Hits]:
             parts = self.backend.searchable(gallery, condition, exclude)
             size, wide = sum(part.reach for part in parts), max(k, TOP)
-            found = top_k(parts, queries, wide, self.settings.rescore).complete()
-            kept = [min(k, found.score.shape[1])] * len(queries)
+            found = top_k(parts, asked, wide, self.settings.rescore).complete()
+            kept = [min(k, found.score.shape[1])] * len(asked)
             if guarantee is not None:
-                needed = self._needed(queries, side, gallery, guarantee)
+                needed = self._needed(asked.gaussian(), side, gallery, guarantee)
                 while wide < size and (found.score[:, -1] >= needed).any():
                     wide *= 4
-                    found = top_k(parts, queries, wide, self.settings.rescore).complete()
+                    found = top_k(parts, asked, wide, self.settings.rescore).complete()
                 kept = (found.score >= needed[:, None]).sum(1).tolist()
-            notes = self._notes(side, gallery, queries)
+            notes = self._notes(side, gallery, asked.is_point)
             if not size and condition.conditions:
                 notes += unknown_field(condition.fields, self.fields(gallery))
-            return self._hits(parts, found, queries, side, gallery, size, kept, guarantee, notes)
+            return self._hits(parts, found, asked, side, gallery, size, kept, guarantee, notes)
 
         return self._fresh(search)
 
@@ -428,7 +428,7 @@ class Index:
         reference = self.calibration.reference.get(other_side(gallery))
         if reference is None or all(part.exact for part in parts):
             return 0.0
-        sample = reference[:MISSED_QUERIES]
+        sample = reference[:MISSED_QUERIES].numpy()
         near, exact = (
             top_k(some, sample, TOP, self.settings.rescore)
             for some in (parts, [Scanned(part) for part in parts])
@@ -440,7 +440,7 @@ class Index:
         self,
         parts: Sequence[Searchable],
         found: TopK,
-        queries: Gaussian,
+        queries: ArrayGaussian,
         side: Gallery,
         gallery: Gallery,
         size: int,
@@ -484,9 +484,9 @@ class Index:
             for q, count in enumerate(kept)
         ]
 
-    def _notes(self, side: Gallery, gallery: Gallery, queries: Gaussian) -> list[str]:
+    def _notes(self, side: Gallery, gallery: Gallery, points: bool) -> list[str]:
         notes = []
-        if queries.is_point:
+        if points:
             notes.append("this is a point model: it has no uncertainty")
         elif not self.calibration.gauges.get(side, True):
             notes.append(

@@ -14,15 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
-from gaussmatch.gaussian import Gaussian
+from gaussmatch.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.index.manifest import Gallery
 from gaussmatch.similarities import Lifted, Similarity
 from gaussmatch.similarities.base import CenteredLift, center, other_side
@@ -32,6 +33,7 @@ SAMPLE = 10_000
 """Items that centre and scale are taken from: any are right, typical ones are best."""
 LARGEST = 1e16
 """A standardised coordinate; those of variances that a model learns are far below."""
+EVERY = slice(None)
 
 
 @torch.no_grad()
@@ -51,8 +53,8 @@ class Lift:
 
     centered: CenteredLift
     gallery: Gallery
-    centres: tuple[Tensor, ...]
-    scales: tuple[Tensor, ...]
+    centres: tuple[np.ndarray, ...]
+    scales: tuple[np.ndarray, ...]
 
     @staticmethod
     def of(similarity: Similarity, gallery: Gallery, some: Gaussian) -> Lift:
@@ -63,25 +65,25 @@ class Lift:
         scales = [_spread(a) for a in lifted]
         if similarity.metric == "squared_l2":
             scales = [s.square().median().sqrt().expand_as(s).clone() for s in scales]
-        scales = [_nonzero(s) for s in scales]
-        return Lift(centered, gallery, tuple(map(center, lifted)), tuple(scales))
+        held = [center(a).numpy() for a in lifted], [_nonzero(s).numpy() for s in scales]
+        return Lift(centered, gallery, *map(tuple, held))
 
     @property
     def similarity(self) -> Similarity:
         return self.centered.similarity
 
-    @property
+    @cached_property
     def inner(self) -> bool:
         return self.similarity.metric == "inner_product"
 
     def items(self, g: Gaussian) -> list[np.ndarray]:
         """One (n, W) float32 array for each lift."""
-        lifted = self.lifted(g, query=False)
+        lifted = self.lifted(g.numpy(), query=False)
         return [
             _float32((a - u) / s) for a, u, s in zip(lifted, self.centres, self.scales, strict=True)
         ]
 
-    def queries(self, queries: Gaussian) -> LiftedQueries:
+    def queries(self, queries: ArrayGaussian) -> LiftedQueries:
         """Queries to these items."""
         lifted = self.lifted(queries, query=True)
         both = zip(lifted, self.centres, self.scales, strict=True)
@@ -92,7 +94,7 @@ class Lift:
         return LiftedQueries(self.similarity, self.gallery, queries, self, lifted, vectors)
 
     def save(self, folder: Path) -> None:
-        parts = {"shift": self.centered.shift}
+        parts = {"shift": self.centered.shift.numpy()}
         parts |= {f"centre{i}": u for i, u in enumerate(self.centres)}
         parts |= {f"scale{i}": s for i, s in enumerate(self.scales)}
         save_file(parts, folder / FILE)
@@ -109,10 +111,12 @@ class Lift:
         centres, scales = (
             tuple(held[f"{what}{i}"] for i in range(count)) for what in ("centre", "scale")
         )
-        return Lift(CenteredLift(similarity, held["shift"]), gallery, centres, scales)
+        centered = CenteredLift(similarity, torch.from_numpy(held["shift"]))
+        return Lift(centered, gallery, centres, scales)
 
-    def lifted(self, g: Gaussian, *, query: bool) -> Lifted:
-        return self.centered(g, other_side(self.gallery) if query else self.gallery)
+    def lifted(self, g: ArrayGaussian, *, query: bool) -> Lifted[np.ndarray]:
+        """(n, W) in float64 for each lift."""
+        return self.centered.arrays(g, other_side(self.gallery) if query else self.gallery)
 
 
 @dataclass(frozen=True)
@@ -127,41 +131,38 @@ class LiftedQueries:
 
     similarity: Similarity
     gallery: Gallery
-    gaussian: Gaussian
+    queries: ArrayGaussian
     lift: Lift | None = None
-    lifted: Lifted = ()
+    lifted: Lifted[np.ndarray] = ()
     vectors: Sequence[np.ndarray] = ()
 
     def __len__(self) -> int:
-        return len(self.gaussian)
+        return len(self.queries)
 
     def rough(self, number: int, raw: np.ndarray) -> np.ndarray:
         """What a search with ``vectors[number]`` found, (n, c), as scores."""
         assert self.lift is not None
         if self.lift.inner:
-            raw = raw + (self.lifted[number] @ self.lift.centres[number]).numpy()[:, None]
+            raw = raw + (self.lifted[number] @ self.lift.centres[number])[:, None]
         else:
-            raw = raw * np.float64(self.lift.scales[number][0]) ** 2
-        return self.similarity.from_raw(torch.from_numpy(raw)).numpy()
+            raw = raw * self.lift.scales[number][0] ** 2
+        return self.similarity.score(raw)
 
-    def scores(self, items: Gaussian, of: np.ndarray | None = None) -> np.ndarray:
-        """Exact scores (float64) of items, one for each, with query ``of`` of each; without ``of``
-        the items are equally many for each query, in the order of the queries."""
+    def scores(self, items: ArrayGaussian, of: np.ndarray | slice = EVERY) -> np.ndarray:
+        """Exact scores (float64) of items, one for each: with query ``of`` of each, or of equally
+        many for each query of a slice, in the order of the queries."""
         if self.lift is None:
-            count = len(items) // max(1, len(self))
-            of = np.repeat(np.arange(len(self)), count) if of is None else of
-            each = self.gaussian[torch.from_numpy(of)].to(torch.float64)
-            return paired(self.similarity, self.gallery, items.to(torch.float64), each).numpy()
-        lifted = self.lift.lifted(items, query=False)
-        if of is None and len(self) == 1:
-            own = self.lifted
-        elif of is None:
-            lifted = tuple(a.view(len(self), -1, a.shape[-1]) for a in lifted)
-            own = tuple(b[:, None] for b in self.lifted)
-        else:
-            own = tuple(b[torch.from_numpy(of)] for b in self.lifted)
-        sides = (lifted, own) if self.gallery == "images" else (own, lifted)
-        return self.similarity.of_lifted(*sides).flatten().numpy()
+            if isinstance(of, slice):
+                of = np.arange(len(self))[of]
+                of = np.repeat(of, len(items) // max(1, len(of)))
+            sides = (g.gaussian().to(torch.float64) for g in (items, self.queries[of]))
+            return paired(self.similarity, self.gallery, *sides).numpy()
+        lifted, own = self.lift.lifted(items, query=False), tuple(b[of] for b in self.lifted)
+        if isinstance(of, slice):
+            lifted = tuple(a.reshape(len(own[0]), -1, a.shape[-1]) for a in lifted)
+            own = tuple(b[:, None] for b in own)
+        both = (lifted, own) if self.gallery == "images" else (own, lifted)
+        return self.similarity.of_lifted(*both).ravel()
 
 
 def _spread(a: Tensor) -> Tensor:
@@ -178,6 +179,7 @@ def _nonzero(scale: Tensor) -> Tensor:
     return torch.where(scale > 0, scale, 1.0)
 
 
-def _float32(a: Tensor) -> np.ndarray:
+def _float32(a: np.ndarray) -> np.ndarray:
     """Within bounds, so that no product overflows: of an infinity a search would make a NaN."""
-    return np.clip(a.numpy(), -LARGEST, LARGEST).astype(np.float32)
+    bounded: np.ndarray = np.minimum(np.maximum(a, -LARGEST), LARGEST).astype(np.float32)
+    return bounded

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -109,6 +110,11 @@ class IndexManifest:
     source: Mapping[str, Any] | None = None
     files: Mapping[str, FileMark] = field(default_factory=dict)
     generation: int = 0
+
+    @cached_property
+    def parsed(self) -> IndexSettings:
+        """The settings, checked."""
+        return IndexSettings(**self.settings)
 
     def with_parts(self, gallery: Gallery, parts: tuple[SegmentInfo, ...]) -> IndexManifest:
         return replace(self, galleries={**self.galleries, gallery: parts})

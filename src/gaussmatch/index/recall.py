@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gaussmatch.gaussian import Gaussian
+from gaussmatch.gaussian import ArrayGaussian
 from gaussmatch.index.lift import LiftedQueries
 from gaussmatch.index.manifest import IndexSettings
 from gaussmatch.index.topk import Candidates
@@ -40,7 +40,7 @@ def measure(
     queries: LiftedQueries,
     best: Candidates,
     walk: Callable[[int, int], Candidates],
-    gaussians: Callable[[np.ndarray], Gaussian],
+    items: Callable[[np.ndarray], ArrayGaussian],
     name: str,
 ) -> Recall:
     """Find the narrowest walk that reaches the recall that the settings ask for.
@@ -48,12 +48,12 @@ def measure(
     Args:
         best: by looking at every item.
         walk: candidates of a walk of this width, this many.
-        gaussians: of some rows.
+        items: of some rows.
         name: of the graph, for the warning where no walk reaches it.
     """
 
     def scores(found: Candidates) -> np.ndarray:
-        exact = queries.scores(gaussians(np.maximum(found.rows, 0).ravel()))
+        exact = queries.scores(items(np.maximum(found.rows, 0).ravel()))
         return np.where(found.rows < 0, -np.inf, exact.reshape(found.rows.shape))
 
     wanted = best.rows.shape[1]

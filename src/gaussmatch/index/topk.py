@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
-from gaussmatch.gaussian import Gaussian
+from gaussmatch.gaussian import ArrayGaussian
 from gaussmatch.index.lift import LiftedQueries
 
 QUERIES = 256  # at a time
-PAIRS = 5120  # scored at a time
+PAIRS = 512  # scored at a time: what is computed of them stays in the processor's cache
 ROUNDS = 4
 
 
@@ -83,14 +82,14 @@ class Searchable(Protocol):
     def reach(self) -> int: ...
     @property
     def exact(self) -> bool: ...
-    def lifted(self, queries: Gaussian) -> LiftedQueries: ...
+    def lifted(self, queries: ArrayGaussian) -> LiftedQueries: ...
     def candidates(self, queries: LiftedQueries, count: int) -> Candidates:
         """At least ``count`` rows for each query, where there are so many."""
 
     def scan(self, queries: LiftedQueries, count: int) -> Candidates:
         """The same by looking at every row: slow and sure."""
 
-    def gaussians(self, rows: np.ndarray) -> Gaussian: ...
+    def arrays(self, rows: np.ndarray) -> ArrayGaussian: ...
     def described(self, rows: np.ndarray) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """Id and metadata of each row."""
 
@@ -130,8 +129,7 @@ class TopK:
         return TopK(self.part[:, ~short], self.row[:, ~short], self.score[:, ~short])
 
 
-@torch.inference_mode()
-def top_k(parts: Sequence[Searchable], queries: Gaussian, k: int, shortlist: int) -> TopK:
+def top_k(parts: Sequence[Searchable], queries: ArrayGaussian, k: int, shortlist: int) -> TopK:
     """The k best items for each query; fewer only where there are fewer.
 
     Exact structures bound what nothing that they left out exceeds. Where the k-th best score is not
@@ -140,13 +138,13 @@ def top_k(parts: Sequence[Searchable], queries: Gaussian, k: int, shortlist: int
     Args:
         shortlist: candidates to score again, at least.
     """
-    k = min(k, sum(part.reach for part in parts))
-    if not len(queries):
+    k, n = min(k, sum(part.reach for part in parts)), len(queries)
+    if not n:
         nothing = np.empty((0, k), dtype=np.int64)
         return TopK(nothing, nothing, np.empty((0, k)))
     found = []
-    for start in range(0, len(queries), QUERIES):
-        some = queries if len(queries) <= QUERIES else queries[start : start + QUERIES]
+    for start in range(0, n, QUERIES):
+        some = queries if n <= QUERIES else queries[start : start + QUERIES]
         count = max(shortlist, 2 * k)
         best, sure = _round(parts, some, k, count)
         for _ in range(ROUNDS):
@@ -154,7 +152,7 @@ def top_k(parts: Sequence[Searchable], queries: Gaussian, k: int, shortlist: int
             if sure.all():
                 break
             again = np.flatnonzero(~sure)
-            more, now = _round(parts, some[torch.from_numpy(again)], k, count)
+            more, now = _round(parts, some[again], k, count)
             for old, new in zip(_fields(best), _fields(more), strict=True):
                 old[again] = new
             sure[again] = now
@@ -165,7 +163,7 @@ def top_k(parts: Sequence[Searchable], queries: Gaussian, k: int, shortlist: int
 
 
 def _round(
-    parts: Sequence[Searchable], queries: Gaussian, k: int, count: int
+    parts: Sequence[Searchable], queries: ArrayGaussian, k: int, count: int
 ) -> tuple[TopK, np.ndarray]:
     """The k best among ``count`` candidates, and for which queries they are so for sure."""
     n = len(queries)
@@ -186,7 +184,8 @@ def _round(
     row = found.rows
     score = _exact(parts, lifted, place, row)
     order = np.lexsort((row, place, -score), axis=1)[:, :k]
-    order += np.arange(0, row.size, row.shape[1])[:, None]
+    if n > 1:
+        order += np.arange(0, row.size, row.shape[1])[:, None]
     chosen = TopK(place.take(order), row.take(order), score.take(order))
     if not k or not all(parts[number].exact for number in proposed):
         return chosen, np.ones(n, dtype=bool)
@@ -205,9 +204,10 @@ def _short(found: Candidates, wanted: int) -> bool:
 
 def _together(proposed: Mapping[int, Candidates], count: int) -> tuple[np.ndarray, Candidates]:
     """The most promising candidates of all parts, and the part of each."""
-    place = [np.full_like(c.rows, number) for number, c in proposed.items()]
     if len(proposed) == 1:
-        return place[0], next(iter(proposed.values()))
+        ((number, found),) = proposed.items()
+        return np.full(found.rows.shape, number), found
+    place = [np.full(c.rows.shape, number) for number, c in proposed.items()]
     row, rough = [c.rows for c in proposed.values()], [c.scores for c in proposed.values()]
     bounds = [c.bound for c in proposed.values()]
     columns = [np.concatenate(x, 1) for x in (place, row, rough)]
@@ -225,15 +225,18 @@ def _exact(
     row: np.ndarray,
 ) -> np.ndarray:
     """Scores in float64; −inf where there is no row."""
-    if len(lifted) == 1 and 0 < row.size <= PAIRS and row.min() >= 0:
+    if len(lifted) == 1 and row.size and row.min() >= 0:
         ((number, queries),) = lifted.items()
-        return queries.scores(parts[number].gaussians(row.ravel())).reshape(row.shape)
+        step = max(1, PAIRS // row.shape[1])
+        some = [slice(start, start + step) for start in range(0, len(row), step)]
+        found = [queries.scores(parts[number].arrays(row[s].ravel()), s) for s in some]
+        return (found[0] if len(found) == 1 else np.concatenate(found)).reshape(row.shape)
     scores = np.full(row.shape, -np.inf)
     for number, queries in lifted.items():
         query, column = np.nonzero((place == number) & (row >= 0))
         for start in range(0, len(query), PAIRS):
             q, c = query[start : start + PAIRS], column[start : start + PAIRS]
-            scores[q, c] = queries.scores(parts[number].gaussians(row[q, c]), q)
+            scores[q, c] = queries.scores(parts[number].arrays(row[q, c]), q)
     return scores
 
 

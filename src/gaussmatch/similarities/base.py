@@ -5,17 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal, get_args
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gaussmatch.gaussian import Gaussian, Side
+from gaussmatch.gaussian import A, ArrayGaussian, Gaussian, Moments, Side, largest
 
 SIDES: tuple[Side, ...] = get_args(Side)
 
-Lifted = tuple[Tensor, ...]
+Lifted = tuple[A, ...]
 """One vector set (n, W) for each lift; nearly always just one."""
 
 BLOCK_BYTES = 256 * 2**20
@@ -51,6 +53,10 @@ class Similarity(ABC):
     shift_invariant: ClassVar[bool] = True
     """Whether moving all means, of images and captions alike, by one vector changes no score."""
 
+    on_arrays: ClassVar[bool] = False
+    """Whether lifts and ``from_raw`` also take numpy arrays (``ArrayGaussian``): a search of one
+    query is faster so."""
+
     uncertainty_note: ClassVar[str | None] = None
     """Why the variances learned with this similarity do not separate vague from specific, or
     ``None`` where they do (docs/uncertainty.md has the measurements)."""
@@ -73,14 +79,14 @@ class Similarity(ABC):
         return scores, scores if by_caption is by_image else by_caption.matrix(images, captions)
 
     @abstractmethod
-    def lift_images(self, g: Gaussian) -> Lifted:
+    def lift_images(self, g: Moments[A]) -> Lifted[A]:
         """Images as plain vectors."""
 
     @abstractmethod
-    def lift_captions(self, g: Gaussian) -> Lifted:
+    def lift_captions(self, g: Moments[A]) -> Lifted[A]:
         """Captions as plain vectors, to be compared with ``lift_images``."""
 
-    def from_raw(self, raw: Tensor) -> Tensor:
+    def from_raw(self, raw: A) -> A:
         """The score from an inner product or a squared distance; never decreasing in closeness."""
         return raw if self.metric == "inner_product" else -raw
 
@@ -139,14 +145,14 @@ class Similarity(ABC):
         lifted = self.lift_images(images.to(dtype)), self.lift_captions(captions.to(dtype))
         return self.of_lifted(*lifted).to(_result(images))
 
-    def of_lifted(self, images: Lifted, captions: Lifted) -> Tensor:
+    def of_lifted(self, images: Lifted[A], captions: Lifted[A]) -> A:
         """Scores of sides that are lifted already, (..., W) each; other dimensions broadcast."""
         return self._best(
-            (a * b).sum(-1) if self.metric == "inner_product" else (a - b).square().sum(-1)
+            (a * b).sum(-1) if self.metric == "inner_product" else ((a - b) ** 2).sum(-1)
             for a, b in zip(images, captions, strict=True)
         )
 
-    def _block(self, images: Lifted, captions: Lifted) -> Tensor:
+    def _block(self, images: Lifted[Tensor], captions: Lifted[Tensor]) -> Tensor:
         return self._best(self._all_raw(a, b) for a, b in zip(images, captions, strict=True))
 
     def _all_raw(self, a: Tensor, b: Tensor) -> Tensor:
@@ -155,10 +161,16 @@ class Similarity(ABC):
             raw = a.square().sum(-1)[:, None] + b.square().sum(-1)[None] - 2 * raw
         return raw
 
-    def _best(self, raw: Iterable[Tensor]) -> Tensor:
+    def score(self, raw: A) -> A:
+        """``from_raw`` of tensors or arrays, whichever it takes."""
+        if isinstance(raw, np.ndarray) and not self.on_arrays:
+            return self.from_raw(torch.from_numpy(raw)).numpy()
+        return self.from_raw(raw)
+
+    def _best(self, raw: Iterable[A]) -> A:
         """The score from what each lift gave."""
-        scores = [self.from_raw(r) for r in raw]
-        return scores[0] if len(scores) == 1 else torch.stack(scores).amax(0)
+        scores = [self.score(r) for r in raw]
+        return scores[0] if len(scores) == 1 else largest(scores)
 
     def prepare(
         self, images: Gaussian, captions: Gaussian, *, paired: bool
@@ -211,12 +223,29 @@ class CenteredLift:
         shift = torch.stack([center(g.mean) for g in some]).mean(0)
         return CenteredLift(similarity, shift if similarity.shift_invariant else shift * 0)
 
-    def __call__(self, g: Gaussian, side: Side) -> Lifted:
+    def __call__(self, g: Gaussian, side: Side) -> Lifted[Tensor]:
         """Items of a side, lifted in the precision of the shift."""
         log_var = None if g.log_var is None else g.log_var.to(self.shift.dtype)
-        g = Gaussian(g.mean - self.shift, log_var)
-        lift = self.similarity.lift_images if side == "images" else self.similarity.lift_captions
-        return lift(g)
+        return self._lift(Gaussian(g.mean - self.shift, log_var), side)
+
+    def arrays(self, g: ArrayGaussian, side: Side) -> Lifted[np.ndarray]:
+        """The same of numpy arrays; by tensors where the similarity asks for them."""
+        if not self.similarity.on_arrays:
+            return tuple(a.numpy() for a in self(g.gaussian(), side))
+        shift = self._array
+        mean = g.mean.astype(shift.dtype)
+        mean -= shift
+        log_var = None if g.log_var is None else g.log_var.astype(shift.dtype)
+        return self._lift(ArrayGaussian(mean, log_var), side)
+
+    def _lift(self, g: Moments[A], side: Side) -> Lifted[A]:
+        if side == "images":
+            return self.similarity.lift_images(g)
+        return self.similarity.lift_captions(g)
+
+    @cached_property
+    def _array(self) -> np.ndarray:
+        return self.shift.numpy()
 
 
 def center(x: Tensor) -> Tensor:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from torch.nn.functional import normalize
-
-from gaussmatch.gaussian import Gaussian
+from gaussmatch.gaussian import A, Moments, normalized
 from gaussmatch.similarities.base import Lifted, Similarity
 
 
@@ -12,6 +10,7 @@ class Cosine(Similarity):
     """cos(μ_i, μ_c). Variances, if there are any, play no part.
 
     >>> import torch
+    >>> from gaussmatch.gaussian import Gaussian
     >>> a = Gaussian(torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
     >>> Cosine().matrix(a, a)
     tensor([[1., 0.],
@@ -20,11 +19,12 @@ class Cosine(Similarity):
 
     name = "cosine"
     metric = "inner_product"
+    on_arrays = True
     needs_variance = False
     shift_invariant = False
     uncertainty_note = "cosine never sees the variances, so nothing teaches them"
 
-    def lift_images(self, g: Gaussian) -> Lifted:
-        return (normalize(g.mean, dim=-1),)
+    def lift_images(self, g: Moments[A]) -> Lifted[A]:
+        return (normalized(g.mean),)
 
     lift_captions = lift_images

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
-from gaussmatch.gaussian import Gaussian
+from gaussmatch.gaussian import A, Moments, joined
 from gaussmatch.similarities.base import Lifted, Similarity
 
 
@@ -17,20 +14,21 @@ class CSD(Similarity):
 
     name = "csd"
     metric = "squared_l2"
+    on_arrays = True
     uncertainty_note = (
         "every match pays for its variance under CSD, so with a ranking loss frequent, vague "
         "captions become the *narrowest*: the sign turns round"
     )
 
-    def lift_images(self, g: Gaussian) -> Lifted:
+    def lift_images(self, g: Moments[A]) -> Lifted[A]:
         root = _root_total_variance(g)
-        return (torch.cat([g.mean, root, torch.zeros_like(root)], -1),)
+        return (joined(g.mean, root, 0.0),)
 
-    def lift_captions(self, g: Gaussian) -> Lifted:
+    def lift_captions(self, g: Moments[A]) -> Lifted[A]:
         root = _root_total_variance(g)
-        return (torch.cat([g.mean, torch.zeros_like(root), root], -1),)
+        return (joined(g.mean, 0.0, root),)
 
 
-def _root_total_variance(g: Gaussian) -> Tensor:
-    total = g.variance.sum(-1, keepdim=True)
-    return (total * g.dim if g.is_spherical else total).sqrt()
+def _root_total_variance(g: Moments[A]) -> A:
+    total: A = g.variance.sum(-1)[..., None]
+    return (total * g.dim if g.is_spherical else total) ** 0.5

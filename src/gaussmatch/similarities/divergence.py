@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
-from gaussmatch.gaussian import Gaussian, Side
+from gaussmatch.gaussian import A, Gaussian, Moments, Side, joined
 from gaussmatch.similarities.base import Lifted, Similarity, check_side
 
 
@@ -23,6 +22,7 @@ class Divergence(Similarity):
     """
 
     metric = "inner_product"
+    on_arrays = True
 
     def __init__(self, per_dimension: bool = False) -> None:
         self.per_dimension = per_dimension
@@ -36,7 +36,7 @@ class Divergence(Similarity):
             return torch.promote_types(g.dtype, torch.float32)
         return super().precision(g)
 
-    def reference(self, g: Gaussian) -> Tensor:
+    def reference(self, g: Moments[A]) -> A:
         """q of KL(p ‖ q) as a vector."""
         lifted = _reference(g)
         return lifted / g.dim if self.per_dimension else lifted
@@ -56,10 +56,10 @@ class KL(Divergence):
 
     name = "kl"
 
-    def lift_images(self, g: Gaussian) -> Lifted:
+    def lift_images(self, g: Moments[A]) -> Lifted[A]:
         return (_divergent(g),)
 
-    def lift_captions(self, g: Gaussian) -> Lifted:
+    def lift_captions(self, g: Moments[A]) -> Lifted[A]:
         return (self.reference(g),)
 
 
@@ -68,10 +68,10 @@ class ReverseKL(Divergence):
 
     name = "reverse_kl"
 
-    def lift_images(self, g: Gaussian) -> Lifted:
+    def lift_images(self, g: Moments[A]) -> Lifted[A]:
         return (self.reference(g),)
 
-    def lift_captions(self, g: Gaussian) -> Lifted:
+    def lift_captions(self, g: Moments[A]) -> Lifted[A]:
         return (_divergent(g),)
 
 
@@ -80,10 +80,10 @@ class MinKL(Divergence):
 
     name = "min_kl"
 
-    def lift_images(self, g: Gaussian) -> Lifted:
+    def lift_images(self, g: Moments[A]) -> Lifted[A]:
         return (_divergent(g), self.reference(g))
 
-    def lift_captions(self, g: Gaussian) -> Lifted:
+    def lift_captions(self, g: Moments[A]) -> Lifted[A]:
         return (self.reference(g), _divergent(g))
 
 
@@ -109,7 +109,7 @@ class QueryKL(Divergence):
         check_side(side)
         return (ReverseKL if side == "images" else KL)(self.per_dimension)
 
-    def lift_images(self, g: Gaussian) -> Lifted:
+    def lift_images(self, g: Moments[A]) -> Lifted[A]:
         raise ValueError(
             f"{self.name} scores each direction differently: choose the side of the query with "
             'similarity.for_query("captions") or for_query("images"), or '
@@ -119,18 +119,18 @@ class QueryKL(Divergence):
     lift_captions = lift_images
 
 
-def _divergent(g: Gaussian) -> Tensor:
+def _divergent(g: Moments[A]) -> A:
     """p of KL(p ‖ q) as a vector: [σ² + μ², μ, ½ ln det Σ, 1]; width 2D + 2, or D + 3."""
-    second = g.variance + g.mean.square()  # E[x²] in each dimension
+    second: A = g.variance + g.mean**2  # E[x²] in each dimension
     if g.is_spherical:
-        second = second.sum(-1, keepdim=True)
-    half_log_det = 0.5 * g.uncertainty().unsqueeze(-1)
-    return torch.cat([second, g.mean, half_log_det, torch.ones_like(half_log_det)], -1)
+        second = second.sum(-1)[..., None]
+    half_log_det: A = 0.5 * g.uncertainty()[..., None]
+    return joined(second, g.mean, half_log_det, 1.0)
 
 
-def _reference(g: Gaussian) -> Tensor:
+def _reference(g: Moments[A]) -> A:
     """q of KL(p ‖ q) as a vector: [−½/σ², μ/σ², 1, −½(Σμ²/σ² + ln det Σ − D)]."""
-    precision = g.variance.reciprocal()
-    scaled = g.mean * precision
-    constant = -0.5 * ((g.mean * scaled).sum(-1) + g.uncertainty() - g.dim).unsqueeze(-1)
-    return torch.cat([-0.5 * precision, scaled, torch.ones_like(constant), constant], -1)
+    precision: A = g.variance**-1
+    scaled: A = g.mean * precision
+    constant: A = -0.5 * ((g.mean * scaled).sum(-1) + g.uncertainty() - g.dim)[..., None]
+    return joined(-0.5 * precision, scaled, 1.0, constant)

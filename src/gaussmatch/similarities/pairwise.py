@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gaussmatch.gaussian import Gaussian, Side
+from gaussmatch.gaussian import A, Gaussian, Moments, Side
 from gaussmatch.similarities import base
 from gaussmatch.similarities.base import Lifted, Similarity, wide
 
@@ -45,7 +45,7 @@ class PairwiseSimilarity(Similarity):
     def pair_scores(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n"]:
         """Score of image k with caption k."""
 
-    def lift_images(self, g: Gaussian) -> Lifted:
+    def lift_images(self, g: Moments[A]) -> Lifted[A]:
         raise ValueError(f"{self.name} cannot be lifted into an index: {self.no_lift}")
 
     lift_captions = lift_images

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
-from gaussmatch.gaussian import Gaussian
+from gaussmatch.gaussian import A, Moments, joined
 from gaussmatch.similarities.base import Lifted, Similarity
 
 EPSILON = 1e-12
@@ -21,18 +18,20 @@ class Wasserstein(Similarity):
 
     name = "wasserstein"
     metric = "squared_l2"
+    on_arrays = True
     uncertainty_note = (
         "under 2-Wasserstein the standard deviations are just further coordinates: they help the "
         "ranking, but a vague caption gains nothing by being wide"
     )
 
-    def lift_images(self, g: Gaussian) -> Lifted:
+    def lift_images(self, g: Moments[A]) -> Lifted[A]:
         return (_stacked(g, g.std),)
 
     lift_captions = lift_images
 
-    def from_raw(self, raw: Tensor) -> Tensor:
-        return -(raw.clamp_min(0) + EPSILON).sqrt()
+    def from_raw(self, raw: A) -> A:
+        score: A = -((raw.clip(0) + EPSILON) ** 0.5)
+        return score
 
 
 class WassersteinLiteral(Wasserstein):
@@ -40,12 +39,13 @@ class WassersteinLiteral(Wasserstein):
 
     name = "wasserstein_literal"
 
-    def lift_images(self, g: Gaussian) -> Lifted:
+    def lift_images(self, g: Moments[A]) -> Lifted[A]:
         return (_stacked(g, g.variance),)
 
     lift_captions = lift_images
 
 
-def _stacked(g: Gaussian, spread: Tensor) -> Tensor:
+def _stacked(g: Moments[A], spread: A) -> A:
     """[μ, spread]; a sphere's D equal coordinates are folded into one, √D times as long."""
-    return torch.cat([g.mean, spread * g.dim**0.5 if g.is_spherical else spread], -1)
+    wide: A = spread * g.dim**0.5 if g.is_spherical else spread
+    return joined(g.mean, wide)

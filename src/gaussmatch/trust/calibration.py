@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gaussmatch.encoders.base import Reading
 from gaussmatch.files import read_json, write_json
-from gaussmatch.gaussian import Gaussian
+from gaussmatch.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.metrics import Guarantee, ResultProbability, evidence, log_perplexity
 from gaussmatch.similarities import Similarity
 from gaussmatch.similarities.base import SIDES, Side, other_side
@@ -140,11 +140,10 @@ class Calibration:
     def _values(self) -> dict[str, np.ndarray]:
         return {side: np.asarray(known) for side, known in self.quantiles.items()}
 
-    @torch.no_grad()
     def judge(
         self,
         similarity: Similarity,
-        queries: Gaussian,
+        queries: Gaussian | ArrayGaussian,
         side: Gallery,
         gallery: Gallery,
         scores: np.ndarray,
@@ -160,17 +159,18 @@ class Calibration:
             uncertainty: (n, k), of the results; ``None`` for a point model.
             size: items in the gallery.
         """
-        unsure = None if queries.is_point else queries.uncertainty().numpy().astype(np.float64)
+        own = queries.numpy() if isinstance(queries, Gaussian) else queries
+        unsure = None if own.is_point else own.uncertainty().astype(np.float64)
         share = None if unsure is None else self.percentile(side, unsure)
         near = self.familiarity.get(side)
-        far = None if near is None else near.distance(queries)
+        far = None if near is None else near.distance(own.gaussian())
         familiar = None if near is None or far is None else near.p_value(far)
         way = self.ways.get(gallery)
         if way is None or side == gallery or not scores.shape[1]:
             return Judgement(unsure, share, familiar)
         if far is None:
             far = torch.zeros(len(queries), dtype=torch.float64)
-        reference = self._reference_scores(similarity, gallery)(queries)
+        reference = self._reference_scores(similarity, gallery)(own.gaussian())
         found = evidence(torch.from_numpy(scores), reference, way.temperature, way.weight)
         spread = log_perplexity(reference, way.temperature)
         sure = [] if unsure is None or uncertainty is None else [unsure, uncertainty]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from gaussmatch.evaluation.scores import query_scores
-from gaussmatch.gaussian import Gaussian
+from gaussmatch.gaussian import ArrayGaussian
 from gaussmatch.index.backends.folder.arrays import blocks, created, mapped
 from gaussmatch.index.backends.folder.structure import SegmentContent, Structure
 from gaussmatch.index.lift import SAMPLE, Lift, LiftedQueries
@@ -50,7 +50,7 @@ class Flat(Structure):
         self.arrays = [mapped(file, content.items) for file in files]
         self.total = content.items
 
-    def lifted(self, queries: Gaussian) -> LiftedQueries:
+    def lifted(self, queries: ArrayGaussian) -> LiftedQueries:
         return self.lift.queries(queries)
 
     def candidates(
@@ -80,13 +80,13 @@ class Scan(Structure):
     def __init__(self, content: SegmentContent) -> None:
         self.content = content
 
-    def lifted(self, queries: Gaussian) -> LiftedQueries:
+    def lifted(self, queries: ArrayGaussian) -> LiftedQueries:
         return LiftedQueries(self.content.similarity, self.content.gallery, queries)
 
     def candidates(
         self, queries: LiftedQueries, count: int, allowed: np.ndarray | None = None
     ) -> Candidates:
-        content, own = self.content, queries.gaussian
+        content, own = self.content, queries.queries.gaussian()
         rows = np.arange(content.items) if allowed is None else np.flatnonzero(allowed)
         count = min(count, len(rows))
         if not count:

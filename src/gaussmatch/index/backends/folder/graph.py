@@ -16,7 +16,7 @@ import numpy as np
 
 from gaussmatch.checks import extra
 from gaussmatch.files import read_json, to_json
-from gaussmatch.gaussian import Gaussian
+from gaussmatch.gaussian import ArrayGaussian
 from gaussmatch.index.backends.folder.arrays import blocks
 from gaussmatch.index.backends.folder.exact import Scan
 from gaussmatch.index.backends.folder.structure import SegmentContent, Structure
@@ -64,7 +64,7 @@ class Hnsw(Structure):
 
     def measure(self, content: SegmentContent) -> None:
         """Note beside the graph how well it searches, and how wide a walk must be."""
-        queries = self.lifted(content.some(QUERIES))
+        queries = self.lifted(content.some(QUERIES).numpy())
 
         def walk(width: int, count: int) -> Candidates:
             self.width = width
@@ -72,7 +72,11 @@ class Hnsw(Structure):
 
         best = self.scan.candidates(queries, BEST)
         name = f"a graph ({self.name}) of {content.items:,} items"
-        report = measure(content.settings, queries, best, walk, content.read, name)
+
+        def items(rows: np.ndarray) -> ArrayGaussian:
+            return content.read(rows).numpy()
+
+        report = measure(content.settings, queries, best, walk, items, name)
         (content.folder / REPORT).write_text(to_json(asdict(report)), encoding="utf-8")
 
     @classmethod
@@ -100,7 +104,7 @@ class Hnsw(Structure):
             report = Recall(**read_json(content.folder / REPORT))
             self.width, self.exact = report.search, not report.used
 
-    def lifted(self, queries: Gaussian) -> LiftedQueries:
+    def lifted(self, queries: ArrayGaussian) -> LiftedQueries:
         return self.lift.queries(queries)
 
     def candidates(

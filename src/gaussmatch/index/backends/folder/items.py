@@ -83,7 +83,7 @@ class ItemStore:
 
     def lines(self, rows: np.ndarray) -> list[tuple[str, dict[str, Any], str | None]]:
         """Id, metadata and source of each row."""
-        starts, stops = self._starts[rows].tolist(), self._starts[rows + 1].tolist()
+        starts, stops = self._starts.take(rows).tolist(), self._starts.take(rows + 1).tolist()
         lines = [self._lines[a:b] for a, b in zip(starts, stops, strict=True)]
         try:
             found: list[Any] = json.loads(b"[%b]" % b",".join(lines))  # one call for all

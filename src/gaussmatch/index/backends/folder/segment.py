@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from gaussmatch.files import read_json, sync
-from gaussmatch.gaussian import Gaussian
+from gaussmatch.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.index.backends.folder.arrays import created, mapped
 from gaussmatch.index.backends.folder.exact import Flat, Scan
 from gaussmatch.index.backends.folder.graph import Compressed, Hnsw
@@ -67,10 +66,14 @@ class Segment:
     def similarity(self) -> Similarity:
         return self._similarity()
 
-    def gaussians(self, rows: slice | np.ndarray) -> Gaussian:
+    def arrays(self, rows: np.ndarray) -> ArrayGaussian:
         """The Gaussians of some rows, copied into memory."""
-        log_var = None if self.log_var is None else torch.from_numpy(np.array(self.log_var[rows]))
-        return Gaussian(torch.from_numpy(np.array(self.mean[rows])), log_var)
+        log_var = None if self.log_var is None else self.log_var.take(rows, 0)
+        return ArrayGaussian(self.mean.take(rows, 0), log_var)
+
+    def gaussians(self, rows: slice | np.ndarray) -> Gaussian:
+        """The same as tensors."""
+        return _copied(self.mean, self.log_var, rows)
 
     @property
     def content(self) -> SegmentContent:
@@ -133,13 +136,13 @@ class SegmentView:
     def __init__(self, segment: Segment, allowed: np.ndarray | None) -> None:
         self.segment, self.allowed = segment, allowed
         self.reach = segment.part.items if allowed is None else int(np.count_nonzero(allowed))
-        self.gaussians = segment.gaussians
+        self.arrays = segment.arrays
 
     @property
     def exact(self) -> bool:
         return self.segment.structure.exact
 
-    def lifted(self, queries: Gaussian) -> LiftedQueries:
+    def lifted(self, queries: ArrayGaussian) -> LiftedQueries:
         return self.segment.structure.lifted(queries)
 
     def candidates(self, queries: LiftedQueries, count: int) -> Candidates:
@@ -153,7 +156,7 @@ class SegmentView:
 
     def uncertainty(self, rows: np.ndarray) -> np.ndarray | None:
         held = self.segment.uncertainty
-        return None if held is None else held[rows].astype(np.float64)
+        return None if held is None else held.take(rows).astype(np.float64)
 
 
 def wanted_structure(similarity: Similarity, settings: IndexSettings, items: int) -> str:
@@ -201,11 +204,7 @@ def write_segment(
         array.flush()  # type: ignore[attr-defined]
 
     def read(rows: slice | np.ndarray) -> Gaussian:
-        log_var = arrays.get("log_var")
-        return Gaussian(
-            torch.from_numpy(np.array(arrays["mean"][rows])),
-            None if log_var is None else torch.from_numpy(np.array(log_var[rows])),
-        )
+        return _copied(arrays["mean"], arrays.get("log_var"), rows)
 
     structure = STRUCTURES[wanted_structure(similarity, settings, total)]
     structure.build(SegmentContent(path, similarity, gallery, settings, total, read))
@@ -214,6 +213,11 @@ def write_segment(
         sync(file)
     sync(path)
     return SegmentInfo(name, total, structure.name, {file.name: mark_of(file) for file in files})
+
+
+def _copied(mean: np.ndarray, log_var: np.ndarray | None, rows: slice | np.ndarray) -> Gaussian:
+    spread = None if log_var is None else np.array(log_var[rows])
+    return ArrayGaussian(np.array(mean[rows]), spread).gaussian()
 
 
 def _columns(g: Gaussian) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gaussmatch.gaussian import Gaussian
+from gaussmatch.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.index.lift import LiftedQueries
 from gaussmatch.index.manifest import Gallery, IndexSettings
 from gaussmatch.index.topk import Candidates
@@ -58,7 +58,7 @@ class Structure(ABC):
     def __init__(self, content: SegmentContent) -> None: ...
 
     @abstractmethod
-    def lifted(self, queries: Gaussian) -> LiftedQueries:
+    def lifted(self, queries: ArrayGaussian) -> LiftedQueries:
         """Queries in the form that ``candidates`` takes."""
 
     @abstractmethod

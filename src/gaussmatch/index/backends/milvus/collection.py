@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gaussmatch.evaluation.scores import query_scores
-from gaussmatch.gaussian import Gaussian
+from gaussmatch.gaussian import ArrayGaussian
 from gaussmatch.index.backends.milvus import rows as coding
 from gaussmatch.index.backends.milvus.client import Client
 from gaussmatch.index.backends.milvus.filter import ids as among
@@ -87,7 +87,7 @@ class CollectionView:
         self._rows: list[dict[str, Any]] = []
         self._number: dict[str, int] = {}
 
-    def lifted(self, queries: Gaussian) -> LiftedQueries:
+    def lifted(self, queries: ArrayGaussian) -> LiftedQueries:
         return self.collection.lift.queries(queries)
 
     def candidates(self, queries: LiftedQueries, count: int) -> Candidates:
@@ -117,14 +117,12 @@ class CollectionView:
 
     def scan(self, queries: LiftedQueries, count: int) -> Candidates:
         """Where a graph found too few under a narrow filter."""
-        c = self.collection
+        c, own = self.collection, queries.queries.gaussian()
         numbers: list[int] = []
         found: list[np.ndarray] = []
         for rows in c.all(c.wanted(), self.condition):
             items = coding.gaussian(rows, c.form)
-            here = (
-                query_scores(self.similarity, queries.gaussian, items, c.gallery).double().numpy()
-            )
+            here = query_scores(self.similarity, own, items, c.gallery).double().numpy()
             best = np.unique(np.argsort(-here, axis=1)[:, :count])  # of some query
             numbers += [self._meet(rows[i]) for i in best.tolist()]
             found.append(here[:, best])
@@ -133,8 +131,9 @@ class CollectionView:
         ranked = np.take_along_axis(every, order, 1)
         return Candidates.merged([(np.array(numbers, dtype=np.int64)[order], ranked)], whole=False)
 
-    def gaussians(self, rows: np.ndarray) -> Gaussian:
-        return coding.gaussian([self._rows[r] for r in rows.tolist()], self.collection.form)
+    def arrays(self, rows: np.ndarray) -> ArrayGaussian:
+        found = [self._rows[r] for r in rows.tolist()]
+        return coding.gaussian(found, self.collection.form).numpy()
 
     def described(self, rows: np.ndarray) -> list[tuple[str, Mapping[str, Any]]]:
         found = [coding.record(self._rows[r]) for r in rows.tolist()]

@@ -387,10 +387,10 @@ class Milvus(Backend):
             held.settings = replace(held.settings, search=width)
             return view.candidates(queries, count)
 
-        queries = view.lifted(some[0])
+        queries = view.lifted(some[0].numpy())
         best = view.scan(queries, BEST)
         name = f"the index ({held.settings.structure}) of {held.name}, {view.reach:,} items,"
-        return measure(self.settings, queries, best, walk, view.gaussians, name)
+        return measure(self.settings, queries, best, walk, view.arrays, name)
 
     def _read_manifest(self) -> IndexManifest:
         content = self._files.read(MANIFEST) if self._files.open() else None
