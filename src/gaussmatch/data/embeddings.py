@@ -233,7 +233,7 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
     >>> _plain({"taken": date(2023, 5, 17), "place": None, "stars": 4, "raw": b"x"})
     {'taken': '2023-05-17', 'stars': 4}
     """
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, datetime | date | time):
             found[name] = value.isoformat()

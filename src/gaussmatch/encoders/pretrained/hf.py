@@ -163,8 +163,10 @@ class HfImages(ImageTower):
     def sha256(self) -> str:
         return self._hash
 
-    def transform(self, picture: Image.Image, crop: bool = True) -> Tensor:
-        return self._transform(picture)
+    def transform(self, picture: Image.Image, whole: bool | None = None) -> Tensor:
+        if isinstance(self._transform, Patches):  # of the whole picture always
+            return self._transform(picture)
+        return super().transform(picture, whole)
 
     def described(self) -> Transform:
         if isinstance(self._transform, Patches):
