@@ -287,7 +287,7 @@ def _adapter(recipe: ModelRecipe, tokenizer: Tokenizer) -> Parts:
             f"{tokenizer.text.width}, model.dim is {recipe.dim}"
         )
     image = ImageAdapter(tokenizer, width, *sizes, own.image_scale)
-    text = TextAdapter(tokenizer, tokenizer.text.width, *sizes, own.text_scale, centre_only=True)
+    text = TextAdapter(tokenizer, tokenizer.text.width, *sizes, own.text_scale, center_only=True)
     return image, text, {}
 
 

@@ -106,13 +106,13 @@ def ambiguity(
     x, y = np.asarray(matches), np.asarray(uncertainty)
     axes.scatter(x, y, s=5, alpha=0.25, color=COLOURS[0], linewidths=0, rasterized=True)
     edges = np.unique(np.round(np.geomspace(1, max(2, x.max()) + 1, 12)).astype(int))
-    centres, medians = [], []
+    centers, medians = [], []
     for low, high in pairwise(edges):
         inside = (x >= low) & (x < high)
         if inside.any():
-            centres.append(np.sqrt(low * max(low, high - 1)))
+            centers.append(np.sqrt(low * max(low, high - 1)))
             medians.append(np.median(y[inside]))
-    axes.plot(centres, medians, color=COLOURS[1], marker="o", ms=4, label="median")
+    axes.plot(centers, medians, color=COLOURS[1], marker="o", ms=4, label="median")
     _legend(axes, 1)
     return axes
 

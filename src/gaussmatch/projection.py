@@ -30,12 +30,12 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class PlaneProjection:
-    """A linear map from the joint space to the plane: x ↦ Aᵀ(x − centre), A orthonormal (D, 2).
+    """A linear map from the joint space to the plane: x ↦ Aᵀ(x − center), A orthonormal (D, 2).
 
-    A Gaussian N(μ, Σ) becomes N(Aᵀ(μ − centre), AᵀΣA): its mean a point, its covariance an ellipse.
+    A Gaussian N(μ, Σ) becomes N(Aᵀ(μ − center), AᵀΣA): its mean a point, its covariance an ellipse.
     """
 
-    centre: Float[Tensor, "d"]
+    center: Float[Tensor, "d"]
     axes: Float[Tensor, "d 2"]
     explained: float  #: share of the variance of the means that the plane shows
 
@@ -51,8 +51,8 @@ class PlaneProjection:
         if means.ndim != 2 or not len(means):
             raise ValueError(f"a map needs means (n, D) with n ≥ 1, got {tuple(means.shape)}")
         x = means.double()
-        centre = x.mean(0)
-        spread = (x - centre).T @ (x - centre) / len(x)
+        center = x.mean(0)
+        spread = (x - center).T @ (x - center) / len(x)
         values, vectors = torch.linalg.eigh(spread)
         axes = vectors.flip(1)[:, :2]
         if axes.shape[1] < 2:  # one dimension: a line
@@ -61,7 +61,7 @@ class PlaneProjection:
         axes = axes * torch.where(axes[largest, [0, 1]] < 0, -1.0, 1.0)  # the same on any machine
         total = float(values.clamp_min(0).sum())
         shown = float(values.clamp_min(0).flip(0)[:2].sum())
-        return PlaneProjection(centre, axes, shown / total if total else 1.0)
+        return PlaneProjection(center, axes, shown / total if total else 1.0)
 
     def __call__(self, g: Gaussian) -> list[Place]:
         """Where Gaussians (n, D) fall.
@@ -72,7 +72,7 @@ class PlaneProjection:
         [Place(x=1.0, y=2.0, a=2.0, b=1.0, angle=1.5708)]
         """
         axes = self.axes.double()
-        x, y = ((g.mean.double() - self.centre) @ axes).unbind(-1)
+        x, y = ((g.mean.double() - self.center) @ axes).unbind(-1)
         if g.is_point:
             return [Place(*at, None, None, None) for at in zip(_listed(x), _listed(y), strict=True)]
         variance = g.expand().variance.double()

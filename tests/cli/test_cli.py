@@ -64,7 +64,7 @@ def test_a_full_disk_is_one_line_that_says_what_to_do(
     monkeypatch.setattr("shutil.copyfile", full)
     assert main(["index", str(tiny_run), "--out", str(tmp_path / "i")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "No space left on device; what was there before is kept: free some space" in line
+    assert "No space left on device; existing files are kept: free some space" in line
 
 
 def test_compare_prints_mean_and_std_and_goes_on(

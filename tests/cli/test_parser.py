@@ -96,6 +96,7 @@ def test_fields_stand_anywhere(words: list[str], parsed) -> None:
     [
         (["trian"], "unknown verb 'trian'; did you mean 'train'?"),
         (["fly"], "unknown verb 'fly'; choose from demo, train"),
+        (["--verison"], "did you mean '--version'?"),
         (["scenes", "mke"], "unknown verb 'mke'; did you mean 'make'?"),
         (
             ["index", "inf", "photos.index"],

@@ -49,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(__version__)
         return 0
     if words[0] not in VERBS:
-        hint = did_you_mean(words[0], VERBS) or f"choose from {', '.join(VERBS)}"
+        near = did_you_mean(words[0], [*VERBS, "--help", "--version"])
+        hint = near or f"choose from {', '.join(VERBS)}"
         print(f"gaussmatch: unknown verb {words[0]!r}; {hint}", file=sys.stderr)
         return 2
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # see docs/training.md, Threads
@@ -83,10 +84,10 @@ def _reader_is_gone() -> bool:
 
 
 def _what_to_do(error: Exception) -> str:
-    """Advice for an error of the system that has none of its own."""
+    """Advice for an error of the operating system, which has none of its own."""
     if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
         return ""
-    return "; what was there before is kept: free some space, then run the command again"
+    return "; existing files are kept: free some space, then run the command again"
 
 
 def _show_warning(message: Warning | str, *place: object, **options: object) -> None:

@@ -155,6 +155,6 @@ class _Format(RawDescriptionHelpFormatter):
     def _get_help_string(self, action: Action) -> str | None:
         text, default = action.help, action.default
         shown = action.option_strings and not isinstance(default, bool | None)
-        if not text or not shown or default in ("==SUPPRESS==", [], ()) or "default" in text:
+        if not text or not shown or default in ("==SUPPRESS==", "", [], ()) or "default" in text:
             return text
         return f"{text} (default: %(default)s)"

@@ -62,7 +62,7 @@ def _options(argv: Sequence[str]) -> Namespace:
         computes=True,
     )
     parser.add_argument("index", type=place, help="a folder, or milvus:…")
-    parser.add_argument("text", nargs="?", help="a caption")
+    parser.add_argument("text", nargs="?", help="the query in words")
     parser.add_argument("--image", type=Path, help="a picture as the query")
     parser.add_argument("--like", metavar="ID", help="an image of the index as the query")
     parser.add_argument("-k", type=int, default=10, help="number of results")

@@ -124,10 +124,10 @@ class Standardise(nn.Module):
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("deviation", torch.ones(width))
 
-    def fit(self, embeddings: Float[Tensor, "n w"], centre_only: bool = False) -> None:
+    def fit(self, embeddings: Float[Tensor, "n w"], center_only: bool = False) -> None:
         """Mean and standard deviation of embeddings, or the mean alone."""
         self.mean.copy_(embeddings.mean(0))
-        if not centre_only:
+        if not center_only:
             spread = embeddings.std(0, correction=0)
             self.deviation.copy_(torch.where(spread > 0, spread, 1.0))
 
@@ -153,7 +153,7 @@ class ImageAdapter(nn.Module):
         encoders: whose embeddings they are; pictures go through its image encoder.
         width, dim, hidden, dropout: of the head.
         scale: length of the standardised embedding.
-        centre_only: subtract the mean, and do not divide by the deviation.
+        center_only: subtract the mean, and do not divide by the deviation.
     """
 
     part = "head"
@@ -166,17 +166,17 @@ class ImageAdapter(nn.Module):
         hidden: int,
         dropout: float,
         scale: float,
-        centre_only: bool = False,
+        center_only: bool = False,
     ) -> None:
         super().__init__()
-        self.encoders, self.dim, self._centre_only = encoders, dim, centre_only
+        self.encoders, self.dim, self._center_only = encoders, dim, center_only
         self.width = width
         self.standardise = Standardise(width, scale)
         self.head = head(width, dim, hidden, dropout)
 
     def fit(self, embeddings: Float[Tensor, "n w"]) -> None:
         """Learn the statistics of the training embeddings."""
-        self.standardise.fit(embeddings, self._centre_only)
+        self.standardise.fit(embeddings, self._center_only)
 
     @property
     def transform(self) -> ImageTransform | None:

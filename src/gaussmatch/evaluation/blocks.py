@@ -3,13 +3,13 @@
 A raw lift in float32 loses a KL to cancellation: large terms that all items share drown the small
 differences that rank them. So the shared part is taken out in float64 first: all means are moved
 to lie about zero where that changes no score, and with lifts a of images and b of captions and any
-centres u, v,
+centers u, v,
 
     a·b = (a − u)·(b − v) + (a − u)·v + u·b
 
 where the last two depend on one side only. They ride along as two more columns,
 [a − u, (a − u)·v, 1] · [b − v, 1, u·b − offset], so the product is the whole score up to one
-constant and nothing is added afterwards. A squared distance is first an inner product of centred
+constant and nothing is added afterwards. A squared distance is first an inner product of centered
 vectors, with −‖a‖² and −‖b‖² beside it. What comes out is *closeness*: it orders as the score does
 (``from_raw`` is monotone).
 """
@@ -70,14 +70,14 @@ class Blocks:
         some_images, some_captions = _sample(images), _sample(captions)
         lift = CenteredLift.of(similarity, some_images, some_captions)
         samples = lift(some_images, "images"), lift(some_captions, "captions")
-        centres = [_Centre.of(a, b, squared) for a, b in zip(*samples, strict=True)]
-        self.offset = centres[0].typical(samples[1][0])
+        centers = [_Center.of(a, b, squared) for a, b in zip(*samples, strict=True)]
+        self.offset = centers[0].typical(samples[1][0])
         """What was taken off every score to keep the numbers small."""
         eps = torch.finfo(self.offset.dtype).eps
-        self._floor = 16 * eps * torch.stack([c.size() for c in centres]).amax()
-        writers = [c.images for c in centres]
+        self._floor = 16 * eps * torch.stack([c.size() for c in centers]).amax()
+        writers = [c.images for c in centers]
         self._left = _filled(lift, "images", images, writers, self.dtype)
-        writers = [partial(c.captions, self.offset) for c in centres]
+        writers = [partial(c.captions, self.offset) for c in centers]
         self._right = _filled(lift, "captions", captions, writers, self.dtype)
 
     def rows(self, start: int, stop: int) -> Float[Tensor, "block captions"]:
@@ -117,19 +117,19 @@ class Blocks:
 
 
 @dataclass(frozen=True)
-class _Centre:
-    """The centres of one lift, and what each side becomes with them."""
+class _Center:
+    """The centers of one lift, and what each side becomes with them."""
 
     origin: Tensor | None  # of both sides, where closeness is −‖a − b‖² = 2a·b − ‖a‖² − ‖b‖²
     u: Tensor
     v: Tensor
 
     @staticmethod
-    def of(a: Tensor, b: Tensor, squared: bool) -> _Centre:
+    def of(a: Tensor, b: Tensor, squared: bool) -> _Center:
         if not squared:
-            return _Centre(None, center(a), center(b))
+            return _Center(None, center(a), center(b))
         origin = (center(a) + center(b)) / 2
-        return _Centre(origin, 2 * (center(a) - origin), center(b) - origin)
+        return _Center(origin, 2 * (center(a) - origin), center(b) - origin)
 
     def typical(self, b: Tensor) -> Tensor:
         """The center of what depends on the caption alone."""
@@ -138,7 +138,7 @@ class _Centre:
         return out[:, -1].median()
 
     def size(self) -> Tensor:
-        """How large the terms are that the centres take out."""
+        """How large the terms are that the centers take out."""
         taken = (self.u * self.v).abs().sum()
         return taken if self.origin is None else taken + self.origin.square().sum()
 
@@ -166,7 +166,7 @@ class _Centre:
 
 
 def _sample(g: Gaussian) -> Gaussian:
-    """Some items, evenly spread: any centre is right, a typical one is best."""
+    """Some items, evenly spread: any center is right, a typical one is best."""
     return g[:: max(1, len(g) // 128)].to(wide(g))
 
 
@@ -177,7 +177,7 @@ def _filled(
     writers: Sequence[Callable[[Tensor, Tensor], None]],
     dtype: torch.dtype,
 ) -> list[Tensor]:
-    """The lifted and centred vectors of one side, made in float64 and kept in ``dtype``."""
+    """The lifted and centered vectors of one side, made in float64 and kept in ``dtype``."""
     filled: list[Tensor] = []
     for start in range(0, len(g), CHUNK):
         lifted = lift(g[start : start + CHUNK].to(wide(g)), side)
