@@ -130,7 +130,7 @@ def featuriser(recipe: DataRecipe) -> ImageTransform:
 
 
 def _check_fields(recipe: DataRecipe, one: Source) -> None:
-    """Refuse a field that only other sources read: it would change nothing, in silence."""
+    """Refuse a field that only other sources read: it would silently change nothing."""
     plain = DataRecipe()
     for name in sorted({field for other in SOURCES.values() for field in other.fields}):
         if name not in one.fields and getattr(recipe, name) != getattr(plain, name):

@@ -34,7 +34,7 @@ class Report:
 
 
 def check_listing(listing: Listing) -> Report:
-    """Counts, lengths, missing and unreadable photos, photos that stand in two splits."""
+    """Counts, lengths, missing and unreadable photos, photos that are in two splits."""
     report = Report([f"note: {note}" for note in listing.notes])
     for split, photos in listing.splits.items():
         captions = [caption.text for photo in photos for caption in photo.captions]

@@ -13,8 +13,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 ImageTransform = Callable[[Sequence[Image.Image]], np.ndarray]
-"""Pictures → the inputs of an image encoder, (n, …) float32. One that has its network inside, or
-names it, has a ``transform``; for features made beforehand, their folder says how."""
+"""Pictures → the inputs of an image encoder, (n, …) float32. An encoder that contains its network,
+or names it, has its own; for features made beforehand, their folder says how."""
 
 
 class Tokens(NamedTuple):

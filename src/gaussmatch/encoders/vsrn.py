@@ -158,7 +158,7 @@ class CaptionGenerator(nn.Module):
         word_dim: width of the word vectors; they are the generator's own.
         dropout: on the projected regions, and on the input of the decoder GRU. (The official
             code's second rate, 0.5 between layers of a GRU, acts on nothing: there is one layer.)
-        longest: captions are cut at so many words, start and end included.
+        longest: captions are truncated to this many words, start and end included.
 
     Step t: weights a = softmax(v·tanh(A [e; h])) over the region states e, from the state h so far;
     h ← GRU([word t; Σ a e], h); logits = O h. The state depends on the attention and the attention

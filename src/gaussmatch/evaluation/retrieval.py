@@ -60,7 +60,7 @@ def ranks_of(blocks: BothWays, pairs: Relevance) -> tuple[Tensor, Tensor]:
         here = slice(int(starts[rows.start]), int(starts[rows.stop]))
         inside = (caption[here] >= columns.start) & (caption[here] < columns.stop)
         i, c = image[here][inside], caption[here][inside]
-        at = i - rows.start, c - columns.start  # right items do not stand in the way
+        at = i - rows.start, c - columns.start  # right items do not count
         i2t.index_add_(0, i, -(by_image[at] >= least_i[i]).long())
         t2i.index_add_(0, c, -(by_caption[at] >= least_c[c]).long())
     i2t, t2i = i2t.cpu(), t2i.cpu()

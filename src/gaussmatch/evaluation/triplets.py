@@ -64,7 +64,7 @@ def triplet(
 
 
 def triplets(pairs: Pairs, threshold: float, most: int = MOST) -> list[Triplet]:
-    """Triplets of up to ``most`` pictures by lot; one without a triplet makes room for another."""
+    """Triplets of up to ``most`` random pictures; one without a triplet is replaced by another."""
     if pairs.regions is None:
         raise ValueError(f"{pairs.name} has no regions, so there are no crops to choose from")
     order = list(range(len(pairs.images)))

@@ -123,7 +123,7 @@ def ends(uncertainty: Tensor, make: Callable[[int], Item]) -> dict[str, list[Ite
 
 
 def drawn_ends(uncertainty: Tensor, make: Callable[[int], Item]) -> dict[str, list[Item]]:
-    """As the paper's galleries: five by lot of the least and the most sure twentieth."""
+    """As the paper's galleries: five at random from the least and the most sure twentieth."""
     order = uncertainty.argsort(descending=True).tolist()
     enough = max(15, round(len(order) / 20))
     parts = {"vaguest": order[:enough], "sharpest": order[::-1][:enough]}

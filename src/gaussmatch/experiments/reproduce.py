@@ -1,7 +1,7 @@
 """One runner for every experiment: plan the cells, train and measure what is missing.
 
 Cells of different experiments that are the same run share it (``store``). What is finished is
-never done again, so a killed reproduction goes on where it was and ends with the same tables.
+never done again, so a killed reproduction continues where it stopped and ends with the same tables.
 """
 
 from __future__ import annotations

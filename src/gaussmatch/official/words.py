@@ -21,7 +21,7 @@ from typing import Any
 from gaussmatch.encoders.vocabulary import SPECIALS
 
 LARGEST = 64 * 2**20
-"""No vocabulary of words comes near so many bytes."""
+"""Larger files are no vocabulary."""
 
 _CLASSES = {("vocab", "Vocabulary"), ("__main__", "Vocabulary"), ("datasets.vocab", "Vocabulary")}
 

@@ -1,4 +1,4 @@
-"""Everything needed to go on after a kill, in one file that is always whole."""
+"""Everything needed to continue after a kill, in one file that is always complete."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class CheckpointWarning(UserWarning):
 
 
 def find_checkpoint(folder: Path) -> bool:
-    """Whether a run has a checkpoint to go on from: the newest, or the one before it.
+    """Whether a run has a checkpoint to continue from: the newest, or the one before it.
 
-    A damaged one is never used. With both damaged nothing can be resumed, and that is said.
+    A damaged one is never used; if both are damaged, that is an error.
     """
     there = [name for name in (CHECKPOINT, PREVIOUS) if (folder / name).exists()]
     intact = [name for name in there if is_intact(folder, name)]

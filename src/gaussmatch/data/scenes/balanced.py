@@ -80,7 +80,7 @@ def _said(dice: Dice, scene: Scene) -> tuple[str, Form]:
 
 
 def _filled(dice: Dice, text: str, missing: int) -> str:
-    """With so many more words."""
+    """With this many more words."""
     tail = missing not in FILLERS
     before = dice.pick(FILLERS[missing - tail])
     return f"{before} {text}{', clearly' if tail else ''}".strip()

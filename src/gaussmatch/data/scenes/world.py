@@ -1,4 +1,4 @@
-"""What a scene is: one to six things on a plain background, and how one is drawn by lot."""
+"""What a scene is: one to six things on a plain background, and how one is drawn at random."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Scene:
 
 
 def sample_scene(dice: Dice) -> Scene:
-    """A scene by lot: one to six things whose circles do not overlap.
+    """A random scene: one to six things whose circles do not overlap.
 
     A third of the things share shape or colour with one that is there already, so that there is
     something to count and something to confuse.
