@@ -47,8 +47,8 @@ SHOWN = {
 """Formats that every browser shows, and what they are called on the web."""
 
 ENOUGH = 2**20
-"""Pixels that are enough for any network here: a picture is halved as long as it keeps this many, so
-that it ends up with fewer than four times as many."""
+"""Pixels that are enough for any network here: a picture is halved as long as it keeps this many,
+and then has fewer than four times as many."""
 
 MAX_MEMORY = 512 * 2**20
 """Bytes that decoding a picture may take; one that needs more is refused before it is decoded."""

@@ -77,7 +77,7 @@ def kind_of(thing: Thing, *attributes: str) -> Kind:
 
 
 def thorough(dice: Dice, scene: Scene) -> tuple[str, Form]:
-    """Everything there is, from left to right or in random order; the more there is, the less detail."""
+    """Everything, from left to right or in random order; the more there is, the less detail."""
     patience = dice.pick((0, 1, 1, 2)) if len(scene.things) <= 3 else 0
     detail = ["shape", "colour", *dice.some(("size", "pattern"), patience)]
     if dice.chance(0.5):
