@@ -21,6 +21,7 @@ from gaussmatch.data import (
 from gaussmatch.data.listing import Photo
 from gaussmatch.data.pairs import DataSet, ImageSource, Pairs, Region, joined
 from gaussmatch.data.photos import find_extracted, load_photos, photo_featuriser
+from gaussmatch.data.pixels import pixel_transform
 from gaussmatch.data.source import Source, data_root
 from gaussmatch.encoders.base import ImageTransform
 from gaussmatch.recipe import DataRecipe
@@ -118,6 +119,8 @@ def check_files(recipe: DataRecipe) -> dict[str, list[Photo]]:
 def featuriser(recipe: DataRecipe) -> ImageTransform:
     """How pictures become what a model trained on this data takes, where the network that made the
     features is outside the model: (n, …) float32."""
+    if (view := pixel_transform(recipe)) is not None:  # an export that does not hold its own
+        return view.batch
     if recipe.name == "scenes":
         return partial(scenes.featurise, features=recipe.features)
     if recipe.name == "arrays":
