@@ -63,8 +63,8 @@ class Moments(Generic[A]):
         >>> sphere.uncertainty(), ellipsoid.uncertainty()
         (tensor([4.]), tensor([4.]))
         """
-        total: A = self._log_var("uncertainty()").sum(-1)
-        return total * self.dim if self.is_spherical else total
+        log_var = self._log_var("uncertainty()")
+        return total(log_var) * self.dim if log_var.shape[-1] == 1 else total(log_var)
 
     def _log_var(self, what: str) -> A:
         if self.log_var is None:
@@ -285,7 +285,9 @@ def column(beside: A, value: float) -> A:
     """(..., 1) of one number, to stand beside (..., D)."""
     first = beside[..., :1]
     if isinstance(first, np.ndarray):
-        return np.full_like(first, value)
+        whole = np.empty(first.shape, first.dtype)
+        whole.fill(value)
+        return whole
     return torch.full_like(first, value)
 
 
@@ -293,6 +295,12 @@ def joined(first: A, *others: A | float) -> A:
     """(..., a), (..., b), … → (..., a + b + …); a number stands for a column of it."""
     parts: Any = [first, *(column(first, p) if isinstance(p, float) else p for p in others)]
     result: A = np.concatenate(parts, -1) if isinstance(first, np.ndarray) else torch.cat(parts, -1)
+    return result
+
+
+def total(a: A) -> A:
+    """The sum over the last dimension."""
+    result: A = np.add.reduce(a, -1) if isinstance(a, np.ndarray) else a.sum(-1)
     return result
 
 

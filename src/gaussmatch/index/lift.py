@@ -119,7 +119,7 @@ class Lift:
         return self.centered.arrays(g, other_side(self.gallery) if query else self.gallery)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class LiftedQueries:
     """Queries to the items of a segment, lifted once: to search with, and for exact scores.
 
@@ -157,10 +157,12 @@ class LiftedQueries:
                 of = np.repeat(of, len(items) // max(1, len(of)))
             sides = (g.gaussian().to(torch.float64) for g in (items, self.queries[of]))
             return paired(self.similarity, self.gallery, *sides).numpy()
-        lifted, own = self.lift.lifted(items, query=False), tuple(b[of] for b in self.lifted)
-        if isinstance(of, slice):
-            lifted = tuple(a.reshape(len(own[0]), -1, a.shape[-1]) for a in lifted)
-            own = tuple(b[:, None] for b in own)
+        lifted, own = self.lift.lifted(items, query=False), self.lifted
+        if len(self) > 1:
+            own = tuple(b[of] for b in own)
+            if isinstance(of, slice):
+                lifted = tuple(a.reshape(len(own[0]), -1, a.shape[-1]) for a in lifted)
+                own = tuple(b[:, None] for b in own)
         both = (lifted, own) if self.gallery == "images" else (own, lifted)
         return self.similarity.of_lifted(*both).ravel()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from gaussmatch.gaussian import ArrayGaussian
 from gaussmatch.index.lift import LiftedQueries
 
 QUERIES = 256  # at a time
-PAIRS = 512  # scored at a time: what is computed of them stays in the processor's cache
+PAIRS = 256  # scored at a time: what is computed of them stays in the processor's cache
 ROUNDS = 4
 
 
@@ -27,13 +28,19 @@ class Candidates:
         rows: (n, c); −1 where there are no more.
         scores: (n, c), approximate, or how to get them: they are only needed where several parts
             compete or the search is exact; −inf where there are no more.
-        bound: (n), what the approximate score of no other row exceeds; −inf if there is none.
+        bound: (n), what the approximate score of no other row exceeds; −inf if there is none, and
+            inf where nothing is known of the others.
     """
 
     def __init__(
-        self, rows: np.ndarray, scores: np.ndarray | Callable[[], np.ndarray], bound: np.ndarray
+        self,
+        rows: np.ndarray,
+        scores: np.ndarray | Callable[[], np.ndarray],
+        bound: np.ndarray | float = np.inf,
     ) -> None:
         self.rows, self._scores, self.bound = rows, scores, bound
+        self.full = _full(rows)
+        """Whether there is a row everywhere."""
 
     @property
     def scores(self) -> np.ndarray:
@@ -112,7 +119,7 @@ class Scanned:
         return self._part.scan(queries, count)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class TopK:
     """(n, k) each, best first: part, row in it (−1 where there are no more), score."""
 
@@ -123,7 +130,7 @@ class TopK:
     def complete(self) -> TopK:
         """Without columns where a query has no result: items that another process has deleted
         since they were counted."""
-        if not self.row.size or self.row.min() >= 0:
+        if not self.row.size or _full(self.row):
             return self
         short = (self.row < 0).any(0)
         return TopK(self.part[:, ~short], self.row[:, ~short], self.score[:, ~short])
@@ -149,13 +156,13 @@ def top_k(parts: Sequence[Searchable], queries: ArrayGaussian, k: int, shortlist
         best, sure = _round(parts, some, k, count)
         for _ in range(ROUNDS):
             count *= 4
-            if sure.all():
+            if sure is None or sure.all():
                 break
             again = np.flatnonzero(~sure)
             more, now = _round(parts, some[again], k, count)
             for old, new in zip(_fields(best), _fields(more), strict=True):
                 old[again] = new
-            sure[again] = now
+            sure[again] = True if now is None else now
         found.append(best)
     if len(found) == 1:
         return found[0]
@@ -164,8 +171,9 @@ def top_k(parts: Sequence[Searchable], queries: ArrayGaussian, k: int, shortlist
 
 def _round(
     parts: Sequence[Searchable], queries: ArrayGaussian, k: int, count: int
-) -> tuple[TopK, np.ndarray]:
-    """The k best among ``count`` candidates, and for which queries they are so for sure."""
+) -> tuple[TopK, np.ndarray | None]:
+    """The k best among ``count`` candidates, and for which queries they are so for sure; ``None``
+    where nothing more can be done."""
     n = len(queries)
     lifted: dict[int, LiftedQueries] = {}
     proposed: dict[int, Candidates] = {}
@@ -179,16 +187,16 @@ def _round(
         proposed[number] = found
     if not proposed:
         empty = np.empty((n, 0), dtype=np.int64)
-        return TopK(empty, empty, np.empty((n, 0))), np.ones(n, dtype=bool)
+        return TopK(empty, empty, np.empty((n, 0))), None
     place, found = _together(proposed, count)
     row = found.rows
-    score = _exact(parts, lifted, place, row)
+    score = _exact(parts, lifted, place, found)
     order = np.lexsort((row, place, -score), axis=1)[:, :k]
     if n > 1:
         order += np.arange(0, row.size, row.shape[1])[:, None]
     chosen = TopK(place.take(order), row.take(order), score.take(order))
     if not k or not all(parts[number].exact for number in proposed):
-        return chosen, np.ones(n, dtype=bool)
+        return chosen, None
     known = row >= 0
     rounding = np.abs(np.where(known, score - np.where(known, found.scores, 0), 0)).max(1)
     return chosen, (found.bound + 4 * rounding < chosen.score[:, -1]) | np.isneginf(found.bound)
@@ -196,41 +204,42 @@ def _round(
 
 def _short(found: Candidates, wanted: int) -> bool:
     """Whether some query was given fewer."""
-    rows = found.rows
-    if rows.size and rows.min() >= 0:
-        return rows.shape[1] < wanted
-    return bool((rows >= 0).sum(1).min() < wanted)
+    if found.full:
+        return found.rows.shape[1] < wanted
+    return bool((found.rows >= 0).sum(1).min() < wanted)
 
 
 def _together(proposed: Mapping[int, Candidates], count: int) -> tuple[np.ndarray, Candidates]:
     """The most promising candidates of all parts, and the part of each."""
     if len(proposed) == 1:
         ((number, found),) = proposed.items()
-        return np.full(found.rows.shape, number), found
-    place = [np.full(c.rows.shape, number) for number, c in proposed.items()]
+        place = np.zeros(found.rows.shape, dtype=np.int64)
+        return place + number if number else place, found
+    places = [np.full(c.rows.shape, number) for number, c in proposed.items()]
     row, rough = [c.rows for c in proposed.values()], [c.scores for c in proposed.values()]
     bounds = [c.bound for c in proposed.values()]
-    columns = [np.concatenate(x, 1) for x in (place, row, rough)]
+    columns = [np.concatenate(x, 1) for x in (places, row, rough)]
     if columns[0].shape[1] > count:
         kept = np.argpartition(-columns[2], count - 1, axis=1)
         bounds.append(np.take_along_axis(columns[2], kept[:, count:], 1).max(1))
         columns = [np.take_along_axis(x, kept[:, :count], 1) for x in columns]
-    return columns[0], Candidates(columns[1], columns[2], np.stack(bounds).max(0))
+    return columns[0], Candidates(columns[1], columns[2], reduce(np.maximum, bounds))
 
 
 def _exact(
     parts: Sequence[Searchable],
     lifted: Mapping[int, LiftedQueries],
     place: np.ndarray,
-    row: np.ndarray,
+    candidates: Candidates,
 ) -> np.ndarray:
     """Scores in float64; −inf where there is no row."""
-    if len(lifted) == 1 and row.size and row.min() >= 0:
+    row = candidates.rows
+    if len(lifted) == 1 and candidates.full:
         ((number, queries),) = lifted.items()
         step = max(1, PAIRS // row.shape[1])
         some = [slice(start, start + step) for start in range(0, len(row), step)]
         found = [queries.scores(parts[number].arrays(row[s].ravel()), s) for s in some]
-        return (found[0] if len(found) == 1 else np.concatenate(found)).reshape(row.shape)
+        return (np.concatenate(found) if len(found) > 1 else found[0]).reshape(row.shape)
     scores = np.full(row.shape, -np.inf)
     for number, queries in lifted.items():
         query, column = np.nonzero((place == number) & (row >= 0))
@@ -238,6 +247,10 @@ def _exact(
             q, c = query[start : start + PAIRS], column[start : start + PAIRS]
             scores[q, c] = queries.scores(parts[number].arrays(row[q, c]), q)
     return scores
+
+
+def _full(rows: np.ndarray) -> bool:
+    return bool(rows.size and np.minimum.reduce(rows, axis=None) >= 0)
 
 
 def _fields(b: TopK) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

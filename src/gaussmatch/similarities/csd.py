@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gaussmatch.gaussian import A, Moments, joined
+from gaussmatch.gaussian import A, Moments, joined, total
 from gaussmatch.similarities.base import Lifted, Similarity
 
 
@@ -30,5 +30,5 @@ class CSD(Similarity):
 
 
 def _root_total_variance(g: Moments[A]) -> A:
-    total: A = g.variance.sum(-1)[..., None]
-    return (total * g.dim if g.is_spherical else total) ** 0.5
+    summed: A = total(g.variance)[..., None]
+    return (summed * g.dim if g.is_spherical else summed) ** 0.5

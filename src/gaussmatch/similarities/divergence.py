@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gaussmatch.gaussian import A, Gaussian, Moments, Side, joined
+from gaussmatch.gaussian import A, Gaussian, Moments, Side, joined, total
 from gaussmatch.similarities.base import Lifted, Similarity, check_side
 
 
@@ -123,7 +123,7 @@ def _divergent(g: Moments[A]) -> A:
     """p of KL(p ‖ q) as a vector: [σ² + μ², μ, ½ ln det Σ, 1]; width 2D + 2, or D + 3."""
     second: A = g.variance + g.mean**2  # E[x²] in each dimension
     if g.is_spherical:
-        second = second.sum(-1)[..., None]
+        second = total(second)[..., None]
     half_log_det: A = 0.5 * g.uncertainty()[..., None]
     return joined(second, g.mean, half_log_det, 1.0)
 
@@ -132,5 +132,5 @@ def _reference(g: Moments[A]) -> A:
     """q of KL(p ‖ q) as a vector: [−½/σ², μ/σ², 1, −½(Σμ²/σ² + ln det Σ − D)]."""
     precision: A = g.variance**-1
     scaled: A = g.mean * precision
-    constant: A = -0.5 * ((g.mean * scaled).sum(-1) + g.uncertainty() - g.dim)[..., None]
+    constant: A = -0.5 * (total(g.mean * scaled) + g.uncertainty() - g.dim)[..., None]
     return joined(-0.5 * precision, scaled, 1.0, constant)

@@ -125,7 +125,7 @@ class Hnsw(Structure):
             raw, rows = (graph if walks else graph.storage).search(_padded(q), count, params=way)
             found.append((rows, partial(queries.rough, number, raw)))
         if len(found) == 1:
-            return Candidates(*found[0], bound=np.full(len(queries), np.inf))
+            return Candidates(*found[0])
         return Candidates.merged([(rows, rough()) for rows, rough in found], whole=False)
 
     def _way(self, width: int | None, allowed: np.ndarray | None) -> Any:

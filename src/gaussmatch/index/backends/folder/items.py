@@ -29,6 +29,7 @@ from gaussmatch.index.where import Column, Scalar, Where, value_type
 
 FILE, LINES, STARTS = "items.sqlite", "records.jsonl", "records.npy"
 _AT_ONCE = 500  # parameters of one statement
+_decode = json.JSONDecoder().decode
 
 
 def write_items(folder: Path, records: Iterable[Record]) -> int:
@@ -86,7 +87,7 @@ class ItemStore:
         starts, stops = self._starts.take(rows).tolist(), self._starts.take(rows + 1).tolist()
         lines = [self._lines[a:b] for a, b in zip(starts, stops, strict=True)]
         try:
-            found: list[Any] = json.loads(b"[%b]" % b",".join(lines))  # one call for all
+            found: list[Any] = _decode((b"[%b]" % b",".join(lines)).decode())  # one call for all
         except ValueError as error:
             raise ValueError(
                 f"{self._folder / LINES}: damaged ({error}); restore the index or make it again"
