@@ -57,3 +57,20 @@ def test_refuses_a_scale_that_is_no_temperature():
         InfoNCE(scale=0.0)
     with pytest.raises((ValueError, TypeError), match="median"):
         InfoNCE(reduction="median")
+
+
+def test_texts_that_are_queries_only_are_one_direction_of_the_loss():
+    """Both directions taken as queries are the whole loss; an image alike is no rival."""
+    generator = torch.Generator().manual_seed(0)
+    by_image, by_caption = torch.randn(2, 5, 5, generator=generator, dtype=torch.float64)
+    negative, own = negatives(torch.tensor([0, 1, 2, 2, 3])), torch.arange(5)
+    for reduction in ("sum", "mean"):
+        loss = InfoNCE(2.0, learn_scale=False, reduction=reduction)
+        both = loss.queries(by_caption, negative, own) + loss.queries(by_image.T, negative.T, own)
+        whole = loss(by_image, by_caption, negative)["infonce"]
+        assert float(both) == pytest.approx(float(whole), rel=1e-6)
+    one = InfoNCE(2.0, learn_scale=False).queries(
+        by_caption[:, [2]], negative[:, [2]], torch.tensor([2])
+    )
+    rivals = 2 * by_caption[[0, 1, 2, 4], 2]
+    assert float(one) == pytest.approx(float(rivals.logsumexp(0) - rivals[2]), rel=1e-6)

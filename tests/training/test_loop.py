@@ -48,6 +48,27 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return gm.load(folder).matcher.state_dict()
 
 
+def test_shortened_captions_can_be_queries_that_no_image_searches_for(tmp_path: Path) -> None:
+    """The term of the whole captions does not depend on them, and each has one of its own."""
+    losses = {}
+    for shorten_as in ("query", "add", "replace"):
+        training = replace(LEARNED.training, epochs=1, steps=1, shorten=1.0, shorten_as=shorten_as)
+        loss = replace(LEARNED.loss, inclusion=0.0)
+        run(tmp_path / shorten_as, replace(LEARNED, loss=loss, training=training))
+        losses[shorten_as] = next(r for r in read_log(tmp_path / shorten_as) if "infonce" in r)
+    run(
+        tmp_path / "whole",
+        replace(LEARNED, loss=loss, training=replace(training, shorten=0.0)),
+    )
+    whole = next(r for r in read_log(tmp_path / "whole") if "infonce" in r)
+    assert losses["query"]["infonce"] == pytest.approx(whole["infonce"], rel=1e-5)
+    assert losses["query"]["queries"] > 0
+    assert losses["add"]["infonce"] != pytest.approx(whole["infonce"], rel=1e-5)
+    assert "queries" not in losses["add"]
+    with pytest.raises(ValueError, match=r"shorten_as query needs loss\.name infonce, not triplet"):
+        replace(RECIPE, training=replace(RECIPE.training, shorten=0.3, shorten_as="query"))
+
+
 def test_it_learns_and_leaves_a_whole_run(tmp_path: Path) -> None:
     out = tmp_path / "run"
     run(out)

@@ -272,7 +272,8 @@ def count_fitting(
     share = np.where(in_general & (most > 0), (left_out / most.clip(min=1e-6)).clip(max=1), 0)
     gain = (counts.of_captions(general, embed) - whole).clip(min=0).repeat(each)
     least = whole.repeat(each) + np.maximum(INDEPENDENCE * left_out, share * gain)
-    return whole, np.maximum(counts.by_words(queries), least).astype(np.float32)
+    by_words = counts.by_words(queries, image_of.repeat(each))
+    return whole, np.maximum(by_words, least).astype(np.float32)
 
 
 class FittingCounts:

@@ -6,7 +6,7 @@ import math
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from gaussmatch.losses.base import Reduction, check_reduction
@@ -47,10 +47,24 @@ class InfoNCE(nn.Module):
         caption_queries: Float[Tensor, "n n"],
         negative: Bool[Tensor, "n n"],
     ) -> dict[str, Tensor]:
-        scale = self.log_scale.exp()
-        captions = _one_way(scale * image_queries, negative)
-        images = _one_way(scale * caption_queries.T, negative.T)
+        scale, own = self.log_scale.exp(), torch.arange(len(negative), device=negative.device)
+        captions = _one_way(scale * image_queries, negative, own)
+        images = _one_way(scale * caption_queries.T, negative.T, own)
         return {self.name: (captions + images) / self._terms(len(negative))}
+
+    def queries(
+        self, scores: Float[Tensor, "n m"], negative: Bool[Tensor, "n m"], own: Int[Tensor, "m"]
+    ) -> Float[Tensor, ""]:
+        """−Σ ln softmax(scale · score) of texts that are queries only: each has an image to find
+        (its row ``own``), and no image has to find it.
+
+        >>> scores = 4 * torch.eye(3)[:, :2]
+        >>> loss = InfoNCE(scale=1.0).queries(scores, scores == 0, torch.tensor([0, 1]))
+        >>> loss.detach()           # 2 · ln(1 + 2 e⁻⁴)
+        tensor(0.0720)
+        """
+        images = _one_way(self.log_scale.exp() * scores.T, negative.T, own)
+        return images / self._terms(len(negative))
 
     def collapsed_value(self, batch: int) -> float:
         """That of a guess among all items of the batch."""
@@ -67,8 +81,9 @@ def log_scale(scale: float, learned: bool) -> nn.Parameter:
     return nn.Parameter(torch.tensor(math.log(scale)), requires_grad=learned)
 
 
-def _one_way(logits: Tensor, negative: Tensor) -> Tensor:
-    """Cross-entropy of every row's own item among it and the row's negatives."""
-    own = torch.eye(len(logits), dtype=torch.bool, device=logits.device)
-    every = logits.masked_fill(~(negative | own), -torch.inf).logsumexp(-1)
-    return (every - logits.diagonal()).sum()
+def _one_way(logits: Tensor, negative: Tensor, own: Tensor) -> Tensor:
+    """Cross-entropy of every row's own item, in the column ``own``, among it and the row's
+    negatives."""
+    mine = torch.zeros_like(negative).scatter_(1, own[:, None], True)
+    every = logits.masked_fill(~(negative | mine), -torch.inf).logsumexp(-1)
+    return (every - logits.gather(1, own[:, None])[:, 0]).sum()

@@ -33,7 +33,7 @@ class LossRecipe:
         generation: weight of generating the caption from the regions (vsrn).
         diversity: weight of the term that keeps an item's embeddings apart (pvse).
         inclusion: weight of the term that puts a caption inside its shortened form (ProLIP); with
-            training.shorten_as add.
+            training.shorten_as add or query.
         fitting: weight of the term that puts the uncertainties of texts in the order of how many
             photos they fit, counted among the training captions.
         rivals: weight of the same without counting: in the order of how many images of the batch
@@ -117,7 +117,9 @@ class TrainingRecipe:
         generalise: the share of those that are put in more general words instead (English).
         frame: the share of those with words around them that say nothing ("I can see a picture of
             …"), so that such words are not taken for specific ones (English).
-        shorten_as: replace the whole caption, or add the shortened one as a further pair.
+        shorten_as: replace the whole caption, or add the shortened one: as a further pair, or as a
+            query only, which has to find its image but is no item that images search for (loss.name
+            infonce).
         calibrate: when done, learn from validation what the numbers mean and judge the uncertainty,
             as ``gaussmatch calibrate`` does; else this is done when the run is first indexed.
     """
@@ -140,7 +142,7 @@ class TrainingRecipe:
     shorten: float = 0.0
     generalise: float = 0.0
     frame: float = 0.0
-    shorten_as: Literal["replace", "add"] = "replace"
+    shorten_as: Literal["replace", "add", "query"] = "replace"
     optimizer: Literal["adam", "fused-adam", "adamw"] = "adam"
     weight_decay: float = 0.0
     schedule: Literal["step", "one-cycle", "cosine"] = "step"
@@ -156,7 +158,7 @@ class TrainingRecipe:
             raise ValueError("training.weight_decay needs training.optimizer adamw")
         if not 0 < self.warmup < 1:
             raise ValueError(f"training.warmup must be between 0 and 1, got {self.warmup}")
-        if self.micro_batch is not None and self.shorten and self.shorten_as == "add":
+        if self.micro_batch is not None and self.adds_captions:
             raise ValueError(
                 "training.micro_batch cannot split a batch with captions beside it: set "
                 "training.shorten_as to replace"
@@ -168,6 +170,11 @@ class TrainingRecipe:
                 raise ValueError(f"training.{name} is a share in [0, 1], got {getattr(self, name)}")
         if self.batch_size < 2:
             raise ValueError(f"training.batch_size must be at least 2, got {self.batch_size}")
+
+    @property
+    def adds_captions(self) -> bool:
+        """Whether shortened captions come beside the whole ones."""
+        return self.shorten > 0 and self.shorten_as != "replace"
 
 
 def checkpoint_interval(every: str) -> tuple[float, str]:

@@ -43,10 +43,14 @@ class Recipe:
             )
         if loss.diversity and model.system != "pvse":
             raise ValueError(f"loss.diversity needs model.system pvse, not {model.system}")
-        if loss.inclusion and not (self.training.shorten and self.training.shorten_as == "add"):
+        if loss.inclusion and not self.training.adds_captions:
             raise ValueError(
                 "loss.inclusion compares captions with their shortened forms: set "
-                "training.shorten, and training.shorten_as to add"
+                "training.shorten, and training.shorten_as to add or query"
+            )
+        if self.training.shorten_as == "query" and loss.name != "infonce":
+            raise ValueError(
+                f"training.shorten_as query needs loss.name infonce, not {loss.name}; set it to add"
             )
         for name in ("vib", "vib_as_published", "inclusion", "fitting", "rivals"):
             if getattr(loss, name) and not model.has_variance:

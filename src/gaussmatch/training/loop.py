@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -124,8 +124,11 @@ def _train(
 ) -> None:
     """Train with the lock held; only the main process validates and writes."""
     main = gather.is_main()
-    if gather.ranks() > 1 and recipe.training.shorten and recipe.training.shorten_as == "add":
-        raise ValueError("training.shorten_as add works in one process only: set it to replace")
+    if gather.ranks() > 1 and recipe.training.adds_captions:
+        raise ValueError(
+            f"training.shorten_as {recipe.training.shorten_as} works in one process only: "
+            "set it to replace"
+        )
     if recipe.loss.fitting and (gather.ranks() > 1 or recipe.training.micro_batch):
         raise ValueError("loss.fitting works in one process with whole batches only: set it to 0")
     resumed = gather.on_main(partial(_is_resumed, recipe, out, resume))
@@ -146,7 +149,7 @@ def _train(
         settings.bucket,
         settings.steps,
         settings.shorten,
-        settings.shorten_as == "add",
+        settings.adds_captions,
         (gather.rank(), gather.ranks()),
         settings.generalise,
         settings.frame,
@@ -264,7 +267,10 @@ class Steps:
     def epoch(self, epoch: int, bar: tqdm[Batch]) -> float:
         """Train on every batch; returns the mean loss."""
         self.matcher.train()
-        objective = Objective.of_epoch(self.recipe.loss, epoch, self.matcher.heads)
+        objective = replace(
+            Objective.of_epoch(self.recipe.loss, epoch, self.matcher.heads),
+            queries_only=self.recipe.training.shorten_as == "query",
+        )
         progress, interval = self.progress, CheckpointTimer(self.recipe.training.checkpoint_every)
         first, started = progress.batch, time.perf_counter()
         waiting = Waiting(bar)

@@ -16,6 +16,7 @@ from gaussmatch.encoders.base import Tokens
 from gaussmatch.encoders.vsrn import CaptionGenerator
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.losses import (
+    InfoNCE,
     ScoreLoss,
     SoftContrastive,
     TripletLoss,
@@ -147,6 +148,8 @@ class Objective:
 
     recipe: LossRecipe
     ranking: ScoreLoss
+    queries_only: bool = False
+    """Whether shortened captions are queries only, or further pairs."""
 
     @staticmethod
     def of_epoch(recipe: LossRecipe, epoch: int, heads: nn.ModuleDict | None = None) -> Objective:
@@ -178,12 +181,16 @@ class Objective:
     def terms(self, outcome: BatchOutput) -> dict[str, Tensor]:
         """The named terms of a whole batch."""
         images, captions, ids = outcome.images, outcome.captions, outcome.image_ids
-        if outcome.short is not None:  # each one more pair, with the image of its whole caption
-            rows = outcome.short_of
+        similarity, short, rows = outcome.matcher.similarity, outcome.short, outcome.short_of
+        if short is not None and not self.queries_only:  # each a pair with the image of its caption
             images = Gaussian.cat([images, images[rows]])
-            captions, ids = Gaussian.cat([captions, outcome.short]), torch.cat([ids, ids[rows]])
+            captions, ids = Gaussian.cat([captions, short]), torch.cat([ids, ids[rows]])
         negative = negatives(ids, same_image_negatives=self.recipe.same_image_negatives)
-        terms = self.ranking(*outcome.matcher.similarity.both_ways(images, captions), negative)
+        terms = self.ranking(*similarity.both_ways(images, captions), negative)
+        if short is not None and rows is not None and self.queries_only:
+            assert isinstance(self.ranking, InfoNCE)
+            scores = similarity.for_query("captions").matrix(images, short)
+            terms["queries"] = self.ranking.queries(scores, negative[:, rows], rows)
         for name, term in self._used.items():
             terms[name] = getattr(self.recipe, name) * term.value(outcome)
         return terms
