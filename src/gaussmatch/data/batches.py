@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from gaussmatch.data.embeddings import embedded_once
 from gaussmatch.data.pairs import Pairs, RandomViews
-from gaussmatch.data.queries import as_query, count_fitting
+from gaussmatch.data.queries import FittingCounts, as_query
 from gaussmatch.encoders import TextEncoder
 from gaussmatch.encoders.adapter import TextAdapter
 
@@ -144,15 +144,16 @@ class Batches:
         ]
 
     def _count(self, forms: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """ln of how many photos each caption fits, and each of its forms."""
-        embed = self._unit_rows if isinstance(self._rows, np.ndarray) else None
-        return count_fitting(self.pairs.captions, self.pairs.image_of.numpy(), forms, embed)
-
-    def _unit_rows(self, texts: Sequence[str]) -> np.ndarray:
-        """Sentence embeddings (n, E) of length one."""
-        known = texts is self.pairs.captions
-        rows = np.asarray(self._rows if known else prepared(texts, self._encoder))
-        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        """How many photos each caption fits, and each of its forms: never fewer than it does."""
+        captions, own = self.pairs.captions, self.pairs.image_of.numpy()
+        counts = FittingCounts(captions, own)
+        if isinstance(self._rows, np.ndarray):  # sentence embeddings
+            unit = self._rows / np.linalg.norm(self._rows, axis=1, keepdims=True)
+            whole = counts.by_meaning(unit, unit, own)
+        else:
+            whole = counts.by_words(captions, own)
+        of_forms = counts.by_words(forms) if forms else np.zeros(0, np.float32)
+        return whole, np.maximum(of_forms, whole.repeat(FORMS)[: len(forms)])
 
     def _epoch_forms(self, epoch: int) -> dict[int, int]:
         """The pairs whose caption comes as a query in an epoch, and the number of its form."""

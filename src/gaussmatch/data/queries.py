@@ -10,7 +10,7 @@ teaches a variance what *vague* means (``loss.fitting``).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -21,10 +21,6 @@ MEANING_SHARPNESS = 30.0
 """κ of the cosine of sentence embeddings."""
 FLOOR = 1e-5
 """Added to a count before its logarithm."""
-INDEPENDENCE = 0.5
-"""A query that leaves out the information I fits e^(½ I) times as many photos as its caption, or
-more: as if every second word were independent of the others."""
-
 _BLOCK = 1024
 _WORD = re.compile(r"[\w'-]+")
 
@@ -197,23 +193,8 @@ def generalised(text: str, dice: np.random.Generator, share: float = 0.7) -> str
     joined = _WORD.sub(general, words)
     if joined == words:
         return text
-    return _articles(joined)
-
-
-def _articles(text: str) -> str:
-    text = re.sub(r"\ban (?=[^aeiou])", "a ", text)
-    return re.sub(r"\ba (?=[aeiou])", "an ", text)
-
-
-def most_general(text: str) -> str:
-    """A text with every word that has a general term replaced by its most common one.
-
-    >>> most_general("A man rides a bike on the beach.")
-    'a person rides a vehicle on the place.'
-    """
-    words = text.lower()
-    joined = _WORD.sub(lambda match: GENERAL.get(match.group(), (match.group(),))[0], words)
-    return text if joined == words else _articles(joined)
+    joined = re.sub(r"\ban (?=[^aeiou])", "a ", joined)
+    return re.sub(r"\ba (?=[aeiou])", "an ", joined)
 
 
 def category(text: str, dice: np.random.Generator) -> str:
@@ -233,47 +214,6 @@ def _in_text(terms: Sequence[str]) -> list[str]:
 
 def _choose(terms: Sequence[str], dice: np.random.Generator) -> str:
     return terms[int(dice.integers(len(terms)))]
-
-
-def count_fitting(
-    captions: Sequence[str],
-    image_of: np.ndarray,
-    queries: Sequence[str],
-    embed: Callable[[Sequence[str]], np.ndarray] | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """ln of how many photos each caption fits (N), and each query (n), see ``FittingCounts``.
-
-    A query fits at least as many photos as its caption, and more, the less it says:
-
-    * By a share of the information that it leaves out, as words are not independent.
-    * In general words, as many as the caption fits once all captions are put in general words:
-      "an animal in a field" fits the photos of every "giraffe in a field" and "cow in a field". A
-      query in which only some words are general lies between the two, by its information.
-
-    Args:
-        image_of: (N) the image of each caption.
-        queries: made of the captions, equally many of each, in their order.
-        embed: texts → unit sentence embeddings, where there are any; captions are then counted by
-            meaning, else by words.
-    """
-    counts = FittingCounts(captions, image_of)
-    whole = counts.of_captions(captions, embed)
-    if not queries:
-        return whole, whole[:0]
-    each = len(queries) // len(captions)
-    general = [most_general(caption) for caption in captions]
-    information = counts.information(captions)
-    left_out = (information.repeat(each) - counts.information(queries)).clip(min=0)
-    most = (information - counts.information(general)).clip(min=0).repeat(each)
-    words = [content_words(caption) for caption in captions]
-    in_general = np.array(
-        [bool(content_words(q) - words[i // each]) for i, q in enumerate(queries)]
-    )
-    share = np.where(in_general & (most > 0), (left_out / most.clip(min=1e-6)).clip(max=1), 0)
-    gain = (counts.of_captions(general, embed) - whole).clip(min=0).repeat(each)
-    least = whole.repeat(each) + np.maximum(INDEPENDENCE * left_out, share * gain)
-    by_words = counts.by_words(queries, image_of.repeat(each))
-    return whole, np.maximum(by_words, least).astype(np.float32)
 
 
 class FittingCounts:
@@ -319,12 +259,6 @@ class FittingCounts:
             counts.append(known[key])
         return np.log(np.array(counts) + FLOOR).astype(np.float32)
 
-    def information(self, texts: Sequence[str]) -> np.ndarray:
-        """Σ ln(N / how many captions have the word) over the content words of each text (n)."""
-        weight, unseen = self._weight, self._unseen
-        found = [sum(weight.get(word, unseen) for word in content_words(text)) for text in texts]
-        return np.array(found, np.float32)
-
     def _count(self, words: frozenset[str], own: int | None) -> float:
         if not words:
             return float(len(self.image_of))
@@ -336,15 +270,6 @@ class FittingCounts:
         if own is not None:
             rows = rows[self.image_of[rows] != own]
         return float(np.exp(SHARPNESS * (shared[rows] / max(total, 1e-9) - 1)).sum())
-
-    def of_captions(
-        self, captions: Sequence[str], embed: Callable[[Sequence[str]], np.ndarray] | None
-    ) -> np.ndarray:
-        """ln n of all captions (N), or of all of them in other words, among themselves."""
-        if embed is None:
-            return self.by_words(captions, self.image_of)
-        embeddings = embed(captions)
-        return self.by_meaning(embeddings, embeddings, self.image_of)
 
     def by_meaning(
         self, embeddings: np.ndarray, captions: np.ndarray, own_image: np.ndarray
