@@ -134,7 +134,7 @@ def test_missing_and_empty(root: Path) -> None:
 
 
 def test_foreign_features_cannot_be_made_again(root: Path) -> None:
-    with pytest.raises(ValueError, match=r"no manifest\.json: it is not known how"):
+    with pytest.raises(ValueError, match=r"no manifest\.json: how its features were made"):
         featuriser(DataRecipe(name="precomputed", root=str(root)))
 
 
@@ -157,7 +157,7 @@ def test_published_rows_find_their_photos_by_the_captions(tmp_path: Path) -> Non
         data = load_data(recipe)
         assert data.test.images[2].tolist() == [0, 1]  # image 12 has the first row
         assert data.test.classes is not None
-    with pytest.raises(ValueError, match=r"name COCO's folder as data\.coco too"):
+    with pytest.raises(ValueError, match=r"also give COCO's folder as data\.coco"):
         load_data(DataRecipe(name="precomputed", root=str(published), cxc="cxc"))
     (published / "testall_caps.txt").write_text("another\n" * 6)
     with pytest.raises(ValueError, match=r"000009\.jpg \(test\) belong to no row"):

@@ -118,5 +118,5 @@ def test_files_that_are_not_there_or_too_large(
         read_words(tmp_path / "none.pkl")
     monkeypatch.setattr("gaussmatch.official.words.LARGEST", 10)
     (tmp_path / "large.pkl").write_bytes(vocabulary_bytes())
-    with pytest.raises(ValueError, match="bytes are no vocabulary"):
+    with pytest.raises(ValueError, match="bytes are too many for a vocabulary"):
         read_words(tmp_path / "large.pkl")

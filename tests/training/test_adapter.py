@@ -89,7 +89,7 @@ def test_improve_learns_means_and_is_measured_beside_the_given(
     said = capsys.readouterr()
     assert "the given embeddings" in said.out
     assert code == 2  # one epoch on 40 images is worse than what was given
-    assert "take --ranking keep" in said.err
+    assert "use --ranking keep" in said.err
     g = gm.load(arrays / "run").encode_images(np.load(arrays / "img.npy"))
     assert g.dim == 8
     torch.testing.assert_close(g.mean.norm(dim=-1), torch.ones(IMAGES))
@@ -323,7 +323,7 @@ def test_a_published_model_is_adapted_exported_indexed_searched_and_served(
     onnx = tmp_path / "onnx"
     if kind == "siglip2":
         assert main(["export", str(run), "--onnx", str(onnx)]) == 2
-        assert "its transform is code, which an export cannot hold" in capsys.readouterr().err
+        assert "its transform is code, which cannot be changed" in capsys.readouterr().err
         return
     assert main(["export", str(run), "--onnx", str(onnx)]) == 0
     shutil.rmtree(tmp_path / "model")  # the exported files are all that is needed

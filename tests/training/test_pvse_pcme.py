@@ -162,7 +162,7 @@ def test_a_loss_that_stands_at_a_guess_is_reported() -> None:
     watch, loss = CollapseWatch(patience=2), SoftContrastive()
     stuck = loss.collapsed_value(24)
     assert [watch.update(loss, stuck, 24) for _ in range(3)] == [False, True, False]
-    assert "every pair scores alike" in watch.advice(loss, stuck, PCME.loss)
+    assert "all pairs score alike" in watch.advice(loss, stuck, PCME.loss)
 
 
 # ---- measured ----
