@@ -85,7 +85,9 @@ def _make(argv: Sequence[str]) -> None:
     if not index.calibration.about:  # last: after a kill it is done again
         index.set_calibration(kept_calibration(options.run))
     print(_summary(index))
-    print(f"next: gaussmatch search {quote(str(options.out))} 'some words'", file=sys.stderr)
+    reads_text = getattr(model.matcher.text_encoder.tokenizer, "reads_text", True)
+    query = "'some words'" if reads_text else "--like ID"
+    print(f"next: gaussmatch search {quote(str(options.out))} {query}", file=sys.stderr)
 
 
 def _open_or_create(options: Namespace) -> Index:
