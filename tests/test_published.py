@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from toy import toy_data
 import gaussmatch as gm
 from gaussmatch.evaluation.evaluate import evaluate_run
 from gaussmatch.files import read_json, write_json
-from gaussmatch.published import push_to_hub
 from gaussmatch.training.loop import train
 
 
@@ -91,13 +91,25 @@ def test_a_published_folder_has_the_measures_of_evaluate_and_is_uploaded_whole(
             shutil.copytree(folder_path, tmp_path / "hub" / repo_id)
 
     monkeypatch.setattr(hub, "HfApi", Hub)
-    assert push_to_hub(folder, "me/mine", private=True) == "https://hub/me/mine"
+    assert gm.push_to_hub(folder, "me/mine", private=True) == "https://hub/me/mine"
     assert made == [("me/mine", True)]
-    monkeypatch.setattr(
-        "gaussmatch.encoders.pretrained.hub.snapshot", lambda name: tmp_path / "hub" / name
-    )
+
+    def download(
+        repository: str, *, allow_patterns: list[str], local_files_only: bool = False
+    ) -> str:
+        if local_files_only:
+            raise hub.errors.LocalEntryNotFoundError("not in the cache")
+        target = tmp_path / "cache"
+        target.mkdir()
+        for file in (tmp_path / "hub" / repository).iterdir():
+            if any(fnmatch(file.name, pattern) for pattern in allow_patterns):
+                shutil.copy(file, target)
+        return str(target)
+
+    monkeypatch.setattr(hub, "snapshot_download", download)
+    monkeypatch.setattr("gaussmatch.encoders.pretrained.hub.check_reachable", lambda _: None)
     texts = ["red cat"]
     a, b = (m.encode_texts(texts).mean for m in (gm.load(run), gm.from_pretrained("me/mine")))
     assert torch.equal(a, b)
     with pytest.raises(FileNotFoundError, match="make the folder with save_pretrained"):
-        push_to_hub(tmp_path, "me/mine")
+        gm.push_to_hub(tmp_path, "me/mine")

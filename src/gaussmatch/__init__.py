@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gaussmatch.model import Model as Model
     from gaussmatch.model import UncertaintyWarning as UncertaintyWarning
     from gaussmatch.published import from_pretrained as from_pretrained
+    from gaussmatch.published import push_to_hub as push_to_hub
     from gaussmatch.published import save_pretrained as save_pretrained
     from gaussmatch.recipe import Recipe as Recipe
     from gaussmatch.recipe import load_recipe as load_recipe
@@ -65,6 +66,7 @@ _HOME = {
     "metrics": "gaussmatch",
     "open_index": "gaussmatch.index.index",
     "plot": "gaussmatch",
+    "push_to_hub": "gaussmatch.published",
     "save_pretrained": "gaussmatch.published",
     "scenes": "gaussmatch.data",
     "similarity": "gaussmatch.similarities",

@@ -180,7 +180,7 @@ def from_pretrained(name: str | os.PathLike[str], device: str | None = None) -> 
     """The model of a folder, or of a repository of the hub such as ``someone/photos-kl``."""
     folder = Path(name).expanduser()
     if not folder.is_dir():
-        folder = hub.snapshot(str(name))
+        folder = hub.snapshot(str(name), (*hub.FILES, "*.yaml"))
     if not is_run(folder):
         raise FileNotFoundError(f"{folder}: no {RECIPE}; it is not a model of {LIBRARY}")
     config = folder / CONFIG

@@ -55,6 +55,23 @@ def test_other_formats_are_refused_whatever_they_are_called(tmp_path: Path, form
         open_picture(saved(tmp_path / "a.jpg", format, (16, 16)))
 
 
+def test_an_empty_file_and_heic_without_its_extra_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.init()
+    monkeypatch.setattr(Image, "OPEN", {k: v for k, v in Image.OPEN.items() if k != "HEIF"})
+    path = tmp_path / "a.jpg"
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match="the file is empty"):
+        open_picture(path)
+    path.write_bytes(b"\0\0\0\x18ftypheic" + bytes(99))
+    with pytest.raises(ValueError, match=r"HEIC needs pip install 'gaussmatch\[heic\]'"):
+        open_picture(path)
+    path.write_bytes(b"\0\0\0\x18ftypisom" + bytes(99))  # a film
+    with pytest.raises(ValueError, match="its content is not JPEG"):
+        open_picture(path)
+
+
 def test_a_jpeg_cut_short(tmp_path: Path) -> None:
     path = photo(tmp_path / "cut.jpg")
     path.write_bytes(path.read_bytes()[:-500])

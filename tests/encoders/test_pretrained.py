@@ -536,6 +536,25 @@ def test_only_safetensors_are_taken_of_the_hub(
         hub.weights("nobody/none", "first.safetensors")
 
 
+def test_a_tokenizer_of_open_clip_lies_beside_the_weights(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is never looked for on the hub by open_clip itself, which waits a minute for an answer."""
+    name = small_open_siglip(tmp_path)
+    import open_clip
+
+    config = open_clip.factory._MODEL_CONFIGS["gaussmatch-custom"]
+    text = {**config["text_cfg"], "hf_tokenizer_name": "nobody/none"}
+    elsewhere = {**config, "text_cfg": text}
+    monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, "gaussmatch-custom", elsewhere)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert text_tower(name).encode(["a dog"]).shape == (1, 16)
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "c.safetensors").rename(tmp_path / "alone" / "c.safetensors")
+    with pytest.raises(OSError, match=r"nobody/none is not in the cache .*HF_HUB_OFFLINE"):
+        text_tower(f"open_clip:gaussmatch-custom@{tmp_path / 'alone'}")
+
+
 def test_offline_is_said_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub", reason="needs the extra 'hf'")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -160,7 +160,7 @@ def test_raw_files_and_videos_are_counted_and_a_foreign_table_is_no_caption(
     assert "4 added" in said.out
     assert "skipped: e.jpg: cannot be decoded as an image" in said.out
     assert "not indexed: 3 RAW (.cr3, .nef): raw data of the sensor; export it as JPEG" in said.out
-    assert "not indexed: 1 videos (.mov)" in said.out
+    assert "not indexed: 1 video (.mov)" in said.out
     assert "not taken for captions" in said.err
     for path in folder.rglob("*.jpg"):
         path.unlink()

@@ -159,6 +159,9 @@ def test_embeddings_of_every_format_are_indexed_under_their_ids_with_metadata(
     said = capsys.readouterr().out
     assert ids[40] in said
     assert f" {ids[39]}" not in said
+    with pytest.raises(SystemExit):
+        main(["index", str(arrays / "mine.npy"), "--out", str(arrays / "none")])
+    assert "name the run that was adapted to such embeddings" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -178,6 +181,21 @@ def test_embeddings_that_do_not_fit_are_named(
     words = ["index", str(arrays / "run"), str(arrays / "bad.npy"), "--out", str(arrays / "i")]
     assert main(words) == 2
     assert message in capsys.readouterr().err
+
+
+def test_embeddings_whose_text_encoder_is_named_are_searched_in_words(arrays: Path) -> None:
+    (arrays / "bert").mkdir()
+    name = small_bert(arrays / "bert")
+    said = [f"a dog {'abcdefghij'[i % 10]} {'klmnop'[i // 10 % 6]}" for i in range(2 * IMAGES)]
+    texts = text_tower(name).encode(said).numpy()
+    np.save(arrays / "txt.npy", texts)
+    np.save(arrays / "img.npy", texts[::2])
+    assert adapt(arrays, "--text-encoder", name) == 0
+    words = ["index", str(arrays / "run"), str(arrays / "img.npy"), "--out", str(arrays / "i")]
+    assert main(words) == 0
+    (found,) = gm.Index.open(arrays / "i").search_text([said[8]], 1)
+    assert found.hits[0].id == "4"
+    assert found.hits[0].score == pytest.approx(1, abs=1e-5)
 
 
 def test_an_encoder_of_another_width_is_refused(

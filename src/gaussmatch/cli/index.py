@@ -37,6 +37,7 @@ from gaussmatch.run import PHOTOS, is_run, load, locate
 from gaussmatch.trust import kept_calibration
 
 STRICT = "stop at an unreadable photo instead of skipping and listing it"
+PARQUET = ".parquet"
 WIDTH = "candidates per graph search (64): more find more, but take longer"
 
 
@@ -68,7 +69,7 @@ def _make(argv: Sequence[str]) -> None:
             )
         if is_embedding(options.folder):
             whole_embedding(options.folder)
-    gaussians = table and {"id", "mean"} <= set(columns_of(options.folder))
+    gaussians = table and _holds_gaussians(options.folder)
     index = _open_or_create(options)
     if options.folder is None:
         split = options.split or "test"
@@ -85,7 +86,14 @@ def _make(argv: Sequence[str]) -> None:
     if not index.calibration.about:  # last: after a kill it is done again
         index.set_calibration(kept_calibration(options.run))
     print(_summary(index))
-    print(f"next: gaussmatch search {quote(str(options.out))} 'some words'", file=sys.stderr)
+    reads_text = getattr(model.matcher.text_encoder.tokenizer, "reads_text", True)
+    query = "'some words'" if reads_text else "--like ID"
+    print(f"next: gaussmatch search {quote(str(options.out))} {query}", file=sys.stderr)
+
+
+def _holds_gaussians(file: Path) -> bool:
+    """Whether a table holds Gaussians, as 'export' writes them, rather than embeddings."""
+    return {"id", "mean"} <= set(columns_of(file)) and file.suffix == PARQUET
 
 
 def _open_or_create(options: Namespace) -> Index:
@@ -140,6 +148,8 @@ def _make_options(argv: Sequence[str]) -> Namespace:
     options = parser.parse(argv)
     if options.folder is not None and options.split is not None:
         parser.error("give a folder of photos or a --split of the run's own data, not both")
+    if options.folder is None and options.run.suffix in ENDINGS:
+        parser.error(f"name the run that was adapted to such embeddings: RUN {options.run}")
     if options.folder is None and options.run.is_dir() and not is_run(options.run):
         options.run, options.folder = Path(PHOTOS), options.run
     return options

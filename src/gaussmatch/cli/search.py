@@ -140,8 +140,9 @@ def _as_json(value: str) -> list[Any]:
 
 def _show(hits: Hits) -> None:
     print(f"query: {hits.phrase}")
-    if hits.unknown:
-        print(f"note: the model does not know {', '.join(map(repr, hits.unknown))}")
+    unknown = f"the model does not know {', '.join(map(repr, hits.unknown))}"
+    if hits.unknown and not any(note.startswith(unknown) for note in hits.notes):
+        print(f"note: {unknown}")
     for note in hits.notes:
         print(f"note: {note}")
     for line in _verdict(hits):

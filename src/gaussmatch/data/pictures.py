@@ -34,6 +34,9 @@ FORMATS = {
 }
 """The allowed formats and how their files are named; HEIF needs the extra ``heic``."""
 
+HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+"""How the content of HEIF files begins, after four bytes of length and ``ftyp``."""
+
 SUFFIXES = tuple(suffix for suffixes in FORMATS.values() for suffix in suffixes)
 
 SHOWN = {
@@ -136,8 +139,11 @@ def _open(file: IO[bytes]) -> ImageFile.ImageFile:
             continue
         file.seek(0)
         return make(file, "")
-    hint = "" if "HEIF" in Image.OPEN else "; HEIC needs pip install 'gaussmatch[heic]'"
-    raise ValueError(f"its content is not {', '.join(available())}{hint}")
+    if not start:
+        raise ValueError("the file is empty")
+    if start[4:8] == b"ftyp" and start[8:12] in HEIC and "HEIF" not in Image.OPEN:
+        raise ValueError("HEIC needs pip install 'gaussmatch[heic]'")
+    raise ValueError(f"its content is not {', '.join(available())}")
 
 
 def available() -> list[str]:

@@ -56,9 +56,14 @@ class Encoders:
     def __init__(self, text: Named, image: Named | None = None) -> None:
         self.text, self.image = text, image
 
+    @property
+    def reads_text(self) -> bool:
+        """Whether its text encoder is known."""
+        return self.text.name != ARRAYS
+
     @cached_property
     def text_tower(self) -> TextTower:
-        if self.text.name == ARRAYS:
+        if not self.reads_text:
             raise ValueError(
                 "this model was trained on ready embeddings and its text encoder is not known: "
                 "give embeddings instead of texts, or adapt again with --text-encoder NAME"
@@ -90,7 +95,7 @@ class Encoders:
 
     @property
     def example(self) -> str:
-        return "" if self.text.name == ARRAYS else self.text_tower.tokenizer.example
+        return self.text_tower.tokenizer.example if self.reads_text else ""
 
     def save(self, path: Path) -> None:
         image = None if self.image is None else self.image._asdict()

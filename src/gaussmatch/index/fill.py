@@ -150,7 +150,7 @@ def _fill(
             index.add(Gaussian.cat([g for g, _ in waiting]), records, gallery, replace=True)
             waiting.clear()
 
-    with tqdm(total=len(todo), desc=f"index {gallery}", disable=not progress) as bar:
+    with tqdm(total=len(todo), desc=f"index {gallery}", disable=not (progress and todo)) as bar:
         try:
             for start in range(0, len(todo), batch):
                 some = todo[start : start + batch]

@@ -496,9 +496,7 @@ class Index:
         elif self.similarity.uncertainty_note:
             notes.append(f"uncertainty: {self.similarity.uncertainty_note}")
         if side == gallery:
-            notes.append(
-                f"the {side[:-1]} is scored as one of the other side; no match probability"
-            )
+            notes.append(f"{side} are compared with {gallery}: no match probability")
         return notes
 
 

@@ -45,7 +45,7 @@ IGNORED = {
         ".3gp .avi .flv .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .webm .wmv",
     ),
     "other pictures": (
-        "the format is not read; export them as JPEG",
+        "the format is not read; export as JPEG",
         ".ai .cdr .eps .jp2 .jxl .pdf .psb .psd .svg .xcf",
     ),
 }
@@ -270,11 +270,15 @@ def describe_ignored(ignored: Mapping[tuple[str, str], int]) -> Iterator[str]:
 
     >>> next(describe_ignored({("RAW", ".nef"): 1200, ("RAW", ".dng"): 3}))
     '1,203 RAW (.dng, .nef): raw data of the sensor; export it as JPEG'
+    >>> next(describe_ignored({("videos", ".mov"): 1}))
+    '1 video (.mov): only photos are indexed'
     """
     for what, (reason, _) in IGNORED.items():
         endings = {ending: count for (of, ending), count in ignored.items() if of == what}
         if endings:
-            yield f"{sum(endings.values()):,} {what} ({', '.join(sorted(endings))}): {reason}"
+            count = sum(endings.values())
+            name = what.removesuffix("s") if count == 1 else what
+            yield f"{count:,} {name} ({', '.join(sorted(endings))}): {reason}"
 
 
 def _visible(folder: Path) -> Iterator[tuple[str, Path]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,20 +12,22 @@ from gaussmatch.checks import extra
 
 FILES = ("*.safetensors", "*.json", "*.txt", "*.model")
 """What is taken of a repository: no pickles."""
+TOKENIZERS = FILES[1:]
+"""The same for a tokenizer alone."""
 WAIT = 3.0
 """Seconds to wait for an answer of the hub."""
 
 
-def snapshot(repository: str) -> Path:
+def snapshot(repository: str, files: Sequence[str] = FILES) -> Path:
     """The folder of a repository: of the cache, or downloaded."""
     with extra("hf", "a repository of the hub"):
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import LocalEntryNotFoundError
     try:
-        found = snapshot_download(repository, allow_patterns=list(FILES), local_files_only=True)
+        found = snapshot_download(repository, allow_patterns=list(files), local_files_only=True)
     except LocalEntryNotFoundError:
         check_reachable(repository)
-        found = snapshot_download(repository, allow_patterns=list(FILES))
+        found = snapshot_download(repository, allow_patterns=list(files))
     return Path(found)
 
 

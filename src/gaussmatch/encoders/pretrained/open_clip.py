@@ -66,7 +66,7 @@ class OpenClipTexts(TextTower):
         self.name, self.width = f"open_clip:{name}", _width(model)
         model.visual = nn.Identity()
         self.net = model
-        cut = _library().get_tokenizer(name.partition("/")[0])
+        cut = _tokenizer(name.partition("/")[0], place)
         inner = getattr(cut, "tokenizer", None)  # one of transformers
         self._length = int(cut.context_length)
         self._padding = 0 if inner is None else int(inner.pad_token_id)
@@ -99,6 +99,28 @@ def image(name: str, place: Path | None) -> OpenClipImages:
 
 def text(name: str, place: Path | None) -> OpenClipTexts:
     return OpenClipTexts(name, place)
+
+
+def _tokenizer(architecture: str, place: Path | None) -> Any:
+    """The tokenizer of an architecture. One of transformers lies beside the weights, or is of the
+    hub; open_clip by itself would ask the hub each time, and wait for it."""
+    library = _library()
+    config = library.get_model_config(architecture)["text_cfg"]
+    repository = config.get("hf_tokenizer_name")
+    if not repository:
+        return library.get_tokenizer(architecture)
+    beside = [] if place is None else [place if place.is_dir() else place.parent]
+    folders = (folder for folder in (*beside, Path(repository)) if _has_tokenizer(folder))
+    return library.tokenizer.HFTokenizer(
+        str(next(folders, None) or hub.snapshot(repository, hub.TOKENIZERS)),
+        context_length=config.get("context_length", library.tokenizer.DEFAULT_CONTEXT_LENGTH),
+        tokenizer_mode=config.get("tokenizer_mode"),
+        **config.get("tokenizer_kwargs", {}),
+    )
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return (folder / "tokenizer.json").is_file() or (folder / "tokenizer_config.json").is_file()
 
 
 def _definition(cut: Any) -> str | None:
@@ -186,6 +208,9 @@ def _load(name: str, place: Path | None) -> tuple[Any, Any]:
     file = _download(trained) if place is None else weights_file(place, *FILES)
     if file.suffix != ".safetensors":
         raise ValueError(f"{file}: only .safetensors are loaded")
+    inner = library.get_model_config(architecture)["text_cfg"].get("hf_model_name")
+    if inner and not hub.is_cached(inner, "config.json"):
+        hub.check_reachable(inner)
     try:
         model, _, transform = library.create_model_and_transforms(
             architecture,
