@@ -120,7 +120,6 @@ def _make_options(argv: Sequence[str]) -> Namespace:
         notes=f"with an index:\n{verbs}",
         examples=[
             "gaussmatch index my-photos --out photos.index",
-            "gaussmatch index runs/mine my-photos --out photos.index",
             "gaussmatch index runs/demo/probabilistic --split test --out demo.index",
             "gaussmatch index runs/clip embeddings.parquet --out clip.index",
         ],
