@@ -68,6 +68,11 @@ class Model:
         )
 
     @property
+    def reads_text(self) -> bool:
+        """Whether it takes words: not where it was adapted to embeddings of an unknown encoder."""
+        return bool(getattr(self.matcher.text_encoder.tokenizer, "reads_text", True))
+
+    @property
     def device(self) -> torch.device:
         """Where it computes; an exported model is on the CPU."""
         return next((p.device for p in self.matcher.parameters()), torch.device("cpu"))

@@ -114,6 +114,25 @@ def test_an_adapted_run_is_evaluated_indexed_and_searched(arrays: Path) -> None:
         opened.model.encode_texts(["a dog"])
 
 
+def test_an_index_of_embeddings_is_served_without_words(arrays: Path) -> None:
+    pytest.importorskip("fastapi", reason="needs the extra 'service'")
+    from starlette.testclient import TestClient
+
+    from gaussmatch.service.app import create_app
+
+    assert adapt(arrays) == 0
+    words = ["index", str(arrays / "run"), str(arrays / "img.npy"), "--out", str(arrays / "i")]
+    assert main(words) == 0
+    with TestClient(create_app(gm.Index.open(arrays / "i"))) as client:
+        assert client.get("/api/about").json()["examples"] == []
+        found = client.get("/api/similar", params={"id": "7", "k": 1})
+        assert found.status_code == 200, found.text
+        for path in ("search", "suggest", "uncertainty"):
+            refused = client.get(f"/api/{path}", params={"text": "a dog"})
+            assert refused.status_code == 422, path
+            assert "reads no words" in refused.json()["error"]["message"]
+
+
 def test_embeddings_of_every_format_are_indexed_under_their_ids_with_metadata(
     arrays: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

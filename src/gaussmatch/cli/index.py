@@ -86,8 +86,7 @@ def _make(argv: Sequence[str]) -> None:
     if not index.calibration.about:  # last: after a kill it is done again
         index.set_calibration(kept_calibration(options.run))
     print(_summary(index))
-    reads_text = getattr(model.matcher.text_encoder.tokenizer, "reads_text", True)
-    query = "'some words'" if reads_text else "--like ID"
+    query = "'some words'" if model.reads_text else "--like ID"
     print(f"next: gaussmatch search {quote(str(options.out))} {query}", file=sys.stderr)
 
 

@@ -236,6 +236,8 @@ class Engine:
         """Texts without any known word are left out, all others encoded together."""
         if not texts:
             return {}
+        if not self.model.reads_text:
+            return dict.fromkeys(texts, no_words())
         plain = [canonical(text) for text in texts.values()]
         read = dict(zip(texts, self.model.read(plain), strict=True))
         batch = attempt(self.model.encode_texts, list(read.values()))
@@ -266,6 +268,8 @@ class Engine:
 
     def encode_texts(self, texts: Sequence[str]) -> Gaussian:
         """Captions; one without any known word is an error."""
+        if not self.model.reads_text:
+            raise no_words()
         try:
             return self.model.encode_texts(texts)
         except UnknownWordsError as error:
@@ -437,6 +441,15 @@ def unknown_words(text: str) -> ApiError:
         422,
         "unknown_words",
         f"the model knows no word of {text[:60]!r}; use words like those of its captions",
+    )
+
+
+def no_words() -> ApiError:
+    return ApiError(
+        422,
+        "invalid",
+        "this model was adapted to embeddings and reads no words: search with an item of the "
+        "index, or adapt it again with --text-encoder NAME",
     )
 
 

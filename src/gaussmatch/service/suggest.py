@@ -81,7 +81,9 @@ def meant_by(text: str) -> set[str]:
 
 def examples(index: Index, most: int = 5) -> list[str]:
     """Short captions of the index to try, from vague to precise; or everyday searches that find
-    something in it, where it has no captions."""
+    something in it, where it has no captions. None where the model reads no words."""
+    if not index.model.reads_text:
+        return []
     if not index.size("captions"):
         return _found(index, EVERYDAY)[:most]
     records, g = index.some(1000, "captions")

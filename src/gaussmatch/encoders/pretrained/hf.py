@@ -131,7 +131,7 @@ class Patches:
         enough, by the bisection of transformers.
 
         >>> Patches(16, 256, Transform(1)).grid(480, 640)
-        (13, 18)
+        (14, 18)
         """
 
         def cells(scale: float) -> tuple[int, int]:
