@@ -91,7 +91,7 @@ class Sizes:
     """Of one ratio: where a turn takes long, there are fewer."""
 
 
-FULL = Sizes(5000, 25_000, 1024, 200_000, 1_000_000, 300, 1000, 7, 30)
+FULL = Sizes(5000, 25_000, 1024, 200_000, 1_000_000, 300, 1000, 5, 20)
 QUICK = Sizes(1000, 5000, 512, 40_000, 100_000, 100, 48, 5, 6)
 
 

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.similarities import Side, Similarity, base, pairwise, similarity
-from gaussmatch.similarities.base import SIDES
+from gaussmatch.similarities.base import SIDES, CenteredLift, other_side
 
 LOW, HIGH = math.log(0.1), math.log(10.0)
 KINDS = ("ellipsoid", "sphere")
@@ -340,6 +340,43 @@ class LiftedContract(SimilarityContract):
             scores.append(s.from_raw(raw))
         best = torch.stack(scores).amax(0).float()
         torch.testing.assert_close(best, s.matrix(images, captions))
+
+    @pytest.mark.parametrize("side", SIDES)
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_numpy_arrays_are_lifted_and_scored_as_tensors_are(self, kind, side):
+        """Search takes its items and queries as arrays."""
+        s, g, other = self.similarity, draw(6, 16, kind, seed=1), draw(6, 16, kind, seed=2)
+        if not s.on_arrays:
+            pytest.skip("its lift takes tensors only")
+        lift = CenteredLift.of(s, g.to(torch.float64))
+        tensors = lift(g, side), lift(other, other_side(side))
+        arrays = lift.arrays(g.numpy(), side), lift.arrays(other.numpy(), other_side(side))
+        for as_tensors, as_arrays in zip(tensors, arrays, strict=True):
+            for a, b in zip(as_tensors, as_arrays, strict=True):
+                assert isinstance(b, np.ndarray)
+                np.testing.assert_allclose(b, a.numpy(), rtol=1e-12, atol=1e-12)
+        order = slice(None, None, 1 if side == "images" else -1)
+        scores = s.of_lifted(*arrays[order])
+        assert isinstance(scores, np.ndarray)
+        expected = s.of_lifted(*tensors[order]).numpy()
+        np.testing.assert_allclose(scores, expected, rtol=1e-9, atol=1e-9)
+
+    @pytest.mark.parametrize("side", SIDES)
+    def test_a_lift_of_tensors_alone_is_enough(self, side):
+        """Someone's own similarity need not know arrays."""
+
+        class OfTensors(type(self.similarity)):
+            on_arrays = False
+
+        own, g = OfTensors(), draw(6, 16, seed=1)
+        lifted = CenteredLift.of(own, g.to(torch.float64)).arrays(g.numpy(), side)
+        expected = CenteredLift.of(own, g.to(torch.float64))(g, side)
+        for a, b in zip(lifted, expected, strict=True):
+            np.testing.assert_array_equal(a, b.numpy())
+        raw = np.linspace(0.5, 2, 4)
+        found = own.score(raw)
+        assert isinstance(found, np.ndarray)
+        np.testing.assert_array_equal(found, own.from_raw(torch.from_numpy(raw)).numpy())
 
     def test_a_matrix_is_one_product_for_each_lift(self):
         """And no loop over pairs, images or captions."""

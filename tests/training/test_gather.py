@@ -41,7 +41,10 @@ PCME = replace(
     model=ModelRecipe(system="pcme", dim=16, word_dim=12, similarity="match_prob"),
     loss=LossRecipe(name="soft-contrastive", vib=0.01, mmd=0.1),
 )
-RECIPES = {"hinge": RECIPE, "learned": LEARNED, "pvse": PVSE, "pcme": PCME}
+SIGMOID = replace(
+    RECIPE, loss=LossRecipe(name="sigmoid", scale=2.0, bias=-1.0, pseudo_positives=0.1)
+)
+RECIPES = {"hinge": RECIPE, "learned": LEARNED, "sigmoid": SIGMOID, "pvse": PVSE, "pcme": PCME}
 
 
 def in_processes(ranks: int, work: Callable[[], Any]) -> list[Any]:

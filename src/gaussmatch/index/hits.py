@@ -125,6 +125,8 @@ class Hits:
     def part(self, start: int, count: int) -> Hits:
         """Some of the results, and how many of them are expected to match."""
         some = self.hits[start : start + count]
+        if len(some) == len(self.hits):
+            return self
         return replace(self, hits=some, expected=expected_matches(some))
 
     def sorted(self, name: str, *, descending: bool = False) -> Hits:

@@ -207,7 +207,7 @@ class _Exchange:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             own = list(message.get("headers", ()))
-            cached = any(name.lower() == b"cache-control" for name, _ in own)
+            cached = b"cache-control" in [name.lower() for name, _ in own]
             message["headers"] = [*own, *self._headers, *(() if cached else NOT_CACHED)]
         await self._send(message)
 

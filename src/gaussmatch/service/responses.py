@@ -255,8 +255,16 @@ class ApiError(Exception):
 class Json(JSONResponse):
     """Bytes that are JSON already."""
 
-    def render(self, content: bytes) -> bytes:
-        return content
+    def __init__(
+        self, content: bytes, status_code: int = 200, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Written out, for every query goes through it: Starlette's takes four times as long."""
+        self.status_code, self.body, self.background = status_code, content, None
+        self.raw_headers = [
+            (b"content-length", b"%d" % len(content)),
+            (b"content-type", b"application/json"),
+            *((k.lower().encode(), v.encode()) for k, v in (headers or {}).items()),
+        ]
 
 
 def dumps(value: Any) -> bytes:

@@ -170,7 +170,8 @@ class Calibration:
             return Judgement(unsure, share, familiar)
         if far is None:
             far = torch.zeros(len(queries), dtype=torch.float64)
-        reference = self._reference_scores(similarity, gallery)(own.gaussian())
+        with torch.no_grad():  # a similarity may have learned parameters
+            reference = self._reference_scores(similarity, gallery)(own.gaussian())
         found = evidence(torch.from_numpy(scores), reference, way.temperature, way.weight)
         spread = log_perplexity(reference, way.temperature)
         sure = [] if unsure is None or uncertainty is None else [unsure, uncertainty]
