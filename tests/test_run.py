@@ -21,6 +21,7 @@ from gaussmatch.files import read_json, write_json
 from gaussmatch.matcher import build
 from gaussmatch.model import UnknownWordsError
 from gaussmatch.recipe import ModelRecipe, identity, migrations
+from gaussmatch.run import CALIBRATION, PROBE, read_listed, replacing
 from gaussmatch.training.loop import train
 
 
@@ -264,3 +265,17 @@ def test_end_to_end_backbone_trains_on_pixels(tmp_path: Path) -> None:
     model = train(recipe, tmp_path / "run", progress_bar=False)
     picture = scenes.load("tiny", progress=False).test.images.picture(0)
     assert model.encode_images([picture]).shape == (1,)
+
+
+def test_what_is_kept_with_a_run_is_verified_unless_an_earlier_version_wrote_it(
+    tmp_path: Path,
+) -> None:
+    assert read_listed(tmp_path, PROBE) is None
+    (tmp_path / CALIBRATION).write_text("[1]")
+    assert read_listed(tmp_path, CALIBRATION) == [1]  # a run without a manifest
+    with replacing(tmp_path, PROBE) as temporary:
+        temporary.write_text("[2]")
+    assert read_listed(tmp_path, PROBE) == [2]
+    (tmp_path / PROBE).write_text("[3]")
+    with pytest.raises(ValueError, match=r"probe\.json is damaged or was changed"):
+        read_listed(tmp_path, PROBE)

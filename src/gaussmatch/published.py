@@ -32,8 +32,10 @@ from gaussmatch.evaluation.evaluate import file_stem
 from gaussmatch.files import read_json, write_json, write_text
 from gaussmatch.model import Model
 from gaussmatch.run import (
+    CALIBRATION,
     IMAGES,
     MODEL,
+    PROBE,
     RECIPE,
     TEXTS,
     TOKENIZER,
@@ -44,7 +46,6 @@ from gaussmatch.run import (
     read_metrics,
     read_recipe,
 )
-from gaussmatch.trust.learn import CALIBRATION, PROBE
 
 CONFIG, CARD, LIBRARY = "config.json", "README.md", "gaussmatch"
 LARGEST = 2**31 - 2**20

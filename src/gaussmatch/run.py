@@ -43,6 +43,7 @@ MANIFEST, LOCK = "run.json", ".lock"
 RECIPE, WEIGHTS, TOKENIZER = "recipe.yaml", "model.safetensors", Vocabulary.file
 METRICS, LOG, BOARD, FROZEN = "metrics.json", "log.jsonl", "tensorboard", "frozen"
 CHECKPOINT, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
+CALIBRATION, PROBE = "calibration.json", "probe.json"
 
 SHIPPED, PHOTOS = Path(__file__).parent / "models", "photos"
 """Runs that come with the package, and the one for anybody's photos (docs/photos.md)."""
@@ -52,7 +53,7 @@ IMAGES, TEXTS = "images.onnx", "texts.onnx"
 EXPORTED = (RECIPE, TOKENIZER, IMAGES, TEXTS)
 """What a model, or an exported one, is loaded from; an index copies these."""
 
-FILES = (*MODEL, IMAGES, TEXTS, METRICS, LOG, CHECKPOINT, PREVIOUS)
+FILES = (*MODEL, IMAGES, TEXTS, METRICS, LOG, CHECKPOINT, PREVIOUS, CALIBRATION, PROBE)
 """All files that the manifest knows."""
 
 
@@ -266,6 +267,16 @@ def verify(folder: Path, *names: str) -> None:
                 f"{folder / name} is damaged or was changed: its SHA-256 is not the one in "
                 f"{MANIFEST}; restore it from a copy, or train again"
             )
+
+
+def read_listed(folder: Path, name: str) -> Any:
+    """The content of a JSON file of a run; verified where the manifest lists it, which that of an
+    earlier version may not. ``None`` where there is no such file."""
+    if not (folder / name).is_file():
+        return None
+    if (folder / MANIFEST).exists() and name in _manifest(folder):
+        verify(folder, name)
+    return read_json(folder / name)
 
 
 def is_intact(folder: Path, name: str) -> bool:

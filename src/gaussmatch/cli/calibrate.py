@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from gaussmatch.cli.parser import Parser
 from gaussmatch.evaluation.tables import plain_table
-from gaussmatch.run import is_shipped, locate
+from gaussmatch.run import CALIBRATION, PROBE, is_shipped, locate
 from gaussmatch.trust.calibration import GALLERIES
-from gaussmatch.trust.learn import CALIBRATION, PROBE, calibrate_run
+from gaussmatch.trust.learn import calibrate_run
 
 
 def run(argv: Sequence[str]) -> None:

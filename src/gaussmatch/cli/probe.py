@@ -11,8 +11,8 @@ from gaussmatch.data import load_data
 from gaussmatch.evaluation.tables import plain_table
 from gaussmatch.files import write_json
 from gaussmatch.plot import bars, lines, save
-from gaussmatch.run import is_shipped, load, locate, read_recipe
-from gaussmatch.trust.learn import PROBE, kept_calibration
+from gaussmatch.run import PROBE, is_shipped, load, locate, read_recipe
+from gaussmatch.trust.learn import keep_probe, kept_calibration
 from gaussmatch.trust.probe import probe
 
 OTHERS = {"words": "words", "best_score": "best score", "perplexity": "perplexity"}
@@ -67,7 +67,7 @@ def run(argv: Sequence[str]) -> None:
     )
     written = [options.json]
     if not options.overrides and not is_shipped(options.run):
-        write_json(options.run / PROBE, found)
+        keep_probe(options.run, found)
         written.append(options.run / PROBE)
     print(plain_table([("", "Σ", *OTHERS.values(), "combined"), *_rows(found)]))
     for side, judged in found["verdict"].items():

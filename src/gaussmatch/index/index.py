@@ -32,14 +32,14 @@ from gaussmatch.index.record import Record
 from gaussmatch.index.topk import Scanned, Searchable, TopK, top_k
 from gaussmatch.index.where import Where, unknown_field
 from gaussmatch.model import Model, Pictures
-from gaussmatch.run import load, locate
+from gaussmatch.run import CALIBRATION, load, locate
 from gaussmatch.similarities import Similarity
 from gaussmatch.similarities import similarity as similarity_called
 from gaussmatch.similarities.base import other_side
 from gaussmatch.trust import Calibration, canonical
 from gaussmatch.trust.calibration import TOP
 
-RUN, CALIBRATION = "run", "calibration.json"
+RUN = "run"
 Filter = Mapping[str, Any] | Where | None
 T = TypeVar("T")
 MISSED_QUERIES = 32

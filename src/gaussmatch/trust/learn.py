@@ -20,7 +20,7 @@ from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.data.queries import shortened
 from gaussmatch.evaluation.reliability import REFERENCE, evenly
 from gaussmatch.evaluation.scores import query_scores
-from gaussmatch.files import read_json, write_json
+from gaussmatch.files import write_json
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import (
     IsotonicProbability,
@@ -34,7 +34,7 @@ from gaussmatch.metrics import (
     log_perplexity,
 )
 from gaussmatch.model import Model
-from gaussmatch.run import load
+from gaussmatch.run import CALIBRATION, PROBE, load, read_listed, replacing
 from gaussmatch.similarities import Similarity
 from gaussmatch.trust.calibration import (
     ANNOTATED_PAIRS,
@@ -49,8 +49,6 @@ from gaussmatch.trust.calibration import (
 from gaussmatch.trust.familiarity import Familiarity
 from gaussmatch.trust.probe import gauges_of, probe
 from gaussmatch.trust.wording import canonical
-
-CALIBRATION, PROBE = "calibration.json", "probe.json"
 
 QUANTILES = 1001
 MOST = 20_000
@@ -160,23 +158,28 @@ def calibrate_run(run: Path) -> Calibration:
     model = load(run)
     data = load_data(model.recipe.data)
     calibration = calibrate(model, data)
-    found = read_json(run / PROBE) if (run / PROBE).is_file() else None
-    if found is None:
-        found = probe(model, data, calibration, split="dev")
+    found = read_listed(run, PROBE) or probe(model, data, calibration, split="dev")
     try:
-        calibration.save(run / CALIBRATION)
-        write_json(run / PROBE, found)
+        with replacing(run, CALIBRATION) as temporary:
+            calibration.save(temporary)
+        keep_probe(run, found)
     except OSError as error:
         warnings.warn(f"the calibration is not kept in {run}: {error}", stacklevel=2)
     return replace(calibration, gauges=gauges_of(found))
 
 
+def keep_probe(run: Path, found: Mapping[str, Any]) -> None:
+    """Keep the findings of a probe in the folder of a run."""
+    with replacing(run, PROBE) as temporary:
+        write_json(temporary, found)
+
+
 def kept_calibration(run: Path) -> Calibration:
     """The calibration of a run with the verdict of its probe; made now if there is none, or with a
     warning empty if the run's own data cannot be read any more or is too little."""
-    if (run / CALIBRATION).is_file():
+    if read_listed(run, CALIBRATION) is not None:
         calibration = Calibration.load(run / CALIBRATION)
-        found = read_json(run / PROBE) if (run / PROBE).is_file() else {"verdict": {}}
+        found = read_listed(run, PROBE) or {"verdict": {}}
         return replace(calibration, gauges=gauges_of(found))
     try:
         return calibrate_run(run)

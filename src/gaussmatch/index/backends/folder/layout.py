@@ -24,7 +24,7 @@ from pathlib import Path
 from gaussmatch import files
 from gaussmatch.files import atomic, sha256, sync
 from gaussmatch.index.manifest import GALLERIES, MANIFEST, FileMark, IndexManifest, SegmentInfo
-from gaussmatch.run import EXPORTED, MODEL
+from gaussmatch.run import CALIBRATION, EXPORTED, MODEL
 
 RUN, SEGMENTS, LOCK, MARKER = "run", "segments", ".lock", ".gaussmatch-index"
 BUILDING = ".building.lock"
@@ -36,7 +36,7 @@ _IN_SEGMENT = re.compile(
 )
 _AT_TOP = re.compile(r"(manifest|calibration)\.json|\.lock|\.gaussmatch-index")
 _IN_RUN = re.compile("|".join(map(re.escape, (*MODEL, *EXPORTED))))
-_WRITTEN = (MANIFEST, "calibration.json")
+_WRITTEN = (MANIFEST, CALIBRATION)
 
 
 def load_manifest(folder: Path) -> IndexManifest:
