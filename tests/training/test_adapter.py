@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -298,6 +301,29 @@ def test_texts_are_embedded_once_and_a_kill_loses_one_shard(
     assert np.array_equal(embedded_once(tower, texts, progress=False), wanted)
     assert tower.calls == 1
     assert not list(tmp_path.rglob("*.parts"))
+
+
+def test_of_two_processes_one_embeds_and_the_other_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path))
+    towers, texts = [Letters(), Letters()], [f"text{c}" for c in "abcdefghij"]
+    wanted, started = towers[0].encode(texts).numpy(), threading.Event()
+    whole = towers[0].encode
+
+    def slowly(some: list[str]) -> torch.Tensor:
+        started.set()
+        time.sleep(0.3)
+        return whole(some)
+
+    monkeypatch.setattr(towers[0], "encode", slowly)
+    monkeypatch.setattr(towers[1], "encode", lambda some: pytest.fail("embedded twice"))
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(embedded_once, towers[0], texts, False)
+        assert started.wait(30)
+        second = pool.submit(embedded_once, towers[1], texts, False)
+        assert np.array_equal(first.result(), wanted)
+        assert np.array_equal(second.result(), wanted)
 
 
 def test_texts_of_another_list_are_not_embedded_again(

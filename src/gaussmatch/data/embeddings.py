@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from tqdm import tqdm
 from gaussmatch.checks import extra
 from gaussmatch.data.stored import open_features, read_lines
 from gaussmatch.encoders.pretrained import TextTower
-from gaussmatch.files import atomic, cache_root
+from gaussmatch.files import atomic, cache_root, locked
 
 SHARD = 4096
 """Texts in a shard, the most that a kill can lose."""
@@ -248,40 +249,49 @@ def embedded_once(tower: TextTower, texts: Sequence[str], progress: bool = True)
     """The embeddings (n, width) of texts, from the cache or made into it, memory-mapped.
 
     A list of texts is one file; texts that another list of the same encoder holds are copied from
-    there, so that data sets, splits and queries share what was embedded before."""
+    there, so that data sets, splits and queries share what was embedded before. Of several
+    processes one embeds a list, and the others wait for it."""
     encoder = hashlib.sha256(f"{tower.name} {tower.sha256()}".encode()).hexdigest()[:16]
     keys = np.array([_key(text) for text in texts], np.uint64)
     name = hashlib.sha256(keys.tobytes()).hexdigest()[:24]
     target = cache_root() / "texts" / encoder / f"{name}.npy"
     if not target.is_file():
-        parts = target.with_suffix(".parts")
-        starts = range(0, len(texts), SHARD)
-        earlier = [_Embedded(path) for path in sorted(target.parent.glob("*.npy"))]
-        with tqdm(total=len(texts), desc=tower.name, unit="text", disable=not progress) as bar:
-            for start in starts:
-                chunk, path = slice(start, start + SHARD), parts / f"{start:09}.npy"
-                if not path.is_file():
-                    rows = np.full((len(texts[chunk]), tower.width), np.nan, np.float32)
-                    for some in earlier:
-                        some.fill(keys[chunk], rows)
-                    new = np.isnan(rows[:, 0]).nonzero()[0]
-                    if len(new):
-                        rows[new] = tower.encode([texts[start + int(k)] for k in new]).numpy()
-                    with atomic(path) as temporary, open(temporary, "wb") as file:
-                        np.save(file, rows)
-                bar.update(len(texts[chunk]))
-        with atomic(target.with_suffix(".keys")) as temporary:
-            keys.tofile(temporary)
-        with atomic(target) as temporary:
-            shape = (len(texts), tower.width)
-            joined = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
-            for start in starts:
-                joined[start : start + SHARD] = np.load(parts / f"{start:09}.npy")
-            joined.flush()
-            del joined
-        shutil.rmtree(parts)
+        with locked(target.with_suffix(".lock"), f"{target} is in use", wait=math.inf):
+            if not target.is_file():  # else another process made it in the meantime
+                _embed(tower, texts, keys, target, progress)
     found: np.ndarray = np.load(target, mmap_mode="r")
     return found
+
+
+def _embed(
+    tower: TextTower, texts: Sequence[str], keys: np.ndarray, target: Path, progress: bool
+) -> None:
+    parts = target.with_suffix(".parts")
+    starts = range(0, len(texts), SHARD)
+    earlier = [_Embedded(path) for path in sorted(target.parent.glob("*.npy"))]
+    with tqdm(total=len(texts), desc=tower.name, unit="text", disable=not progress) as bar:
+        for start in starts:
+            chunk, path = slice(start, start + SHARD), parts / f"{start:09}.npy"
+            if not path.is_file():
+                rows = np.full((len(texts[chunk]), tower.width), np.nan, np.float32)
+                for some in earlier:
+                    some.fill(keys[chunk], rows)
+                new = np.isnan(rows[:, 0]).nonzero()[0]
+                if len(new):
+                    rows[new] = tower.encode([texts[start + int(k)] for k in new]).numpy()
+                with atomic(path) as temporary, open(temporary, "wb") as file:
+                    np.save(file, rows)
+            bar.update(len(texts[chunk]))
+    with atomic(target.with_suffix(".keys")) as temporary:
+        keys.tofile(temporary)
+    with atomic(target) as temporary:
+        shape = (len(texts), tower.width)
+        joined = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
+        for start in starts:
+            joined[start : start + SHARD] = np.load(parts / f"{start:09}.npy")
+        joined.flush()
+        del joined
+    shutil.rmtree(parts)
 
 
 def _key(text: str) -> int:
