@@ -39,7 +39,7 @@ def similarity(name: str, **settings: Any) -> Similarity:
     similarity('kl')
     >>> similarity("kull")
     Traceback (most recent call last):
-    ValueError: no similarity 'kull'; choose cosine, kl, reverse_kl, min_kl, query_kl, ...
+    ValueError: unknown similarity 'kull'; choose cosine, kl, reverse_kl, min_kl, query_kl, ...
     """
     if name not in SIMILARITIES:
         raise ValueError(f"unknown similarity {name!r}; choose {', '.join(SIMILARITIES)}")

@@ -15,6 +15,7 @@ from gaussmatch.index import GALLERIES, Hits, Index, IndexSettings, Record, merg
 from gaussmatch.index.backends.milvus import collection as gallery_module
 from gaussmatch.index.backends.milvus import rows as coding
 from gaussmatch.index.lift import Lift
+from gaussmatch.index.topk import Candidates
 from gaussmatch.similarities import SIMILARITIES, similarity
 from gaussmatch.trust import Calibration
 
@@ -125,9 +126,10 @@ def test_a_search_that_misses_looks_at_everything(
     ask = gallery_module.CollectionView.candidates
 
     def poor(self: gallery_module.CollectionView, q: object, count: int):  # type: ignore[no-untyped-def]
-        shortened = ask(self, q, count)  # type: ignore[arg-type]
-        shortened.rows[:, 2:] = -1
-        return shortened
+        found = ask(self, q, count)  # type: ignore[arg-type]
+        rows = found.rows.copy()
+        rows[:, 2:] = -1
+        return Candidates(rows, found.scores)
 
     monkeypatch.setattr(gallery_module.CollectionView, "candidates", poor)
     where = {"year": 2003}
