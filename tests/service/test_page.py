@@ -376,10 +376,12 @@ class TestMap:
         legend = tab.text_content("#legend")
         assert "Near each other means alike" in legend
         assert "σ" not in legend
-        until(  # something is drawn
+        until(  # something is drawn; a copy is read, as the browser warns of repeated reading
             tab,
-            "(() => { const c = document.querySelector('#plane canvas'); const d ="
-            " c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+            "(() => { const c = document.querySelector('#plane canvas');"
+            " const copy = new OffscreenCanvas(c.width, c.height).getContext('2d');"
+            " copy.drawImage(c, 0, 0);"
+            " const d = copy.getImageData(0, 0, c.width, c.height).data;"
             " return d.some((v, i) => i % 4 === 3 && v > 0); })()",
         )
         tab.locator("#plane canvas").click(position={"x": 500, "y": 250})
