@@ -1,6 +1,6 @@
 """How long does ``gaussmatch adapt`` take, and how much memory, for many pairs of embeddings?
 
-    OMP_NUM_THREADS=1 python benchmarks/adapt_speed.py [--pairs 100000] [--dim 512] [--ranking keep]
+    python benchmarks/adapt_speed.py [--pairs 100000] [--dim 512] [--ranking keep]
 
 Images are random unit vectors, their texts the same with noise, so that they match as those of a
 contrastive model do. Prints processor time and peak memory of the whole command: reading, training,
