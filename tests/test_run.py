@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from gaussmatch.files import read_json, write_json
 from gaussmatch.matcher import build
 from gaussmatch.model import UnknownWordsError
 from gaussmatch.recipe import ModelRecipe, identity, migrations
-from gaussmatch.run import CALIBRATION, PROBE, read_listed, replacing
+from gaussmatch.run import CALIBRATION, PROBE, keeping, read_listed, replacing
 from gaussmatch.training.loop import train
 
 
@@ -279,3 +280,16 @@ def test_what_is_kept_with_a_run_is_verified_unless_an_earlier_version_wrote_it(
     (tmp_path / PROBE).write_text("[3]")
     with pytest.raises(ValueError, match=r"probe\.json is damaged or was changed"):
         read_listed(tmp_path, PROBE)
+
+
+def test_processes_that_keep_something_with_a_run_take_turns(tmp_path: Path) -> None:
+    """Were they not to, the manifest could list the file of one and the folder hold the other's."""
+
+    def keep(number: int) -> None:
+        with keeping(tmp_path, PROBE) as temporary:
+            temporary.write_text(f"[{number}]")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(keep, range(20)))
+    assert read_listed(tmp_path, PROBE)[0] in range(20)
+    assert not list(tmp_path.glob(f"{PROBE}.*"))

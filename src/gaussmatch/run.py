@@ -248,6 +248,14 @@ def replacing(folder: Path, name: str, keep: str | None = None) -> Iterator[Path
 
 
 @contextmanager
+def keeping(folder: Path, name: str) -> Iterator[Path]:
+    """As ``replacing``, for what is kept with a finished run; processes that do so take turns."""
+    busy = f"{folder}: another process is writing to this run; try again when it is done"
+    with locked(folder / LOCK, busy, wait=60), replacing(folder, name) as temporary:
+        yield temporary
+
+
+@contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turns whatever a library raises on a full disk into one line that says what to do."""
     try:

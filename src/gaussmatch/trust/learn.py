@@ -34,7 +34,7 @@ from gaussmatch.metrics import (
     log_perplexity,
 )
 from gaussmatch.model import Model
-from gaussmatch.run import CALIBRATION, PROBE, load, read_listed, replacing
+from gaussmatch.run import CALIBRATION, PROBE, keeping, load, read_listed
 from gaussmatch.similarities import Similarity
 from gaussmatch.trust.calibration import (
     ANNOTATED_PAIRS,
@@ -160,7 +160,7 @@ def calibrate_run(run: Path) -> Calibration:
     calibration = calibrate(model, data)
     found = read_listed(run, PROBE) or probe(model, data, calibration, split="dev")
     try:
-        with replacing(run, CALIBRATION) as temporary:
+        with keeping(run, CALIBRATION) as temporary:
             calibration.save(temporary)
         keep_probe(run, found)
     except OSError as error:
@@ -170,7 +170,7 @@ def calibrate_run(run: Path) -> Calibration:
 
 def keep_probe(run: Path, found: Mapping[str, Any]) -> None:
     """Keep the findings of a probe in the folder of a run."""
-    with replacing(run, PROBE) as temporary:
+    with keeping(run, PROBE) as temporary:
         write_json(temporary, found)
 
 
