@@ -8,6 +8,7 @@ import pytest
 import torch
 from encoders.contract import EncoderContract
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 from toy import toy_words
 
 from gaussmatch.encoders import Probabilistic, Projection, Shape, Tokens, WordGRU, pad
@@ -101,6 +102,40 @@ def test_last_state_is_that_of_the_last_real_token() -> None:
     states, _ = layer.rnn(words)
     got = layer(words, torch.tensor([2, 4]))
     torch.testing.assert_close(got, torch.stack([states[0, 1], states[1, 3]]))
+
+
+@pytest.mark.parametrize("lengths", [[1], [3, 3], [2, 5, 1, 5, 3]])
+def test_recurrence_has_the_values_and_gradients_of_the_gru(lengths: list[int]) -> None:
+    torch.manual_seed(0)
+    layer = LastState(5, 6)
+    words, wanted = torch.randn(len(lengths), 5, 5), torch.randn(len(lengths), 6)
+
+    def answer(own: bool) -> list[Tensor]:
+        layer.zero_grad()
+        given = words.clone().requires_grad_()
+        if own:
+            state = layer(given, torch.tensor(lengths))
+            assert "Recurrence" in str(state.grad_fn.next_functions)
+        else:
+            packed = pack_padded_sequence(given, lengths, batch_first=True, enforce_sorted=False)
+            state = layer.rnn(packed)[1][0]
+        state.backward(wanted)
+        return [state, given.grad, *(p.grad for p in layer.parameters())]  # type: ignore[list-item]
+
+    for mine, oracle in zip(answer(True), answer(False), strict=True):
+        torch.testing.assert_close(mine, oracle, rtol=1e-5, atol=1e-6)
+
+
+def test_recurrence_against_finite_differences_and_at_closed_gates() -> None:
+    torch.manual_seed(0)
+    layer = LastState(3, 4).double()
+    words = torch.randn(3, 4, 3, dtype=torch.float64, requires_grad=True)
+    lengths = torch.tensor([4, 1, 2])
+    assert torch.autograd.gradcheck(lambda x: layer(x, lengths), [words])
+    with torch.no_grad():
+        layer.rnn.bias_ih_l0 -= 1e4  # gates at 0, so that nothing may be divided by them
+    layer(words, lengths).sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
 
 
 # ---- the adaptation ----
