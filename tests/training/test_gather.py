@@ -44,7 +44,26 @@ PCME = replace(
 SIGMOID = replace(
     RECIPE, loss=LossRecipe(name="sigmoid", scale=2.0, bias=-1.0, pseudo_positives=0.1)
 )
-RECIPES = {"hinge": RECIPE, "learned": LEARNED, "sigmoid": SIGMOID, "pvse": PVSE, "pcme": PCME}
+ADDED = replace(
+    LEARNED,
+    model=replace(LEARNED.model, probabilistic=True, similarity="query_kl"),
+    loss=replace(LEARNED.loss, fitting=0.5, inclusion=0.5),
+    training=replace(LEARNED.training, shorten=0.3, shorten_as="add"),
+)
+RECIPES = {
+    "hinge": RECIPE,
+    "learned": LEARNED,
+    "sigmoid": SIGMOID,
+    "pvse": PVSE,
+    "pcme": PCME,
+    "added": ADDED,
+    "queries": replace(ADDED, training=replace(ADDED.training, shorten_as="query")),
+    "replaced": replace(
+        ADDED,
+        loss=replace(ADDED.loss, inclusion=0.0),
+        training=replace(ADDED.training, shorten_as="replace"),
+    ),
+}
 
 
 def in_processes(ranks: int, work: Callable[[], Any]) -> list[Any]:
@@ -92,8 +111,21 @@ def gradients_of(recipe: Recipe, micro: int | None = None, pairs: int = 7) -> An
     seed_everything(1)
     matcher = initial_model(recipe, train, None).matcher
     share = (gather.rank(), gather.ranks())
-    batches = Batches(train, matcher.text_encoder, pairs, seed=3, share=share)
-    objective = Objective.of_epoch(recipe.loss, 2, matcher.heads)
+    training = recipe.training
+    batches = Batches(
+        train,
+        matcher.text_encoder,
+        pairs,
+        seed=3,
+        share=share,
+        shorten=training.shorten,
+        add=training.adds_captions,
+        fits=bool(recipe.loss.fitting),
+    )
+    objective = replace(
+        Objective.of_epoch(recipe.loss, 2, matcher.heads),
+        queries_only=training.shorten_as == "query",
+    )
     gradients = Gradients(matcher, Precision("float32", CPU), micro)
     torch.manual_seed(5)
     terms, seen = gradients(objective, next(batches.epoch(1)))

@@ -39,24 +39,39 @@ class Batch(NamedTuple):
     """Captions of some pairs as queries, collated as ``texts``, where they come beside the whole
     ones; and the rows of those pairs."""
     short_of: Int[Tensor, "m"] | None = None
-    fits: Float[Tensor, "n_m"] | None = None
-    """ln of how many photos the texts fit, the short ones behind the whole ones."""
+    fits: Float[Tensor, "n"] | None = None
+    """ln of how many photos the texts fit, and the short ones."""
+    short_fits: Float[Tensor, "m"] | None = None
 
     def to(self, device: torch.device) -> Batch:
         moved = (part if part is None else part.to(device) for part in self)
         return Batch(*moved)  # type: ignore[arg-type]  # the first three are always there
 
     def split(self, size: int) -> list[Batch]:
-        """Parts of at most ``size`` pairs, in order."""
+        """Parts of at most ``size`` pairs, in order, each with the queries of its pairs."""
         if size >= len(self.image_ids):
             return [self]
-        parts = [slice(i, i + size) for i in range(0, len(self.image_ids), size)]
+        return [self._part(i, i + size) for i in range(0, len(self.image_ids), size)]
 
-        def some(texts: Any, part: slice) -> Any:  # embeddings, or Tokens
-            whole = isinstance(texts, Tensor)
-            return texts[part] if whole else type(texts)(*(t[part] for t in texts))
+    def _part(self, start: int, stop: int) -> Batch:
+        part = slice(start, stop)
+        fits = None if self.fits is None else self.fits[part]
+        some = Batch(self.images[part], _rows(self.texts, part), self.image_ids[part], fits=fits)
+        if self.short_of is None:
+            return some
+        first, end = (int((self.short_of < row).sum()) for row in (start, stop))
+        own = slice(first, end)
+        return some._replace(
+            short=_rows(self.short, own) if end > first else None,
+            short_of=self.short_of[own] - start,
+            short_fits=None if self.short_fits is None else self.short_fits[own],
+        )
 
-        return [Batch(self.images[p], some(self.texts, p), self.image_ids[p]) for p in parts]
+
+def _rows(texts: Any, rows: slice) -> Any:
+    """Some of the texts that an encoder has collated: embeddings, or ``Tokens``."""
+    whole = isinstance(texts, Tensor)
+    return texts[rows] if whole else type(texts)(*(t[rows] for t in texts))
 
 
 class Batches:
@@ -182,23 +197,21 @@ class Batches:
     def _collate(self, items: Sequence[tuple[np.ndarray, int, int, int | None]]) -> Batch:
         images, pairs, ids, forms = zip(*items, strict=True)
         queries = [(k, form) for k, form in enumerate(forms) if form is not None]
-        rows, fits = [self._rows[pair] for pair in pairs], []
-        if self._fits is not None:
-            fits = [self._fits[pair] for pair in pairs]
+        rows = [self._rows[pair] for pair in pairs]
+        fits = None if self._fits is None else torch.from_numpy(self._fits[list(pairs)])
+        collate, own = self._encoder.collate, [form for _, form in queries]
+        short_fits = None if self._form_fits is None else torch.from_numpy(self._form_fits[own])
         if not self._add:
             for k, form in queries:
                 rows[k] = self._forms[form]
-                if self._form_fits is not None:
-                    fits[k] = self._form_fits[form]
-            queries = []
-        collate = self._encoder.collate
-        batch = Batch(torch.from_numpy(np.stack(images)), collate(rows), torch.tensor(ids))
-        if queries:
-            short = collate([self._forms[form] for _, form in queries])
-            batch = batch._replace(short=short, short_of=torch.tensor([k for k, _ in queries]))
-            if self._form_fits is not None:
-                fits += [self._form_fits[form] for _, form in queries]
-        return batch._replace(fits=torch.tensor(np.array(fits))) if fits else batch
+            if fits is not None and short_fits is not None:
+                fits[[k for k, _ in queries]] = short_fits
+        shown = torch.from_numpy(np.stack(images)), collate(rows), torch.tensor(ids)
+        if not self._add:
+            return Batch(*shown, fits=fits)
+        short = collate([self._forms[form] for form in own]) if own else None
+        short_of = torch.tensor([k for k, _ in queries], dtype=torch.long)
+        return Batch(*shown, short, short_of, fits, short_fits)
 
 
 class Waiting(Iterator[Batch]):

@@ -158,11 +158,6 @@ class TrainingRecipe:
             raise ValueError("training.weight_decay needs training.optimizer adamw")
         if not 0 < self.warmup < 1:
             raise ValueError(f"training.warmup must be between 0 and 1, got {self.warmup}")
-        if self.micro_batch is not None and self.adds_captions:
-            raise ValueError(
-                "training.micro_batch cannot split a batch with captions beside it: set "
-                "training.shorten_as to replace"
-            )
         if self.checkpoint_every is not None:
             checkpoint_interval(self.checkpoint_every)
         for name in ("shorten", "generalise", "frame"):

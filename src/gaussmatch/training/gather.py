@@ -88,11 +88,16 @@ def gather(tensors: Sequence[Tensor]) -> list[Tensor]:
     if ranks() == 1:
         return list(tensors)
     with _together():
-        own = torch.tensor([len(tensors[0])], device=tensors[0].device)
-        sizes = [torch.empty_like(own) for _ in range(ranks())]
-        dist.all_gather(sizes, own)
-        lengths = [int(size) for size in sizes]
+        lengths = _lengths(len(tensors[0]), tensors[0].device)
         return [_Gather.apply(tensor, lengths) for tensor in tensors]
+
+
+def before(rows: int, device: torch.device) -> int:
+    """How many rows the ranks before this one have, where this one has so many."""
+    if ranks() == 1:
+        return 0
+    with _together():
+        return sum(_lengths(rows, device)[: rank()])
 
 
 def sum_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
@@ -104,6 +109,14 @@ def sum_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             dist.all_reduce(parameter.grad)
+
+
+def _lengths(rows: int, device: torch.device) -> list[int]:
+    """The rows of every rank."""
+    own = torch.tensor([rows], device=device)
+    sizes = [torch.empty_like(own) for _ in range(ranks())]
+    dist.all_gather(sizes, own)
+    return [int(size) for size in sizes]
 
 
 class _Gather(torch.autograd.Function):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gaussmatch.data.batches import Batch
 from gaussmatch.matcher import Matcher
 from gaussmatch.training import gather
-from gaussmatch.training.objective import Objective, total
+from gaussmatch.training.objective import BatchOutput, Objective, total
 from gaussmatch.training.setup import Precision
 
 
@@ -51,18 +51,18 @@ class Gradients:
                 with self.precision.forward():
                     shares.append(objective.encode(self.matcher, part))
         share = shares[0]
-        embedded = share.tensors
+        embedded, of_queries = share.tensors, share.short_tensors
         if cached:
-            columns = zip(*(s.tensors for s in shares), strict=True)
-            embedded = [torch.cat(column).requires_grad_() for column in columns]
-        whole = share.with_batch(gather.gather([*embedded, batch.image_ids]))
+            embedded = _joined([s.tensors for s in shares])
+            of_queries = _joined([s.short_tensors for s in shares])
+        whole = _gathered(share, embedded, of_queries, batch)
         with self.precision.forward():
             terms = objective.terms(whole)
         loss = total(terms)
         if loss.isfinite():  # else the caller says what is wrong
             self.precision.scaler.scale(loss / gather.ranks()).backward()
             if cached:
-                self._pass_on(objective, parts, states, [tensor.grad for tensor in embedded])
+                self._pass_on(objective, parts, states, embedded, of_queries)
             gather.sum_gradients(p for p in self.matcher.parameters() if p.requires_grad)
         return terms, len(whole.image_ids)
 
@@ -71,24 +71,55 @@ class Gradients:
         objective: Objective,
         parts: list[Batch],
         states: list[list[Tensor]],
-        gradients: list[Tensor | None],
+        embedded: list[Tensor],
+        of_queries: list[Tensor],
     ) -> None:
         """Encode each part again, with a graph, and pass the gradients of its embeddings on."""
         after = _random_state(self.precision.device)
-        start = 0
+        start = first = 0
         for part, state in zip(parts, states, strict=True):
             stop = start + len(part.image_ids)
+            end = first + (0 if part.short_of is None else len(part.short_of))
             _set_random_state(state, self.precision.device)
             with self.precision.forward():
-                again = objective.encode(self.matcher, part).tensors
+                again = objective.encode(self.matcher, part)
+            rows = [slice(start, stop)] * len(embedded) + [slice(first, end)] * len(of_queries)
             pairs = [
-                (tensor, gradient[start:stop])
-                for tensor, gradient in zip(again, gradients, strict=True)
-                if gradient is not None and tensor.requires_grad
+                (tensor, whole.grad[some])
+                for tensor, whole, some in zip(
+                    [*again.tensors, *again.short_tensors],
+                    [*embedded, *of_queries],
+                    rows,
+                    strict=True,
+                )
+                if whole.grad is not None and tensor.requires_grad
             ]
             torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
-            start = stop
+            start, first = stop, end
         _set_random_state(after, self.precision.device)
+
+
+def _joined(parts: list[list[Tensor]]) -> list[Tensor]:
+    """The tensors of all parts as leaves that gradients are kept of."""
+    return [torch.cat(column).requires_grad_() for column in zip(*parts, strict=True)]
+
+
+def _gathered(
+    share: BatchOutput, embedded: list[Tensor], of_queries: list[Tensor], batch: Batch
+) -> BatchOutput:
+    """The outcome of the whole batch, of which each process has encoded a share."""
+    known = [batch.image_ids] if batch.fits is None else [batch.image_ids, batch.fits]
+    pairs = gather.gather([*embedded, *known])
+    n = len(embedded)
+    whole = batch._replace(image_ids=pairs[n], fits=None if batch.fits is None else pairs[n + 1])
+    if batch.short_of is None:
+        return share.with_batch(pairs[:n], [], whole)
+    ids = batch.image_ids
+    known = [batch.short_of + gather.before(len(ids), ids.device)]
+    known += [] if batch.short_fits is None else [batch.short_fits]
+    queries, m = gather.gather([*of_queries, *known]), len(of_queries)
+    whole = whole._replace(short_of=queries[m], short_fits=queries[-1] if len(known) > 1 else None)
+    return share.with_batch(pairs[:n], queries[:m], whole)
 
 
 def _random_state(device: torch.device) -> list[Tensor]:

@@ -124,13 +124,6 @@ def _train(
 ) -> None:
     """Train with the lock held; only the main process validates and writes."""
     main = gather.is_main()
-    if gather.ranks() > 1 and recipe.training.adds_captions:
-        raise ValueError(
-            f"training.shorten_as {recipe.training.shorten_as} works in one process only: "
-            "set it to replace"
-        )
-    if recipe.loss.fitting and (gather.ranks() > 1 or recipe.training.micro_batch):
-        raise ValueError("loss.fitting works in one process with whole batches only: set it to 0")
     resumed = gather.on_main(partial(_is_resumed, recipe, out, resume))
     origin = None if resumed else _origin(recipe, out, progress_bar)
     data = data if data is not None else load_data(recipe.data)

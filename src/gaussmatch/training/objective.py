@@ -44,26 +44,51 @@ class BatchOutput(NamedTuple):
     tokens: Tokens
     seen: dict[str, Any]
     image_ids: Tensor
+    fits: Tensor | None = None
     short: Gaussian | None = None
     short_of: Tensor | None = None
-    fits: Tensor | None = None
+    short_fits: Tensor | None = None
+
+    @property
+    def shortened(self) -> tuple[Gaussian, Tensor] | None:
+        """Captions as queries beside the whole ones, and the rows of their pairs, if any."""
+        if self.short is None or self.short_of is None or not len(self.short_of):
+            return None
+        return self.short, self.short_of
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All that gradients flow through, (n, …) each."""
-        parts = (t for g in (self.images, self.captions) for t in (g.mean, g.log_var))
-        return [*(t for t in parts if t is not None), *self.seen.values()]
+        """All that gradients of pairs flow through, (n, …) each."""
+        return [*_tensors(self.images), *_tensors(self.captions), *self.seen.values()]
 
-    def with_batch(self, tensors: Sequence[Tensor]) -> BatchOutput:
-        """The outcome of another batch, given its ``tensors`` and its image ids."""
-        rest = iter(tensors)
+    @property
+    def short_tensors(self) -> list[Tensor]:
+        """All that gradients of queries flow through, (m, …) each."""
+        return [] if self.short is None else _tensors(self.short)
 
-        def like(g: Gaussian) -> Gaussian:
-            return replace(g, mean=next(rest), log_var=None if g.is_point else next(rest))
+    def with_batch(
+        self, tensors: Sequence[Tensor], short_tensors: Sequence[Tensor], batch: Batch
+    ) -> BatchOutput:
+        """The outcome of another batch, given its tensors and what it says of its pairs."""
+        rest, short_rest = iter(tensors), iter(short_tensors)
+        return self._replace(
+            images=_like(self.images, rest),
+            captions=_like(self.captions, rest),
+            seen={name: next(rest) for name in self.seen},
+            image_ids=batch.image_ids,
+            fits=batch.fits,
+            short=None if self.short is None else _like(self.short, short_rest),
+            short_of=batch.short_of,
+            short_fits=batch.short_fits,
+        )
 
-        images, captions = like(self.images), like(self.captions)
-        seen = {name: next(rest) for name in self.seen}
-        return self._replace(images=images, captions=captions, seen=seen, image_ids=next(rest))
+
+def _tensors(g: Gaussian) -> list[Tensor]:
+    return [g.mean] if g.log_var is None else [g.mean, g.log_var]
+
+
+def _like(g: Gaussian, tensors: Iterator[Tensor]) -> Gaussian:
+    return replace(g, mean=next(tensors), log_var=None if g.is_point else next(tensors))
 
 
 @dataclass(frozen=True)
@@ -90,25 +115,28 @@ def _generation(outcome: BatchOutput) -> Tensor:
 
 def _inclusion(outcome: BatchOutput) -> Tensor:
     """Of whole captions in their shortened forms; zero in a batch without any."""
-    if outcome.short is None or outcome.short_of is None:
+    if outcome.shortened is None:
         return outcome.captions.mean.new_zeros(())
-    return inclusion(outcome.captions[outcome.short_of], outcome.short)
+    short, rows = outcome.shortened
+    return inclusion(outcome.captions[rows], short)
 
 
 def _fitting(outcome: BatchOutput) -> Tensor:
     """Uncertainty in the order of how many photos a text fits: among whole captions, among queries,
     among all of them, and of every query above its own caption."""
     assert outcome.fits is not None
-    whole, n = outcome.captions.mean_log_var(), len(outcome.captions)
-    if outcome.short is None or outcome.short_of is None:
+    whole = outcome.captions.mean_log_var()
+    if outcome.shortened is None:
         return disorder(whole, outcome.fits)
-    short = outcome.short.mean_log_var()
-    below = softplus(STEEPNESS * (whole[outcome.short_of] - short)).mean()
+    assert outcome.short_fits is not None
+    queries, rows = outcome.shortened
+    short = queries.mean_log_var()
+    both = torch.cat([whole, short]), torch.cat([outcome.fits, outcome.short_fits])
     return (
-        2 * disorder(whole, outcome.fits[:n])
-        + 0.5 * disorder(short, outcome.fits[n:])
-        + disorder(torch.cat([whole, short]), outcome.fits)
-        + below
+        2 * disorder(whole, outcome.fits)
+        + 0.5 * disorder(short, outcome.short_fits)
+        + disorder(*both)
+        + softplus(STEEPNESS * (whole[rows] - short)).mean()
     )
 
 
@@ -116,8 +144,9 @@ def _rivals(outcome: BatchOutput) -> Tensor:
     """Uncertainty in the order of how many images of the batch score beside a text's own."""
     texts, ids = outcome.captions, outcome.image_ids
     own = torch.arange(len(ids), device=ids.device)
-    if outcome.short is not None and outcome.short_of is not None:
-        texts, own = Gaussian.cat([texts, outcome.short]), torch.cat([own, outcome.short_of])
+    if outcome.shortened is not None:
+        short, rows = outcome.shortened
+        texts, own = Gaussian.cat([texts, short]), torch.cat([own, rows])
     counts = log_rivals(texts.mean, outcome.images.mean, own, ids)
     return disorder(texts.mean_log_var(), counts)
 
@@ -173,22 +202,25 @@ class Objective:
         with observe({part: matcher.part(part) for part in watched}) as seen:
             images, captions = matcher(batch.images, batch.texts)
         ids, fits = batch.image_ids, batch.fits
-        outcome = BatchOutput(matcher, images, captions, batch.texts, seen, ids, fits=fits)
+        outcome = BatchOutput(matcher, images, captions, batch.texts, seen, ids, fits)
         if batch.short_of is None:
             return outcome
-        return outcome._replace(short=matcher.encode_texts(batch.short), short_of=batch.short_of)
+        short = matcher.encode_texts(batch.short) if len(batch.short_of) else captions[:0]
+        return outcome._replace(short=short, short_of=batch.short_of, short_fits=batch.short_fits)
 
     def terms(self, outcome: BatchOutput) -> dict[str, Tensor]:
         """The named terms of a whole batch."""
         images, captions, ids = outcome.images, outcome.captions, outcome.image_ids
-        similarity, short, rows = outcome.matcher.similarity, outcome.short, outcome.short_of
-        if short is not None and not self.queries_only:  # each a pair with the image of its caption
+        similarity, shortened = outcome.matcher.similarity, outcome.shortened
+        if shortened is not None and not self.queries_only:  # pairs with the image of their caption
+            short, rows = shortened
             images = Gaussian.cat([images, images[rows]])
             captions, ids = Gaussian.cat([captions, short]), torch.cat([ids, ids[rows]])
         negative = negatives(ids, same_image_negatives=self.recipe.same_image_negatives)
         terms = self.ranking(*similarity.both_ways(images, captions), negative)
-        if short is not None and rows is not None and self.queries_only:
+        if shortened is not None and self.queries_only:
             assert isinstance(self.ranking, InfoNCE)
+            short, rows = shortened
             scores = similarity.for_query("captions").matrix(images, short)
             terms["queries"] = self.ranking.queries(scores, negative[:, rows], rows)
         for name, term in self._used.items():
