@@ -197,13 +197,15 @@ def test_a_row_may_be_a_run_that_is_there(tmp_path: Path, tiny_run: Path) -> Non
 
 
 @pytest.mark.parametrize("data", ["coco_real", "flickr8k"])
-def test_the_rows_of_the_sentence_encoder_differ_in_what_they_compare(data: str) -> None:
-    recipes = {
-        row.title: load_recipe(f"{data}/{row.recipe}") for row in experiment("sentence").rows
-    }
-    point, wide = recipes["MiniLM"], recipes["MiniLM †"]
+@pytest.mark.parametrize(("name", "system"), [("best-loss", "VSE++"), ("sentence", "MiniLM")])
+def test_rows_under_their_best_loss_differ_in_nothing_else(
+    data: str, name: str, system: str
+) -> None:
+    recipes = {row.title: load_recipe(f"{data}/{row.recipe}") for row in experiment(name).rows}
+    point, wide = recipes[system], recipes[f"{system} †"]
     assert wide.model.dim == 2 * point.model.dim
     for title, recipe in recipes.items():
         assert recipe.model.adapter == point.model.adapter, title
-        assert recipe.training == point.training, title
-        assert recipe.model.probabilistic == (title not in ("MiniLM", "MiniLM †"))
+        assert recipe.model.normalise_features == point.model.normalise_features, title
+        assert (recipe.data, recipe.training) == (point.data, point.training), title
+        assert recipe.model.probabilistic == (title not in (system, f"{system} †"))
