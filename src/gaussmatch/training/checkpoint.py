@@ -15,7 +15,15 @@ import torch
 
 from gaussmatch.matcher import Matcher
 from gaussmatch.recipe.training import checkpoint_interval
-from gaussmatch.run import CHECKPOINT, MANIFEST, PREVIOUS, is_intact, replacing, restore_previous
+from gaussmatch.run import (
+    CHECKPOINT,
+    MANIFEST,
+    PREVIOUS,
+    is_intact,
+    renamed,
+    replacing,
+    restore_previous,
+)
 
 
 @dataclass
@@ -90,7 +98,7 @@ def load_checkpoint(
     path = folder / CHECKPOINT
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-        matcher.load_state_dict(state["matcher"])
+        matcher.load_state_dict(renamed(state["matcher"]))
         optimiser.load_state_dict(state["optimiser"])
         schedule.load_state_dict(state["schedule"])
         if scaler.is_enabled():
