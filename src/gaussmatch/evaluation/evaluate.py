@@ -24,9 +24,9 @@ from gaussmatch.evaluation.reliability import (
     REFERENCE,
     ambiguity,
     best_scores,
-    calibrated,
     evenly,
     guaranteed,
+    match_probabilities,
     selective,
 )
 from gaussmatch.evaluation.retrieval import ranks_of
@@ -35,7 +35,7 @@ from gaussmatch.evaluation.tables import latex, markdown
 from gaussmatch.evaluation.triplets import selection
 from gaussmatch.files import sha256, write_json, write_text
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.metrics import Relevance, bootstrap, paired_test
+from gaussmatch.metrics import Relevance, bootstrap, calibration_error, paired_test
 from gaussmatch.model import Model
 from gaussmatch.recipe import Recipe
 from gaussmatch.run import is_shipped, load, model_files, read_recipe
@@ -45,10 +45,16 @@ from gaussmatch.similarities.base import Side
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The measures of a model on a split, and the values that they are means of."""
+    """The measures of a model on a split, and the values that they are means of.
+
+    Args:
+        stated: way → the match probability of the first item of each query, and whether it is
+            right; on test only.
+    """
 
     measures: dict[str, Any]
     each: Each
+    stated: Mapping[str, tuple[Tensor, Tensor]]
 
 
 def evaluate_run(run: Path, split: str = "test", data: DataSet | None = None) -> dict[str, Any]:
@@ -170,14 +176,15 @@ def measure(
             notes.append(f"1K: means over {FOLDS} folds of about {len(images) // FOLDS} images")
     if notes:
         measures["notes"] = notes
-    measures |= _reliability(model, s, data, split, images, captions, each)
+    reliability, stated = _reliability(model, s, data, split, images, captions, each)
+    measures |= reliability
     measures |= _guarantee(model, s, data.train, pairs, images, captions)
     if pairs.relevance is not None and not captions.is_point:
         measures |= ambiguity(images, captions, pairs.relevance)
     if pairs.regions is not None and pairs.images.picture(0) is not None:
         measures["selection"] = selection(model, pairs, s=s)
     measures["intervals"] = _intervals(each)
-    return Evaluation(measures, each)
+    return Evaluation(measures, each, stated)
 
 
 def against(
@@ -211,7 +218,7 @@ def _reliability(
     images: Gaussian,
     captions: Gaussian,
     each: Each,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], dict[str, tuple[Tensor, Tensor]]]:
     best = dict(zip(("i2t", "t2i"), best_scores(blocks_of(s, images, captions)), strict=True))
     correct = {way: each[f"{way}_r1"] / 100 for way in best}
     measures: dict[str, Any] = {}
@@ -219,11 +226,12 @@ def _reliability(
         if not queries.is_point:
             measures |= selective(way, correct[way], queries.uncertainty().double())
         measures |= selective(way, correct[way], -best[way], "score_")
-    if split == "test":
-        measures |= calibrated(
-            _scores_and_hits(s, model, data.dev), {way: (best[way], correct[way]) for way in best}
-        )
-    return measures
+    if split != "test":
+        return measures, {}
+    judged = {way: (best[way], correct[way]) for way in best}
+    stated = match_probabilities(_scores_and_hits(s, model, data.dev), judged)
+    measures |= {f"{way}_ece": calibration_error(*pair) for way, pair in stated.items()}
+    return measures, stated
 
 
 GUARANTEED_FROM = 200
