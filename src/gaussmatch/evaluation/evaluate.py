@@ -19,6 +19,7 @@ from gaussmatch import __version__
 from gaussmatch.data import DataSet, load_data
 from gaussmatch.data.batches import read_images, read_texts
 from gaussmatch.data.pairs import Pairs
+from gaussmatch.evaluation.eccv import eccv
 from gaussmatch.evaluation.protocols import FOLDED_FROM, FOLDS, Each, Truth, folded, measures_of
 from gaussmatch.evaluation.reliability import (
     REFERENCE,
@@ -155,10 +156,10 @@ def evaluate(model: Model, data: DataSet, split: str = "test") -> dict[str, Any]
 def measure(
     model: Model, data: DataSet, split: str = "test", s: Similarity | None = None
 ) -> Evaluation:
-    """Retrieval always; R-Precision and mAP@R where true matches are known; PMRP where classes
-    are; five folds (1K) of a large split; selective answering and, on test, a calibrated match
-    probability; coverage and size of guaranteed sets where there are enough queries; ρ where there
-    are variances too; binary selection where there are regions."""
+    """Retrieval always; R-Precision and mAP@R where true matches are known, and on ECCV Caption;
+    PMRP where classes are; five folds (1K) of a large split; selective answering and, on test, a
+    calibrated match probability; coverage and size of guaranteed sets where there are enough
+    queries; ρ where there are variances too; binary selection where there are regions."""
     pairs = data.split(split)
     images, captions = model.encode_pairs(pairs)
     s, truth = s or model.matcher.similarity, Truth.of(pairs)
@@ -168,7 +169,7 @@ def measure(
         "captions": len(captions),
     }
     found, each = measures_of(s, images, captions, truth)
-    measures |= found
+    measures |= found | eccv(s, images, captions, pairs)
     notes = list(data.notes)
     if len(images) >= FOLDED_FROM:
         measures |= folded(s, images, captions, truth)
