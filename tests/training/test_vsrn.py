@@ -69,7 +69,7 @@ def run(out: Path, recipe: Recipe = RECIPE, *, resume: bool = False) -> gm.Model
 def first_batch() -> tuple[Batch, Tokenizer]:
     pairs = region_data().train
     encoder = toy_encoder(pairs.captions)
-    return next(Batches(pairs, encoder, 24, 0).epoch(1)), encoder.tokenizer
+    return next(Batches(pairs, encoder, RECIPE.training).epoch(1)), encoder.tokenizer
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "kl"])
