@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from gaussmatch import threads
-from gaussmatch.threads import helpful_threads, use_threads
+from gaussmatch import device
+from gaussmatch.device import helpful_threads, use_threads
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def _two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_one_thread_where_more_do_not_help(
     two_take: float, chosen: int, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    monkeypatch.setattr(threads, "_trial", lambda n: 1.0 if n == 1 else two_take)
+    monkeypatch.setattr(device, "_trial", lambda n: 1.0 if n == 1 else two_take)
     assert use_threads() == torch.get_num_threads() == chosen
     assert capsys.readouterr().err == ""  # a log, not a terminal
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -35,7 +35,7 @@ def test_one_thread_where_more_do_not_help(
 
 
 def test_what_was_given_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_trial", lambda n: pytest.fail("measured although given"))
+    monkeypatch.setattr(device, "_trial", lambda n: pytest.fail("measured although given"))
     assert use_threads(1) == torch.get_num_threads() == 1
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     torch.set_num_threads(2)

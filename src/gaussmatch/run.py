@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -37,6 +37,8 @@ from gaussmatch.files import atomic, locked, read_json, sha256, sweep, sync, to_
 from gaussmatch.matcher import Matcher, build, exported, load_tokenizer, ranking
 from gaussmatch.model import Model
 from gaussmatch.recipe import Recipe, identity, load_recipe
+
+T = TypeVar("T")
 
 FORMAT = 2
 MANIFEST, LOCK = "run.json", ".lock"
@@ -55,6 +57,12 @@ EXPORTED = (RECIPE, TOKENIZER, IMAGES, TEXTS)
 
 FILES = (*MODEL, IMAGES, TEXTS, METRICS, LOG, CHECKPOINT, PREVIOUS, CALIBRATION, PROBE)
 """All files that the manifest knows."""
+
+RENAMED_WEIGHTS = {
+    "heads.generator.read.": "heads.generator.encoder.",
+    "heads.generator.tell.": "heads.generator.decoder.",
+}
+"""How the name of a weight began → how it begins now: runs with the old names load."""
 
 
 def locate(run: str | os.PathLike[str]) -> Path:
@@ -92,7 +100,7 @@ def load(run: str | os.PathLike[str], device: str | torch.device | None = None) 
     with torch.device("meta"):  # shapes alone: a recipe may claim more than there is memory for
         check_shapes(build(recipe.model, tokenizer, recipe.loss), folder / WEIGHTS)
     matcher = build(recipe.model, tokenizer, recipe.loss, pixel_transform(recipe.data))
-    matcher.load_state_dict(load_file(os.fspath(folder / WEIGHTS)))
+    matcher.load_state_dict(renamed(load_file(os.fspath(folder / WEIGHTS))))
     return Model(recipe, ranking(recipe.model, matcher).to(device or default_device()))
 
 
@@ -150,12 +158,19 @@ def save_weights(state: dict[str, torch.Tensor], folder: Path) -> None:
         save_file(whole, os.fspath(temporary))
 
 
+def renamed(weights: dict[str, T]) -> dict[str, T]:
+    """Weights by name, those that were renamed under their new names."""
+    for old, new in RENAMED_WEIGHTS.items():
+        weights = {name.replace(old, new): value for name, value in weights.items()}
+    return weights
+
+
 def check_shapes(matcher: Matcher, path: Path) -> None:
     """Raise a clear error unless a file of weights holds what a network needs, by its header."""
     try:
         with safe_open(path, "pt") as file:
             names = file.keys()
-            found = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+            found = renamed({name: tuple(file.get_slice(name).get_shape()) for name in names})
     except SafetensorError as error:
         raise ValueError(
             f"{path}: not a complete safetensors file ({error}); copy it again or train again"

@@ -119,5 +119,5 @@ def test_demo_writes_a_self_contained_report(
     assert page.outside == []
     assert {link[1:] for link in page.links} <= page.ids
     assert page.pictures >= 20
-    assert text.count("<svg") == 3
+    assert text.count("<svg") == 4
     assert "Spearman" in text

@@ -10,14 +10,15 @@ from toy import toy_encoder, toy_pairs
 
 from gaussmatch.data.batches import Batch, Batches, Waiting
 from gaussmatch.data.queries import shortened
+from gaussmatch.recipe import TrainingRecipe
 
 PAIRS = toy_pairs("train", 200, 0)
 ENCODER = toy_encoder(PAIRS.captions)
 
 
 def epoch(number: int, bucket: bool, workers: int = 0) -> list[Batch]:
-    made = Batches(PAIRS, ENCODER, batch_size=16, seed=3, workers=workers, bucket=bucket)
-    return list(made.epoch(number))
+    settings = TrainingRecipe(batch_size=16, seed=3, workers=workers, bucket=bucket)
+    return list(Batches(PAIRS, ENCODER, settings).epoch(number))
 
 
 def padded(batches: list[Batch]) -> int:
@@ -52,8 +53,14 @@ def test_waiting_is_counted() -> None:
 
 
 def shortening(number: int, share: float, workers: int = 0, add: bool = False) -> list[Batch]:
-    made = Batches(PAIRS, ENCODER, 16, 3, workers=workers, shorten=share, add=add)
-    return list(made.epoch(number))
+    settings = TrainingRecipe(
+        batch_size=16,
+        seed=3,
+        workers=workers,
+        shorten=share,
+        shorten_as="add" if add else "replace",
+    )
+    return list(Batches(PAIRS, ENCODER, settings).epoch(number))
 
 
 def texts(batches: list[Batch]) -> list[list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from gaussmatch.data.pictures import open_picture
 from gaussmatch.data.pixels import PhotoPixels, pixel_transform
 from gaussmatch.encoders.pretrained.base import Transform
 from gaussmatch.encoders.torchvision_compat import make_importable
-from gaussmatch.recipe import DataRecipe, Recipe
+from gaussmatch.recipe import DataRecipe, Recipe, TrainingRecipe
 
 make_importable()
 pytest.importorskip("timm", reason="pixels of photos need the extra 'vision'")
@@ -34,7 +35,8 @@ def recipe(tmp_path: Path) -> DataRecipe:
 def epoch(recipe: DataRecipe, number: int, seed: int = 3, workers: int = 0) -> torch.Tensor:
     pairs = load_data(recipe).train
     texts = toy_encoder(pairs.captions)
-    return torch.cat([b.images for b in Batches(pairs, texts, 4, seed, workers).epoch(number)])
+    settings = TrainingRecipe(batch_size=4, seed=seed, workers=workers)
+    return torch.cat([b.images for b in Batches(pairs, texts, settings).epoch(number)])
 
 
 def test_views_depend_on_seed_epoch_and_pair_alone(recipe: DataRecipe) -> None:
@@ -51,7 +53,7 @@ def test_views_depend_on_seed_epoch_and_pair_alone(recipe: DataRecipe) -> None:
 def test_two_captions_of_an_image_see_two_views(recipe: DataRecipe) -> None:
     pairs = load_data(recipe).train
     texts = toy_encoder(pairs.captions)
-    (batch,) = Batches(pairs, texts, 12, 0).epoch(1)
+    (batch,) = Batches(pairs, texts, TrainingRecipe(batch_size=12)).epoch(1)
     one, two = (batch.image_ids == 0).nonzero().flatten()
     assert not torch.equal(batch.images[one], batch.images[two])
 
@@ -117,7 +119,8 @@ def test_reading_with_threads_changes_nothing(recipe: DataRecipe) -> None:
 def test_steps_shorten_an_epoch(recipe: DataRecipe) -> None:
     pairs = load_data(recipe).train
     texts = toy_encoder(pairs.captions)
-    whole, short = Batches(pairs, texts, 4, 0), Batches(pairs, texts, 4, 0, steps=2)
+    settings = TrainingRecipe(batch_size=4)
+    whole, short = (Batches(pairs, texts, replace(settings, steps=n)) for n in (None, 2))
     assert (len(whole), len(short)) == (3, 2)
     got = list(short.epoch(1))
     assert len(got) == 2

@@ -31,7 +31,7 @@ def loss(generator: CaptionGenerator, regions: Tensor, ids: Tensor, lengths: Ten
 
 def by_hand(generator: CaptionGenerator, regions: Tensor, words: list[int]) -> Tensor:
     """One image, one word at a time, attention over concatenated states: logits after each."""
-    states, last = generator.read(generator.project(regions[None]))
+    states, last = generator.encoder(generator.project(regions[None]))
     state, out = last[-1, 0], []
     for word in words:
         scores = torch.stack(
@@ -42,7 +42,7 @@ def by_hand(generator: CaptionGenerator, regions: Tensor, words: list[int]) -> T
         )
         context = (scores.softmax(0)[:, None] * states[0]).sum(0)
         given = torch.cat([generator.words(torch.tensor(word)), context])
-        state = generator.tell(given[None], state[None])[0]
+        state = generator.decoder(given[None], state[None])[0]
         out.append(generator.output(state))
     return torch.stack(out)
 

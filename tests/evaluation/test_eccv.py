@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from gaussmatch.evaluation.eccv import eccv_measures, eccv_positives
+from gaussmatch.data.pairs import Pairs
+from gaussmatch.evaluation.eccv import eccv, eccv_measures, eccv_positives
+from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import contiguous_folds, over_folds, recall_at_k
+from gaussmatch.similarities import similarity
+
+MEASURED = ("r1", "r_precision", "map_at_r")
 
 pytestmark = pytest.mark.filterwarnings("ignore:failed to import:UserWarning")
 
@@ -92,3 +99,19 @@ def test_folds_agree_with_the_package(package, ids):
 def test_a_query_that_is_not_ranked_is_named(package):
     with pytest.raises(ValueError, match="ECCV Caption needs t2i query"):
         eccv_measures({"t2i": np.zeros((1, 3), int)}, {"t2i": np.array([-1])})
+
+
+def test_the_test_split_of_coco_is_measured_and_nothing_else(package, ids):
+    captions, images, image_of = ids
+    place = {i: n for n, i in enumerate(images.tolist())}
+    own = torch.tensor([place[image_of[c]] for c in captions.tolist()])
+    names = [str(i) for i in images], [str(c) for c in captions]
+    points = torch.randn(len(images), 8)
+    pairs = Pairs("coco/test", points, ["x"] * len(own), own, ids=names)
+    g, c = Gaussian(points), Gaussian(points[own])  # every caption finds its own image
+    found = eccv(similarity("cosine"), g, c, pairs)
+    assert set(found) == {f"{w}_eccv_{m}" for w in ("i2t", "t2i") for m in MEASURED}
+    assert found["t2i_eccv_r1"] == 100
+    part = replace(pairs, ids=(names[0][:9], names[1][:9]))
+    for other in (part, replace(pairs, name="scenes/test"), replace(pairs, ids=None)):
+        assert eccv(similarity("cosine"), g, c, other) == {}

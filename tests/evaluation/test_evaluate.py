@@ -112,7 +112,8 @@ def test_scenes_allow_everything(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert set(measures["selection"]) == {"10%", "20%", "30%", "40%", "50%"}
     assert measures["selection"]["50%"]["triplets"] > 50
     assert math.isfinite(measures["selection"]["50%"]["caption_c_uncertainty"])
-    assert "<svg" in (tmp_path / "vsepp-kl" / "evaluation-test.svg").read_text()
+    for plot in ("", "-reliability-i2t", "-reliability-t2i"):
+        assert "<svg" in (tmp_path / "vsepp-kl" / f"evaluation-test{plot}.svg").read_text()
     result = read_json(tmp_path / "vsepp-kl" / "against-test.json")
     assert 0 < result["measures"]["i2t_r1"]["p"] <= 1
     point = read_json(tmp_path / "vsepp" / "evaluation-test.json")

@@ -20,7 +20,7 @@ from training.test_loop import LEARNED, RECIPE, run, weights
 import gaussmatch as gm
 from gaussmatch.data.batches import Batches
 from gaussmatch.matcher import build
-from gaussmatch.recipe import LossRecipe, ModelRecipe, PVSERecipe, Recipe
+from gaussmatch.recipe import LossRecipe, ModelRecipe, PVSERecipe, Recipe, TrainingRecipe
 from gaussmatch.training import gather, loop
 from gaussmatch.training.gradients import Gradients
 from gaussmatch.training.log import read_log
@@ -111,20 +111,12 @@ def gradients_of(recipe: Recipe, micro: int | None = None, pairs: int = 7) -> An
     seed_everything(1)
     matcher = initial_model(recipe, train, None).matcher
     share = (gather.rank(), gather.ranks())
-    training = recipe.training
-    batches = Batches(
-        train,
-        matcher.text_encoder,
-        pairs,
-        seed=3,
-        share=share,
-        shorten=training.shorten,
-        add=training.adds_captions,
-        fits=bool(recipe.loss.fitting),
-    )
+    settings = replace(recipe.training, batch_size=pairs, seed=3)
+    fits = bool(recipe.loss.fitting)
+    batches = Batches(train, matcher.text_encoder, settings, share, fits=fits)
     objective = replace(
         Objective.of_epoch(recipe.loss, 2, matcher.heads),
-        queries_only=training.shorten_as == "query",
+        queries_only=settings.shorten_as == "query",
     )
     gradients = Gradients(matcher, Precision("float32", CPU), micro)
     torch.manual_seed(5)
@@ -180,8 +172,9 @@ def test_shares_do_not_overlap_and_leave_nothing_out() -> None:
     encoder = initial_model(
         with_feature_dim(RECIPE, data.train), data.train, None
     ).matcher.text_encoder
-    whole = Batches(data.train, encoder, 16, seed=0)
-    shares = [Batches(data.train, encoder, 16, seed=0, share=(r, 3)) for r in range(3)]
+    settings = TrainingRecipe(batch_size=16)
+    whole = Batches(data.train, encoder, settings)
+    shares = [Batches(data.train, encoder, settings, (r, 3)) for r in range(3)]
     assert len({len(whole), *(len(share) for share in shares)}) == 1
     for batch, *parts in zip(whole.epoch(1), *(s.epoch(1) for s in shares), strict=True):
         assert torch.equal(torch.cat([p.image_ids for p in parts]), batch.image_ids)

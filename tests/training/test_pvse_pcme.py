@@ -72,7 +72,8 @@ def first_batch(recipe: Recipe) -> tuple[Matcher, Batch]:
     torch.manual_seed(0)
     pairs = region_data().train
     matcher = build(recipe.model, Vocabulary.build(pairs.captions, 1))
-    return matcher, next(iter(Batches(pairs, matcher.text_encoder, 16, 0).epoch(1)))
+    batches = Batches(pairs, matcher.text_encoder, TrainingRecipe(batch_size=16))
+    return matcher, next(iter(batches.epoch(1)))
 
 
 @RECIPES

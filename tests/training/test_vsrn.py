@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from toy import Rows, killed_at, toy_data, toy_encoder, toy_words
 
 import gaussmatch as gm
@@ -24,6 +25,7 @@ from gaussmatch.recipe import (
     TrainingRecipe,
     VSRNRecipe,
 )
+from gaussmatch.run import CHECKPOINT, MANIFEST, WEIGHTS
 from gaussmatch.training.log import read_log
 from gaussmatch.training.loop import train
 from gaussmatch.training.objective import Objective, total
@@ -67,7 +69,7 @@ def run(out: Path, recipe: Recipe = RECIPE, *, resume: bool = False) -> gm.Model
 def first_batch() -> tuple[Batch, Tokenizer]:
     pairs = region_data().train
     encoder = toy_encoder(pairs.captions)
-    return next(Batches(pairs, encoder, 24, 0).epoch(1)), encoder.tokenizer
+    return next(Batches(pairs, encoder, RECIPE.training).epoch(1)), encoder.tokenizer
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "kl"])
@@ -143,6 +145,32 @@ def test_a_run_keeps_its_generator(tmp_path: Path) -> None:
     regions = torch.rand(3, 4, 4)
     assert torch.equal(loaded.encode_images(regions).mean, model.encode_images(regions).mean)
     assert "generator" in loaded.matcher.heads
+
+
+def test_a_run_with_the_old_names_of_the_generator_loads_and_resumes(tmp_path: Path) -> None:
+    run(tmp_path / "whole")
+    with killed_at(7):  # a checkpoint, and weights of the first epoch
+        run(tmp_path / "old")
+
+    def old_names(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        for new, old in (("encoder", "read"), ("decoder", "tell")):
+            state = {
+                k.replace(f"generator.{new}.", f"generator.{old}."): v for k, v in state.items()
+            }
+        assert any(".tell." in name for name in state)
+        return state
+
+    weights, checkpoint = tmp_path / "old" / WEIGHTS, tmp_path / "old" / CHECKPOINT
+    before = load_file(weights)
+    save_file(old_names(before), weights)
+    state = torch.load(checkpoint)
+    torch.save({**state, "matcher": old_names(state["matcher"])}, checkpoint)
+    (tmp_path / "old" / MANIFEST).unlink()  # as format 1: without checksums
+    loaded = gm.load(tmp_path / "old").matcher.state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in before.items())
+    run(tmp_path / "old", resume=True)
+    a, b = (torch.load(tmp_path / f / CHECKPOINT)["matcher"] for f in ("whole", "old"))
+    assert all(torch.equal(a[name], b[name]) for name in a)
 
 
 def test_a_model_without_generator_has_no_head() -> None:

@@ -14,7 +14,7 @@ from gaussmatch.data.pairs import SPLITS
 from gaussmatch.evaluation.evaluate import Evaluation, against, file_stem, measure_run
 from gaussmatch.evaluation.tables import comparison, measures_table, plain_table, rows
 from gaussmatch.files import write_json, write_text
-from gaussmatch.plot import deciles, svg
+from gaussmatch.plot import WAYS, deciles, reliability, svg
 from gaussmatch.run import is_shipped, load, locate, read_recipe
 from gaussmatch.similarities import SIMILARITIES
 
@@ -54,7 +54,7 @@ def run(argv: Sequence[str]) -> None:
         out = _target(options, folder)
         measured = measure_run(folder, options.split, data, overrides, options.similarity, out=out)
         found[folder] = (data, measured)
-        _show(name, out, stem, measured.measures)
+        _show(name, out, stem, measured)
         table.append((name, measured.measures))
     print(measures_table(table))
     if options.against is not None:
@@ -66,7 +66,8 @@ def _target(options: Namespace, folder: Path) -> Path:
     return folder if options.out is None else options.out / folder.name
 
 
-def _show(name: str, folder: Path, stem: str, measures: Mapping[str, Any]) -> None:
+def _show(name: str, folder: Path, stem: str, measured: Evaluation) -> None:
+    measures = measured.measures
     about = f"{measures['images']} images, {measures['captions']} captions"
     print(f"{name} on {measures['data']}: {about}\n")
     print(plain_table([("measure", "images", "captions"), *rows(measures)]))
@@ -76,14 +77,22 @@ def _show(name: str, folder: Path, stem: str, measures: Mapping[str, Any]) -> No
         print("\nnothing is written into the package; --out FOLDER keeps these figures\n")
         return
     written = [f"{stem}.{ending}" for ending in ("json", "md", "tex")]
-    if "t2i_deciles" in measures:
-        picture = folder / f"{stem}.svg"
-        try:
-            write_text(picture, svg(deciles(measures)))
-            written.append(picture.name)
-        except ImportError as error:
-            print(f"no plot of recall by uncertainty: {error}")
+    try:
+        for picture, axes in _plots(stem, measured).items():
+            write_text(folder / f"{picture}.svg", svg(axes))
+            written.append(f"{picture}.svg")
+    except ImportError as error:
+        print(f"no plots: {error}")
     print(f"\nwritten in {folder}: {', '.join(written)}\n")
+
+
+def _plots(stem: str, measured: Evaluation) -> dict[str, Any]:
+    """File name → recall by uncertainty, and how honest the match probability is each way."""
+    plots = {stem: deciles(measured.measures)} if "t2i_deciles" in measured.measures else {}
+    for way, stated in measured.stated.items():
+        title = f"Match probability, {WAYS[way]}"
+        plots[f"{stem}-reliability-{way}"] = reliability(*stated, title=title)
+    return plots
 
 
 def _compare(

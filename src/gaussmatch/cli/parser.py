@@ -65,8 +65,7 @@ class Parser(ArgumentParser):
             self.error(self._unknown(unknown[0]))
         options.overrides = overrides
         if self._computes:
-            from gaussmatch.device import use_device
-            from gaussmatch.threads import use_threads
+            from gaussmatch.device import use_device, use_threads
 
             use_threads(options.threads)
             use_device(options.device)

@@ -19,6 +19,7 @@ from gaussmatch.data.pairs import Pairs, RandomViews
 from gaussmatch.data.queries import FittingCounts, as_query
 from gaussmatch.encoders import TextEncoder
 from gaussmatch.encoders.adapter import TextAdapter
+from gaussmatch.recipe import TrainingRecipe
 
 BUCKET_BATCHES = 20
 """With bucketing, captions are sorted by length among this many batches."""
@@ -75,7 +76,7 @@ def _rows(texts: Any, rows: slice) -> Any:
 
 
 class Batches:
-    """The training pairs of one split, shuffled anew each epoch.
+    """The training pairs of one split, shuffled anew each epoch, as a recipe's ``training`` says.
 
     The captions are prepared by the text encoder once, and collated by it batch by batch.
     The order of epoch e is drawn from (seed, e), so a resumed run gets the same batches as an
@@ -84,9 +85,9 @@ class Batches:
     after that many batches.
 
     Every epoch a share ``shorten`` of the captions, drawn from (seed, e, pair), comes as a query
-    (``as_query``): instead of the whole caption, or beside it (``add``). A caption has ``FORMS`` of
-    them, the same for every seed, so that a frozen encoder embeds each once. With ``fits`` a batch
-    knows how many photos its texts fit.
+    (``as_query``), instead of the whole caption or beside it. A caption has ``FORMS`` of them, the
+    same for every seed, so that a frozen encoder embeds each once. With ``fits`` a batch knows how
+    many photos its texts fit.
 
     With ``share`` (r, W) they are the r-th of W parts of each batch, equal but for one pair; a last
     batch of fewer than W pairs is left out.
@@ -99,25 +100,15 @@ class Batches:
         self,
         pairs: Pairs,
         encoder: TextEncoder,
-        batch_size: int,
-        seed: int,
-        workers: int = 0,
-        bucket: bool = False,
-        steps: int | None = None,
-        shorten: float = 0.0,
-        add: bool = False,
+        settings: TrainingRecipe,
         share: tuple[int, int] = (0, 1),
-        generalise: float = 0.0,
-        frame: float = 0.0,
         fits: bool = False,
     ) -> None:
-        self.pairs, self.batch_size, self.seed, self.workers = pairs, batch_size, seed, workers
+        self.pairs, self.settings, self._share = pairs, settings, share
         self._rows, self._encoder = prepared_texts(pairs, encoder), encoder
-        self._bucket, self._steps, self._shorten, self._add = bucket, steps, shorten, add
-        self._share = share
         if len(self.pairs.captions) < 2:
             raise ValueError(f"{pairs.name}: training needs at least two pairs")
-        forms = self._draw_forms(generalise, frame) if shorten else []
+        forms = self._draw_forms() if settings.shorten else []
         self._forms = prepared(forms, encoder) if forms else []
         self._fits: np.ndarray | None = None
         self._form_fits: np.ndarray | None = None
@@ -125,33 +116,35 @@ class Batches:
             self._fits, self._form_fits = self._count(forms)
 
     def __len__(self) -> int:
-        full, rest = divmod(len(self.pairs.captions), self.batch_size)
+        full, rest = divmod(len(self.pairs.captions), self.settings.batch_size)
         whole = full + (rest >= self._fewest)
-        return whole if self._steps is None else min(whole, self._steps)
+        return min(whole, self.settings.steps or whole)
 
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, without the first ``skip``, which are not even read."""
-        seeded = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+        seed, size = self.settings.seed, self.settings.batch_size
+        seeded = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
         order = torch.randperm(len(self.pairs.captions), generator=seeded).tolist()
-        if self._bucket:
+        if self.settings.bucket:
             order = self._by_length(order)
-        chunks = [order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size)]
-        if self._bucket:
+        chunks = [order[i : i + size] for i in range(0, len(order), size)]
+        if self.settings.bucket:
             chunks = [chunks[i] for i in torch.randperm(len(chunks), generator=seeded).tolist()]
         whole = [chunk for chunk in chunks if len(chunk) >= self._fewest]
         loader = DataLoader(
-            _PairDataset(self.pairs, self._epoch_forms(epoch), self.seed, epoch),
+            _PairDataset(self.pairs, self._epoch_forms(epoch), seed, epoch),
             batch_sampler=[self._part(chunk) for chunk in whole[skip : len(self)]],
             collate_fn=self._collate,
-            num_workers=self.workers,
+            num_workers=self.settings.workers,
             pin_memory=torch.cuda.is_available(),
         )
         # an iterator draws a random number, which an epoch that is continued has drawn already
         with torch.random.fork_rng(devices=[], enabled=skip > 0):
             return iter(loader)
 
-    def _draw_forms(self, generalise: float, frame: float) -> list[str]:
+    def _draw_forms(self) -> list[str]:
         """``FORMS`` queries of each caption."""
+        generalise, frame = self.settings.generalise, self.settings.frame
         return [
             as_query(caption, np.random.default_rng([0, pair, form]), generalise, frame)
             for pair, caption in enumerate(self.pairs.captions)
@@ -173,9 +166,9 @@ class Batches:
     def _epoch_forms(self, epoch: int) -> dict[int, int]:
         """The pairs whose caption comes as a query in an epoch, and the number of its form."""
         chosen = {}
-        for pair in range(len(self.pairs.captions)) if self._shorten else ():
-            dice = np.random.default_rng([abs(self.seed), epoch, pair, FORMS])
-            if dice.random() < self._shorten:
+        for pair in range(len(self.pairs.captions)) if self.settings.shorten else ():
+            dice = np.random.default_rng([abs(self.settings.seed), epoch, pair, FORMS])
+            if dice.random() < self.settings.shorten:
                 chosen[pair] = pair * FORMS + int(dice.integers(FORMS))
         return chosen
 
@@ -190,7 +183,7 @@ class Batches:
 
     def _by_length(self, order: list[int]) -> list[int]:
         """Sorted within windows of many batches, so that batches differ from epoch to epoch."""
-        window = BUCKET_BATCHES * self.batch_size
+        window = BUCKET_BATCHES * self.settings.batch_size
         parts = (order[i : i + window] for i in range(0, len(order), window))
         return [i for part in parts for i in sorted(part, key=lambda i: len(self._rows[i]))]
 
@@ -201,13 +194,13 @@ class Batches:
         fits = None if self._fits is None else torch.from_numpy(self._fits[list(pairs)])
         collate, own = self._encoder.collate, [form for _, form in queries]
         short_fits = None if self._form_fits is None else torch.from_numpy(self._form_fits[own])
-        if not self._add:
+        if not self.settings.adds_captions:
             for k, form in queries:
                 rows[k] = self._forms[form]
             if fits is not None and short_fits is not None:
                 fits[[k for k, _ in queries]] = short_fits
         shown = torch.from_numpy(np.stack(images)), collate(rows), torch.tensor(ids)
-        if not self._add:
+        if not self.settings.adds_captions:
             return Batch(*shown, fits=fits)
         short = collate([self._forms[form] for form in own]) if own else None
         short_of = torch.tensor([k for k, _ in queries], dtype=torch.long)

@@ -64,6 +64,7 @@ class Pairs:
         relevance: captions × images: every image that a caption is *true of*, own image included,
             where the data set knows more than the pairs. ``None`` means the pairs are all we know.
         texts: the embedding of each caption, where the data set is ready embeddings.
+        ids: the publisher's names of the images and of the captions, where there are files.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Pairs:
     regions: Sequence[Sequence[Region]] | None = None
     relevance: Relevance | None = None
     texts: Sequence[np.ndarray] | None = None
+    ids: tuple[Sequence[str], Sequence[str]] | None = None
 
     def __post_init__(self) -> None:
         n, m = len(self.images), len(self.captions)

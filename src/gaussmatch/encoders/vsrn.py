@@ -149,14 +149,14 @@ class Graph(nn.Module):
 
 
 class CaptionGenerator(nn.Module):
-    """Regions → GRU; then a GRU that attends to its states generates the words.
+    """Regions → encoder GRU; then a decoder GRU that attends to its states generates the words.
 
     Args:
         vocabulary: number of words V.
         input_dim: width of the regions.
         hidden: H, width of both GRUs.
         word_dim: width of the word vectors; they are the generator's own.
-        dropout: on the projected regions, and on the input of the decoder GRU. (The official
+        dropout: on the projected regions, and on the input of the decoder. (The official
             code's second rate, 0.5 between layers of a GRU, acts on nothing: there is one layer.)
         longest: captions are truncated to this many words, start and end included.
 
@@ -179,10 +179,10 @@ class CaptionGenerator(nn.Module):
         self.hidden, self.longest = hidden, longest
         self.project = nn.Linear(input_dim, hidden)
         nn.init.xavier_normal_(self.project.weight)
-        self.read = nn.GRU(hidden, hidden, batch_first=True)
+        self.encoder = nn.GRU(hidden, hidden, batch_first=True)
         self.words = nn.Embedding(vocabulary, word_dim)
         self.attention, self.score = nn.Linear(2 * hidden, hidden), nn.Linear(hidden, 1, bias=False)
-        self.tell = nn.GRUCell(word_dim + hidden, hidden)
+        self.decoder = nn.GRUCell(word_dim + hidden, hidden)
         self.output = nn.Linear(hidden, vocabulary)
         nn.init.xavier_normal_(self.output.weight)
         self.dropout = nn.Dropout(dropout)
@@ -196,7 +196,7 @@ class CaptionGenerator(nn.Module):
         """
         if given.sorted_indices is not None:
             regions = regions[given.sorted_indices]
-        states, last = self.read(self.dropout(self.project(regions)))
+        states, last = self.encoder(self.dropout(self.project(regions)))
         of_region, of_state = self.attention.weight.split(self.hidden, 1)
         keys, state = linear(states, of_region, self.attention.bias), last[-1]
         outputs = []
@@ -208,6 +208,6 @@ class CaptionGenerator(nn.Module):
                 self.score(torch.tanh(keys + query)).transpose(-2, -1).softmax(-1)
             )  # (n, 1, r)
             context = (weights @ states)[:, 0]
-            state = self.tell(self.dropout(torch.cat([word, context], -1)), state)
+            state = self.decoder(self.dropout(torch.cat([word, context], -1)), state)
             outputs.append(state)
         return self.output(torch.cat(outputs))

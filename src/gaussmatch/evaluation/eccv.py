@@ -4,11 +4,30 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from importlib.util import find_spec
 
 import numpy as np
 
 from gaussmatch.checks import extra
+from gaussmatch.data.pairs import Pairs
+from gaussmatch.evaluation.retrieval import top
+from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import map_at_r, r_precision, recall_at_k
+from gaussmatch.similarities import Similarity
+
+
+def eccv(s: Similarity, images: Gaussian, captions: Gaussian, pairs: Pairs) -> dict[str, float]:
+    """``eccv_measures`` of the whole test split of COCO; nothing of other data, of a part of it, or
+    where the package is not installed."""
+    if pairs.name != "coco/test" or pairs.ids is None or find_spec("eccv_caption") is None:
+        return {}
+    image_ids, caption_ids = (np.array(ids, dtype=np.int64) for ids in pairs.ids)
+    queries, truth = {"i2t": image_ids, "t2i": caption_ids}, eccv_positives()
+    if any(set(truth[way]) - set(ids.tolist()) for way, ids in queries.items()):
+        return {}
+    deepest = max(len(positives) for way in truth.values() for positives in way.values())
+    i2t, t2i = top(s, images, captions, deepest)
+    return eccv_measures({"i2t": caption_ids[i2t], "t2i": image_ids[t2i]}, queries)
 
 
 def eccv_positives() -> dict[str, dict[int, list[int]]]:

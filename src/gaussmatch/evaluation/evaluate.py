@@ -19,14 +19,15 @@ from gaussmatch import __version__
 from gaussmatch.data import DataSet, load_data
 from gaussmatch.data.batches import read_images, read_texts
 from gaussmatch.data.pairs import Pairs
+from gaussmatch.evaluation.eccv import eccv
 from gaussmatch.evaluation.protocols import FOLDED_FROM, FOLDS, Each, Truth, folded, measures_of
 from gaussmatch.evaluation.reliability import (
     REFERENCE,
     ambiguity,
     best_scores,
-    calibrated,
     evenly,
     guaranteed,
+    match_probabilities,
     selective,
 )
 from gaussmatch.evaluation.retrieval import ranks_of
@@ -35,7 +36,7 @@ from gaussmatch.evaluation.tables import latex, markdown
 from gaussmatch.evaluation.triplets import selection
 from gaussmatch.files import sha256, write_json, write_text
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.metrics import Relevance, bootstrap, paired_test
+from gaussmatch.metrics import Relevance, bootstrap, calibration_error, paired_test
 from gaussmatch.model import Model
 from gaussmatch.recipe import Recipe
 from gaussmatch.run import is_shipped, load, model_files, read_recipe
@@ -45,10 +46,16 @@ from gaussmatch.similarities.base import Side
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The measures of a model on a split, and the values that they are means of."""
+    """The measures of a model on a split, and the values that they are means of.
+
+    Args:
+        stated: way → the match probability of the first item of each query, and whether it is
+            right; on test only.
+    """
 
     measures: dict[str, Any]
     each: Each
+    stated: Mapping[str, tuple[Tensor, Tensor]]
 
 
 def evaluate_run(run: Path, split: str = "test", data: DataSet | None = None) -> dict[str, Any]:
@@ -149,10 +156,10 @@ def evaluate(model: Model, data: DataSet, split: str = "test") -> dict[str, Any]
 def measure(
     model: Model, data: DataSet, split: str = "test", s: Similarity | None = None
 ) -> Evaluation:
-    """Retrieval always; R-Precision and mAP@R where true matches are known; PMRP where classes
-    are; five folds (1K) of a large split; selective answering and, on test, a calibrated match
-    probability; coverage and size of guaranteed sets where there are enough queries; ρ where there
-    are variances too; binary selection where there are regions."""
+    """Retrieval always; R-Precision and mAP@R where true matches are known, and on ECCV Caption;
+    PMRP where classes are; five folds (1K) of a large split; selective answering and, on test, a
+    calibrated match probability; coverage and size of guaranteed sets where there are enough
+    queries; ρ where there are variances too; binary selection where there are regions."""
     pairs = data.split(split)
     images, captions = model.encode_pairs(pairs)
     s, truth = s or model.matcher.similarity, Truth.of(pairs)
@@ -162,7 +169,7 @@ def measure(
         "captions": len(captions),
     }
     found, each = measures_of(s, images, captions, truth)
-    measures |= found
+    measures |= found | eccv(s, images, captions, pairs)
     notes = list(data.notes)
     if len(images) >= FOLDED_FROM:
         measures |= folded(s, images, captions, truth)
@@ -170,14 +177,15 @@ def measure(
             notes.append(f"1K: means over {FOLDS} folds of about {len(images) // FOLDS} images")
     if notes:
         measures["notes"] = notes
-    measures |= _reliability(model, s, data, split, images, captions, each)
+    reliability, stated = _reliability(model, s, data, split, images, captions, each)
+    measures |= reliability
     measures |= _guarantee(model, s, data.train, pairs, images, captions)
     if pairs.relevance is not None and not captions.is_point:
         measures |= ambiguity(images, captions, pairs.relevance)
     if pairs.regions is not None and pairs.images.picture(0) is not None:
         measures["selection"] = selection(model, pairs, s=s)
     measures["intervals"] = _intervals(each)
-    return Evaluation(measures, each)
+    return Evaluation(measures, each, stated)
 
 
 def against(
@@ -211,7 +219,7 @@ def _reliability(
     images: Gaussian,
     captions: Gaussian,
     each: Each,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], dict[str, tuple[Tensor, Tensor]]]:
     best = dict(zip(("i2t", "t2i"), best_scores(blocks_of(s, images, captions)), strict=True))
     correct = {way: each[f"{way}_r1"] / 100 for way in best}
     measures: dict[str, Any] = {}
@@ -219,11 +227,12 @@ def _reliability(
         if not queries.is_point:
             measures |= selective(way, correct[way], queries.uncertainty().double())
         measures |= selective(way, correct[way], -best[way], "score_")
-    if split == "test":
-        measures |= calibrated(
-            _scores_and_hits(s, model, data.dev), {way: (best[way], correct[way]) for way in best}
-        )
-    return measures
+    if split != "test":
+        return measures, {}
+    judged = {way: (best[way], correct[way]) for way in best}
+    stated = match_probabilities(_scores_and_hits(s, model, data.dev), judged)
+    measures |= {f"{way}_ece": calibration_error(*pair) for way, pair in stated.items()}
+    return measures, stated
 
 
 GUARANTEED_FROM = 200

@@ -21,8 +21,7 @@ from gaussmatch.metrics import (
     summary,
 )
 from gaussmatch.metrics.plausible import ZETAS
-from gaussmatch.metrics.ranking import ScoreRows
-from gaussmatch.metrics.recall import KS
+from gaussmatch.metrics.ranking import KS, ScoreRows
 from gaussmatch.similarities import Similarity
 
 FOLDS = 5

@@ -15,7 +15,6 @@ from gaussmatch.metrics import (
     MatchProbability,
     Relevance,
     accuracy_by_bin,
-    calibration_error,
     coverage_over_splits,
     over_queries,
     risk_coverage,
@@ -77,17 +76,17 @@ def selective(way: str, correct: Tensor, unsure: Tensor, by: str = "") -> dict[s
     return measures
 
 
-def calibrated(
+def match_probabilities(
     fit_on: Mapping[str, tuple[Tensor, Tensor]], judge_on: Mapping[str, tuple[Tensor, Tensor]]
-) -> dict[str, float]:
-    """ECE of the probability that the first item is right, both ways.
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Way → the stated probability that the first item of each query is right, and whether it is.
 
     Args:
         fit_on: way → (best scores, correct) of validation, where the probability is fitted.
         judge_on: the same of the split that is measured.
     """
     return {
-        f"{way}_ece": calibration_error(MatchProbability.fit(*fit_on[way])(scores), correct)
+        way: (MatchProbability.fit(*fit_on[way])(scores), correct)
         for way, (scores, correct) in judge_on.items()
     }
 

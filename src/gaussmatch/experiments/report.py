@@ -17,8 +17,9 @@ from torch import Tensor
 from gaussmatch.checks import extra
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.files import write_text
+from gaussmatch.gaussian import Gaussian
 from gaussmatch.model import Model
-from gaussmatch.plot import ambiguity, curves, svg
+from gaussmatch.plot import ambiguity, curves, ellipses, svg
 from gaussmatch.training.log import read_log
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def write_report(
         entrants=entrants,
         pairs=pairs,
         figures=[svg(axes) for axes in training_curves(folders).values()],
-        ambiguity=ambiguity_figure(pairs, unsure),
+        ambiguity=None if (axes := caption_ambiguity(pairs, unsure)) is None else svg(axes),
+        plane=svg(plane(pairs, images, captions)),
         rho=entrants[-1].measures.get("caption_rho"),
         similarity=model.recipe.model.similarity,
         captions=ends(unsure, lambda i: caption(pairs, i, unsure)),
@@ -86,18 +88,22 @@ def training_curves(folders: Mapping[str, Path]) -> dict[str, Axes]:
     }
 
 
-def ambiguity_figure(pairs: Pairs, uncertainty: Tensor) -> str | None:
-    """Uncertainty of captions over the number of images that each is true of, where known."""
-    axes = caption_ambiguity(pairs, uncertainty)
-    return None if axes is None else svg(axes)
-
-
 def caption_ambiguity(
     pairs: Pairs, uncertainty: Tensor, title: str = "Caption uncertainty against true ambiguity"
 ) -> Axes | None:
+    """Uncertainty of captions over the number of images that each is true of, where known."""
     if pairs.relevance is None:
         return None
     return ambiguity(pairs.relevance.counts, uncertainty, title)
+
+
+def plane(pairs: Pairs, images: Gaussian, captions: Gaussian) -> Axes:
+    """The two vaguest and the two sharpest captions with their images, on one plane."""
+    order = captions.uncertainty().argsort(descending=True)
+    chosen = order[[0, 1, -2, -1]]
+    groups = {"captions": captions[chosen], "their images": images[pairs.image_of[chosen]]}
+    labels = [pairs.captions[i] for i in chosen.tolist()]
+    return ellipses(groups, labels, "Vague and sharp captions in the joint space")
 
 
 SHOWN = 6

@@ -142,11 +142,11 @@ def _holds(c: Condition, value: Any) -> bool:
     return found != (c.operator == "not")
 
 
-class Column:
+class MetadataColumn:
     """One field of the metadata of many items, sorted: the rows that have a value, or one of a
     range of values, are one slice. Four bytes an item, and each distinct value once.
 
-    >>> years = Column([("number", 2019), ("null", None), ("number", 2021), ("text", "2020")])
+    >>> years = MetadataColumn([("number", 2019), ("null", None), ("number", 2021), ("text", "2")])
     >>> years.mask(Condition("year", "gte", (2020,)))
     array([False, False,  True, False])
     """

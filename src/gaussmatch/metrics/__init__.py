@@ -16,23 +16,38 @@ from gaussmatch.metrics.conformal import (
     learn_guarantee,
     tertiles,
 )
-from gaussmatch.metrics.correlation import average_ranks, partial_spearman, spearman
 from gaussmatch.metrics.evidence import evidence, fit_temperature, log_perplexity
-from gaussmatch.metrics.folds import Fold, contiguous_folds, over_folds, restrict
 from gaussmatch.metrics.plausible import pmrp, pmrp_each
 from gaussmatch.metrics.ranked import (
+    Fold,
+    contiguous_folds,
     first_hits,
     map_at_r,
     map_at_r_each,
+    over_folds,
     r_precision,
     r_precision_each,
     recall_at_k,
+    restrict,
 )
-from gaussmatch.metrics.ranking import first_ranks, over_queries, precision_at_r
-from gaussmatch.metrics.recall import median_rank, recall_at, summary
+from gaussmatch.metrics.ranking import (
+    first_ranks,
+    median_rank,
+    over_queries,
+    precision_at_r,
+    recall_at,
+    summary,
+)
 from gaussmatch.metrics.relevance import Relevance
 from gaussmatch.metrics.selection import binary_selection
-from gaussmatch.metrics.uncertainty import accuracy_by_bin, auroc, risk_coverage
+from gaussmatch.metrics.uncertainty import (
+    accuracy_by_bin,
+    auroc,
+    average_ranks,
+    partial_spearman,
+    risk_coverage,
+    spearman,
+)
 
 __all__ = [
     "Fold",

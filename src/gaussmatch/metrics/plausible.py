@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from gaussmatch.metrics.folds import restrict
-from gaussmatch.metrics.ranked import Ranked, as_ranked
+from gaussmatch.metrics.ranked import Ranked, as_ranked, restrict
 
 ZETAS = (0, 1, 2)
 BLOCK = 256  # queries at a time

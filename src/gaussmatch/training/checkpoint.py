@@ -6,7 +6,7 @@ import math
 import random
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,15 @@ import torch
 
 from gaussmatch.matcher import Matcher
 from gaussmatch.recipe.training import checkpoint_interval
-from gaussmatch.run import CHECKPOINT, MANIFEST, PREVIOUS, is_intact, replacing, restore_previous
+from gaussmatch.run import (
+    CHECKPOINT,
+    MANIFEST,
+    PREVIOUS,
+    is_intact,
+    renamed,
+    replacing,
+    restore_previous,
+)
 
 
 @dataclass
@@ -31,24 +39,48 @@ class Progress:
     summed: float = 0.0
 
 
-def save_checkpoint(
-    folder: Path,
-    matcher: Matcher,
-    optimiser: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LRScheduler,
-    progress: Progress,
-    scaler: torch.amp.GradScaler,
-) -> None:
-    state = {
-        "matcher": matcher.state_dict(),
-        "optimiser": optimiser.state_dict(),
-        "schedule": schedule.state_dict(),
-        "scaler": scaler.state_dict(),
-        "progress": vars(progress),
-        "random": _random_states(),
-    }
-    with replacing(folder, CHECKPOINT, keep=PREVIOUS) as temporary:
-        torch.save(state, temporary)
+@dataclass
+class TrainingState:
+    """All that changes while a run trains."""
+
+    matcher: Matcher
+    optimiser: torch.optim.Optimizer
+    rates: torch.optim.lr_scheduler.LRScheduler
+    scaler: torch.amp.GradScaler
+    progress: Progress = field(default_factory=Progress)
+
+    def save(self, folder: Path) -> None:
+        state = {
+            "matcher": self.matcher.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "schedule": self.rates.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "progress": vars(self.progress),
+            "random": _random_states(),
+        }
+        with replacing(folder, CHECKPOINT, keep=PREVIOUS) as temporary:
+            torch.save(state, temporary)
+
+    def load(self, folder: Path) -> None:
+        """Put everything back as it was; nothing in the file is executed."""
+        path = folder / CHECKPOINT
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+            self.matcher.load_state_dict(renamed(state["matcher"]))
+            self.optimiser.load_state_dict(state["optimiser"])
+            self.rates.load_state_dict(state["schedule"])
+            if self.scaler.is_enabled():
+                self.scaler.load_state_dict(state["scaler"])
+            _restore_random_states(state["random"])
+            self.progress = Progress(**state["progress"])
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # torch, zipfile and pickle raise many types for a damaged file
+            raise ValueError(
+                f"{path}: damaged, truncated, or of another recipe "
+                f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); "
+                "train again into another folder"
+            ) from error
 
 
 class CheckpointWarning(UserWarning):
@@ -77,34 +109,6 @@ def find_checkpoint(folder: Path) -> bool:
         )
         restore_previous(folder)
     return True
-
-
-def load_checkpoint(
-    folder: Path,
-    matcher: Matcher,
-    optimiser: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LRScheduler,
-    scaler: torch.amp.GradScaler,
-) -> Progress:
-    """Put everything back as it was; nothing in the file is executed."""
-    path = folder / CHECKPOINT
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        matcher.load_state_dict(state["matcher"])
-        optimiser.load_state_dict(state["optimiser"])
-        schedule.load_state_dict(state["schedule"])
-        if scaler.is_enabled():
-            scaler.load_state_dict(state["scaler"])
-        _restore_random_states(state["random"])
-        return Progress(**state["progress"])
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # torch, zipfile and pickle raise many types for a damaged file
-        raise ValueError(
-            f"{path}: damaged, truncated, or of another recipe "
-            f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); "
-            "train again into another folder"
-        ) from error
 
 
 def _random_states() -> dict[str, Any]:

@@ -38,13 +38,7 @@ from gaussmatch.run import (
     write_metrics,
 )
 from gaussmatch.training import gather
-from gaussmatch.training.checkpoint import (
-    CheckpointTimer,
-    Progress,
-    find_checkpoint,
-    load_checkpoint,
-    save_checkpoint,
-)
+from gaussmatch.training.checkpoint import CheckpointTimer, Progress, TrainingState, find_checkpoint
 from gaussmatch.training.collapse import CollapseWarning, CollapseWatch
 from gaussmatch.training.gradients import Gradients
 from gaussmatch.training.log import RunLog
@@ -133,34 +127,22 @@ def _train(
     seed_everything(settings.seed)
     model = resumed_model(recipe, out) if resumed else initial_model(recipe, data.train, origin)
     matcher = model.matcher.to(device)
-    batches = Batches(
-        data.train,
-        matcher.text_encoder,
-        settings.batch_size,
-        settings.seed,
-        settings.workers,
-        settings.bucket,
-        settings.steps,
-        settings.shorten,
-        settings.adds_captions,
-        (gather.rank(), gather.ranks()),
-        settings.generalise,
-        settings.frame,
-        bool(recipe.loss.fitting),
-    )
+    ranks, fits = (gather.rank(), gather.ranks()), bool(recipe.loss.fitting)
+    batches = Batches(data.train, matcher.text_encoder, settings, ranks, fits)
     optimiser = optimizer(matcher, settings)
     rates = schedule(optimiser, settings, settings.epochs * len(batches))
     precision = Precision(settings.precision, device)
-
-    progress = Progress()
+    state = TrainingState(matcher, optimiser, rates, precision.scaler)
     if resumed:
-        progress = load_checkpoint(out, matcher, optimiser, rates, precision.scaler)
+        state.load(out)
+    progress = state.progress
+
     gather.broadcast(matcher.state_dict().values())
     if main:
         save_parts(out, recipe, matcher.text_encoder.tokenizer)
     log = RunLog(out, progress.step, writes=main)
-    save = partial(save_checkpoint, out, matcher, optimiser, rates, progress, precision.scaler)
-    steps = Steps(recipe, matcher, optimiser, rates, log, progress, precision, save)
+    save = partial(state.save, out)
+    steps = Steps(recipe, state, log, precision, save)
     if main and not resumed and recipe.model.backbone is not None:
         at_once = settings.micro_batch or settings.batch_size // gather.ranks()
         report_memory(matcher, data.train, at_once, precision, log)
@@ -245,16 +227,14 @@ class Steps:
     """Gradient steps over an epoch's batches: encode, score, loss, clip, step, report."""
 
     recipe: Recipe
-    matcher: Matcher
-    optimiser: torch.optim.Optimizer
-    rates: torch.optim.lr_scheduler.LRScheduler
+    state: TrainingState
     log: RunLog
-    progress: Progress
     precision: Precision
     save: Callable[[], None]
     watch: CollapseWatch = field(default_factory=CollapseWatch)
 
     def __post_init__(self) -> None:
+        self.matcher, self.progress = self.state.matcher, self.state.progress
         self.gradients = Gradients(self.matcher, self.precision, self.recipe.training.micro_batch)
 
     def epoch(self, epoch: int, bar: tqdm[Batch]) -> float:
@@ -297,7 +277,7 @@ class Steps:
 
     def step(self, objective: Objective, batch: Batch) -> tuple[dict[str, float], int]:
         """One gradient step; returns the terms of the loss before it, and the number of pairs."""
-        self.optimiser.zero_grad(set_to_none=True)
+        self.state.optimiser.zero_grad(set_to_none=True)
         terms, pairs = self.gradients(objective, batch.to(self.precision.device))
         values = {name: float(value.detach()) for name, value in terms.items()}
         if not math.isfinite(sum(values.values())):
@@ -306,7 +286,7 @@ class Steps:
                 f"the loss is {sum(values.values())} at step {self.progress.step} ({found}); lower "
                 "training.learning_rate, or look for outliers in the features"
             )
-        self.precision.step(self.optimiser, self.recipe.training.clip)
+        self.precision.step(self.state.optimiser, self.recipe.training.clip)
         if self.recipe.training.schedule != "step":
-            self.rates.step()
+            self.state.rates.step()
         return values, pairs

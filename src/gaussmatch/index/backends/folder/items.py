@@ -25,7 +25,7 @@ import numpy as np
 
 from gaussmatch.index.backends.folder.arrays import blocks, mapped
 from gaussmatch.index.record import Record
-from gaussmatch.index.where import Column, Scalar, Where, value_type
+from gaussmatch.index.where import MetadataColumn, Scalar, Where, value_type
 
 FILE, LINES, STARTS = "items.sqlite", "records.jsonl", "records.npy"
 _AT_ONCE = 500  # parameters of one statement
@@ -67,7 +67,7 @@ class ItemStore:
     def __init__(self, folder: Path) -> None:
         self._folder, self._lock = folder, Lock()
         self._db = _connected(folder / FILE)
-        self._columns: dict[str, Column] = {}
+        self._columns: dict[str, MetadataColumn] = {}
         self._starts = mapped(folder / STARTS)
         self._lines = (
             np.memmap(folder / LINES, np.uint8, "r").data if len(self._starts) > 1 else b""
@@ -123,14 +123,14 @@ class ItemStore:
             found &= self._column(condition.field).mask(condition)
         return found
 
-    def _column(self, field: str) -> Column:
+    def _column(self, field: str) -> MetadataColumn:
         """A field of the metadata, read when a condition first names it and then kept."""
         if field not in self._columns:
             found = self._query(
                 "SELECT json_type(meta, ?1), json_extract(meta, ?1) FROM items ORDER BY row",
                 [f'$."{field}"'],
             )
-            self._columns[field] = Column(map(_typed, found))
+            self._columns[field] = MetadataColumn(map(_typed, found))
         return self._columns[field]
 
     @cached_property
