@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -227,45 +228,23 @@ def _vsepp(recipe: ModelRecipe, tokenizer: Tokenizer) -> Parts:
 
 
 def _vsrn(recipe: ModelRecipe, tokenizer: Tokenizer) -> Parts:
-    vsrn, generator = recipe.vsrn, recipe.vsrn.generator
+    own, dim, width = recipe.vsrn, recipe.dim, _features(recipe)[0]
     image = RegionReasoning(
-        _features(recipe)[0],
-        recipe.dim,
-        vsrn.blocks,
-        vsrn.over,
-        vsrn.batch_norm,
-        recipe.normalise,
-        vsrn.duplicate,
+        width, dim, own.blocks, own.over, own.batch_norm, recipe.normalise, own.duplicate
     )
-    text = WordGRU(tokenizer, recipe.dim, recipe.word_dim, recipe.normalise)
-    if not generator.used:
+    text = WordGRU(tokenizer, dim, recipe.word_dim, recipe.normalise)
+    if not own.generator.used:
         return image, text, {}
-    head = CaptionGenerator(
-        len(tokenizer),
-        recipe.dim,
-        generator.hidden,
-        generator.word_dim,
-        generator.dropout,
-        generator.longest,
-    )
-    return image, text, {"generator": head}
+    sizes = asdict(own.generator)
+    del sizes["used"]
+    return image, text, {"generator": CaptionGenerator(len(tokenizer), dim, **sizes)}
 
 
 def _pvse(recipe: ModelRecipe, tokenizer: Tokenizer) -> Parts:
-    own, (width, backbone) = recipe.pvse, _features(recipe)
-    image = PVSEImage(
-        width, recipe.dim, own.embeddings, own.dropout, backbone, normalise=recipe.normalise
-    )
-    text = PVSEText(
-        tokenizer,
-        recipe.dim,
-        recipe.word_dim,
-        own.embeddings,
-        own.dropout,
-        own.state,
-        normalise=recipe.normalise,
-    )
-    return image, text, {}
+    own, (width, backbone), norm = recipe.pvse, _features(recipe), recipe.normalise
+    image = PVSEImage(width, recipe.dim, own.embeddings, own.dropout, backbone, norm)
+    sizes = recipe.dim, recipe.word_dim, own.embeddings, own.dropout
+    return image, PVSEText(tokenizer, *sizes, own.state, norm), {}
 
 
 def _pcme(recipe: ModelRecipe, tokenizer: Tokenizer) -> Parts:

@@ -14,16 +14,8 @@ from gaussmatch.data.pairs import SPLITS
 from gaussmatch.evaluation.tables import plain_table
 from gaussmatch.recipe import DataRecipe
 from gaussmatch.run import load, locate
+from gaussmatch.trust import audit_report
 from gaussmatch.trust.audit import ISSUES
-from gaussmatch.trust.audit_report import (
-    PAGE,
-    PICTURES,
-    TABLE,
-    audit_pairs,
-    write_page,
-    write_pictures,
-    write_table,
-)
 
 
 def run(argv: Sequence[str]) -> None:
@@ -57,14 +49,14 @@ def run(argv: Sequence[str]) -> None:
     if options.extracted is not None:
         recipe = replace(recipe, extracted=options.extracted)
     pairs = load_data(recipe).split(options.split)
-    findings = audit_pairs(pairs, model, options.most)
+    findings = audit_report.audit_pairs(pairs, model, options.most)
     options.out.mkdir(parents=True, exist_ok=True)
-    write_table(options.out / TABLE, findings)
-    write_page(options.out / PAGE, findings, pairs)
-    write_pictures(options.out / PICTURES, findings, pairs)
+    audit_report.write_table(options.out / audit_report.TABLE, findings)
+    audit_report.write_page(options.out / audit_report.PAGE, findings, pairs)
+    audit_report.write_pictures(options.out / audit_report.PICTURES, findings, pairs)
     counts = Counter(f.issue for f in findings)
     print(f"{pairs.name}: {len(pairs.images)} images, {len(pairs.captions)} captions\n")
     rows = [(issue, str(counts[issue]), meaning) for issue, meaning in ISSUES.items()]
     print(plain_table([("", "found", ""), *rows]))
-    print(f"\nwritten: {options.out / TABLE}, {options.out / PAGE}")
+    print(f"\nwritten: {options.out / audit_report.TABLE}, {options.out / audit_report.PAGE}")
     print(f"next: gaussmatch serve INDEX --review {options.out}", file=sys.stderr)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from gaussmatch.cli.parser import SECTIONS, Parser
 from gaussmatch.evaluation.tables import plain_table
-from gaussmatch.experiments.compare import Compared, compare, plan, save_rows
+from gaussmatch.experiments.compare import Compared, compare, plan
+from gaussmatch.files import write_json
 from gaussmatch.metrics.measures import heading, shown
 
 SHOWN = ("rsum", "i2t_r_precision", "t2i_r_precision", "caption_rho", "image_rho")
@@ -33,7 +34,7 @@ def run(argv: Sequence[str]) -> None:
     options = parser.parse(argv)
     made = plan(options.recipes, options.seeds, options.out, options.overrides)
     rows = compare(made, options.jobs)
-    save_rows(rows, options.out / "comparison.json")
+    write_json(options.out / "comparison.json", [vars(row) for row in rows])
     print(seeds_table(rows))
     print(f"written: {options.out / 'comparison.json'}")
     failed = [f"{row.title}, {error}" for row in rows for error in row.errors]

@@ -54,17 +54,10 @@ def run(argv: Sequence[str]) -> None:
     options = parser.parse(argv)
     model = load(options.run)
     calibration = kept_calibration(options.run)
-    found = probe(
-        model,
-        load_data(read_recipe(options.run, options.overrides).data),
-        calibration,
-        split=options.split,
-        fitting=options.fitting,
-        chains=options.chains,
-        crowd=options.crowd,
-        unfamiliar=options.unfamiliar,
-        photos=options.photos,
-    )
+    data = load_data(read_recipe(options.run, options.overrides).data)
+    given = ("fitting", "chains", "crowd", "unfamiliar", "photos")
+    files = {name: getattr(options, name) for name in given}
+    found = probe(model, data, calibration, split=options.split, **files)
     written = [options.json]
     if not options.overrides and not is_shipped(options.run):
         keep_probe(options.run, found)

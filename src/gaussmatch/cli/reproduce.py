@@ -5,22 +5,15 @@ from __future__ import annotations
 import time
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from gaussmatch.cli.parser import SECTIONS, Parser
 from gaussmatch.evaluation.tables import plain_table
+from gaussmatch.experiments import reproduce
 from gaussmatch.experiments.estimate import estimate
 from gaussmatch.experiments.paper import NAMES, PAPER
-from gaussmatch.experiments.reproduce import (
-    Outcome,
-    Plan,
-    Setting,
-    check_plan,
-    claim_folder,
-    execute,
-    made_before,
-    plan,
-)
 from gaussmatch.experiments.sections import Section, write_all, write_page
 from gaussmatch.recipe import recipe_folder
 from gaussmatch.run import is_run
@@ -31,31 +24,22 @@ DATA = sorted(path.parent.name for path in recipe_folder().glob("*/vsepp.yaml"))
 
 def run(argv: Sequence[str]) -> None:
     options = _parser().parse(argv)
-    setting = Setting(
-        options.data,
-        options.fast,
-        options.seeds,
-        tuple(options.overrides),
-        options.visual_genome,
-        options.pooled,
-        options.regions,
-        options.weights,
-        options.checkpointing,
-        tuple(options.imported),
-    )
+    given: dict[str, Any] = {f.name: getattr(options, f.name) for f in fields(reproduce.Setting)}
+    given |= {"overrides": tuple(options.overrides), "imported": tuple(options.imported)}
+    setting = reproduce.Setting(**given)
     out = options.out or Path("runs/reproduce") / f"{options.data}{'-fast' * options.fast}"
     jobs = options.jobs or (2 if options.data == "scenes" else 1)
     names = PAPER if "all" in options.names else tuple(dict.fromkeys(options.names))
-    made = plan(names, setting, out)
-    check_plan(made)
+    made = reproduce.plan(names, setting, out)
+    reproduce.check_plan(made)
     if options.dry_run:
         print(estimate(made, jobs))
         return
     started = time.perf_counter()
-    claim_folder(out, setting, names)
-    outcome = Outcome(made)
+    reproduce.claim_folder(out, setting, names)
+    outcome = reproduce.Outcome(made)
     try:
-        outcome = execute(made, jobs)
+        outcome = reproduce.execute(made, jobs)
     finally:  # interrupted or not, show what is there
         sections = write_all(outcome)
         page = write_page(
@@ -120,12 +104,12 @@ def row_and_folder(text: str) -> tuple[str, str]:
     return row, folder
 
 
-def _earlier(made: Plan, shown: set[str]) -> list[Section]:
+def _earlier(made: reproduce.Plan, shown: set[str]) -> list[Section]:
     """Experiments that were made in this folder before belong to its report too."""
     sections = []
-    for name, setting in made_before(made.out).items():
+    for name, setting in reproduce.made_before(made.out).items():
         if name not in shown:
-            sections += write_all(Outcome(plan([name], setting, made.out)))
+            sections += write_all(reproduce.Outcome(reproduce.plan([name], setting, made.out)))
     return sections
 
 

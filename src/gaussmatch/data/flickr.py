@@ -9,7 +9,7 @@ Flickr30K: ``dataset_flickr30k.json``; or ``results_20130124.token`` with ``trai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gaussmatch.data import karpathy
@@ -36,8 +36,8 @@ def read_flickr8k(root: Path) -> Listing:
     if not judged.is_file():
         notes.append(f"no {judged.name}: only the pairs themselves count as true")
         return Listing("flickr8k", splits, notes)
-    also = frozenset(read_judgements(judged))
-    return Listing("flickr8k", splits, notes, also)
+    also = {(caption, photo) for photo, caption, yes in read_judgements(judged) if yes >= AGREED}
+    return Listing("flickr8k", splits, notes, frozenset(also))
 
 
 def read_flickr30k(root: Path) -> Listing:
@@ -75,18 +75,16 @@ def read_tokens(path: Path) -> dict[str, list[Caption]]:
     return captions
 
 
-def read_judgements(path: Path) -> Iterable[tuple[str, str]]:
-    """(caption id, photo) of the pairs that the judges found to fit."""
+def read_judgements(path: Path) -> Iterator[tuple[str, str, float]]:
+    """Photo, caption id, and the share of the judges who said that they fit."""
     for number, line in enumerate(read_lines(path), start=1):
         fields = line.split("\t")
         try:
-            photo, caption, share = fields[0], fields[1], float(fields[2])
+            yield fields[0], fields[1], float(fields[2])
         except (IndexError, ValueError):
             raise ValueError(
                 f"{path}, line {number}: not 'photo<tab>caption id<tab>share of Yes…'"
             ) from None
-        if share >= AGREED:
-            yield caption, photo
 
 
 def _split(

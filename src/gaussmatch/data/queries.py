@@ -23,6 +23,7 @@ FLOOR = 1e-5
 """Added to a count before its logarithm."""
 _BLOCK = 1024
 _WORD = re.compile(r"[\w'-]+")
+_ARTICLE = re.compile(r"\b(a)n? (?=(\S))", re.IGNORECASE)
 
 FUNCTION_WORDS = frozenset(
     "a an the of in on at to with and or is are was were be been being this that these those there "  # noqa: SIM905
@@ -191,10 +192,16 @@ def generalised(text: str, dice: np.random.Generator, share: float = 0.7) -> str
 
     words = text.lower()
     joined = _WORD.sub(general, words)
-    if joined == words:
-        return text
-    joined = re.sub(r"\ban (?=[^aeiou])", "a ", joined)
-    return re.sub(r"\ba (?=[aeiou])", "an ", joined)
+    return text if joined == words else with_articles(joined)
+
+
+def with_articles(text: str) -> str:
+    """A text with "a" or "an" by the first letter of what follows.
+
+    >>> with_articles("An dog and a animal")
+    'A dog and an animal'
+    """
+    return _ARTICLE.sub(lambda m: m[1] + ("n " if m[2].lower() in "aeiou" else " "), text)
 
 
 def category(text: str, dice: np.random.Generator) -> str:

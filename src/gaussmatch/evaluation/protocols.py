@@ -8,18 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gaussmatch import metrics
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.evaluation.retrieval import ranks_of
 from gaussmatch.evaluation.scores import blocks_of
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.metrics import (
-    Relevance,
-    contiguous_folds,
-    map_at_r_each,
-    pmrp_each,
-    precision_at_r,
-    summary,
-)
+from gaussmatch.metrics import Relevance
 from gaussmatch.metrics.plausible import ZETAS
 from gaussmatch.metrics.ranking import KS, ScoreRows
 from gaussmatch.similarities import Similarity
@@ -77,7 +71,7 @@ def measures_of(
     """
     blocks = blocks_of(s, images, captions)
     i2t, t2i = ranks_of(blocks, truth.own)
-    measures = summary(i2t, t2i)
+    measures = metrics.summary(i2t, t2i)
     each = _recalls(i2t, t2i, "")
     if truth.known is not None:
         each |= _recalls(*ranks_of(blocks, truth.known), "true_")
@@ -97,7 +91,7 @@ def measures_of(
 def folded(s: Similarity, images: Gaussian, captions: Gaussian, truth: Truth) -> dict[str, float]:
     """The same measures as means over contiguous folds of the images, named ``1k_…``."""
     parts = []
-    for fold in contiguous_folds(truth.image_of.numpy(), len(images), FOLDS):
+    for fold in metrics.contiguous_folds(truth.image_of.numpy(), len(images), FOLDS):
         i, c = torch.from_numpy(fold.images), torch.from_numpy(fold.captions)
         parts.append(measures_of(s, images[i], captions[c], truth.part(i, c))[0])
     shared = [key for key in parts[0] if all(key in part for part in parts)]
@@ -140,13 +134,13 @@ def _precisions(
         scores = rows(start, stop)
         if query_classes is not None and gallery_classes is not None:
             order = scores.argsort(1, descending=True)
-            values = pmrp_each(order, query_classes[start:stop], gallery_classes, ZETAS)
+            values = metrics.pmrp_each(order, query_classes[start:stop], gallery_classes, ZETAS)
             for z, zeta in enumerate(ZETAS):
                 add(f"pmrp_{zeta}", values[:, z])
             add("pmrp", values.mean(1))
         if known is not None:
             right = known.rows(start, stop)
-            add("r_precision", precision_at_r(scores, right.dense()))
+            add("r_precision", metrics.precision_at_r(scores, right.dense()))
             deepest = max(1, int(right.counts.max()))
-            add("map_at_r", map_at_r_each(scores.topk(deepest).indices, right))
+            add("map_at_r", metrics.map_at_r_each(scores.topk(deepest).indices, right))
     return {name: torch.cat(values) for name, values in parts.items()}

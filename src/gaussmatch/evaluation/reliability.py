@@ -9,17 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gaussmatch import metrics
 from gaussmatch.evaluation.scores import BothWays, query_scores
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.metrics import (
-    MatchProbability,
-    Relevance,
-    accuracy_by_bin,
-    coverage_over_splits,
-    over_queries,
-    risk_coverage,
-    spearman,
-)
+from gaussmatch.metrics import Relevance
 from gaussmatch.similarities import Similarity
 from gaussmatch.similarities.base import Side
 
@@ -60,7 +53,7 @@ def selective(way: str, correct: Tensor, unsure: Tensor, by: str = "") -> dict[s
         way: ``i2t`` or ``t2i``; ``by`` names what stands for uncertainty if not the variance.
         correct: 1 where the first item is right.
     """
-    curve = risk_coverage(correct, unsure)
+    curve = metrics.risk_coverage(correct, unsure)
     name = f"{way}_{by}"
     measures: dict[str, Any] = {
         f"{name}aurc": curve.aurc,
@@ -68,7 +61,7 @@ def selective(way: str, correct: Tensor, unsure: Tensor, by: str = "") -> dict[s
         f"{name}aurc_random": curve.random,
         f"{name}r1_surest_half": curve.accuracy_at(0.5),
         f"{name}r1_surest_fifth": curve.accuracy_at(0.2),
-        f"{name}deciles": [vars(b) for b in accuracy_by_bin(correct, unsure)],
+        f"{name}deciles": [vars(b) for b in metrics.accuracy_by_bin(correct, unsure)],
         f"{name}curve": thinned(curve.coverage, curve.risk),
     }
     if not math.isnan(curve.gain):
@@ -86,7 +79,7 @@ def match_probabilities(
         judge_on: the same of the split that is measured.
     """
     return {
-        way: (MatchProbability.fit(*fit_on[way])(scores), correct)
+        way: (metrics.MatchProbability.fit(*fit_on[way])(scores), correct)
         for way, (scores, correct) in judge_on.items()
     }
 
@@ -114,9 +107,9 @@ def guaranteed(
         return scores.masked_fill(~relevant, -torch.inf).amax(1)
 
     point = torch.zeros(len(queries))
-    return coverage_over_splits(
+    return metrics.coverage_over_splits(
         rows,
-        over_queries(best, rows, own),
+        metrics.over_queries(best, rows, own),
         query_scores(s, queries, reference, gallery),
         point if queries.is_point else queries.uncertainty(),
     )
@@ -126,7 +119,7 @@ def _rho(items: Gaussian, counts: Tensor) -> float:
     known = counts > 0
     if int(known.sum()) < 2:
         return math.nan
-    return spearman(items.uncertainty()[known].double(), torch.log(counts[known].double()))
+    return metrics.spearman(items.uncertainty()[known].double(), torch.log(counts[known].double()))
 
 
 def evenly(total: int, most: int) -> Tensor:

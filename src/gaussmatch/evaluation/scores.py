@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from jaxtyping import Float
@@ -14,77 +13,6 @@ from gaussmatch.evaluation.blocks import CHUNK, TILE, Blocks, refuse_nan
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.similarities import Similarity
 from gaussmatch.similarities.base import wide
-
-
-class Scores(Protocol):
-    """What the measures take: closeness of images and captions, any part of it at a time."""
-
-    images: int
-    captions: int
-    offset: Tensor
-
-    def rows(self, start: int, stop: int) -> Float[Tensor, "block captions"]: ...
-
-    def columns(self, start: int, stop: int) -> Float[Tensor, "block images"]: ...
-
-    def tiles(self) -> Iterator[tuple[slice, slice, Tensor]]: ...
-
-    def pairs(self, image: Tensor, caption: Tensor) -> tuple[Tensor, Tensor]: ...
-
-
-@dataclass(frozen=True)
-class BothWays:
-    """The scores of a split for image queries and for caption queries: one object twice, and one
-    matrix product, where the similarity does not depend on the direction."""
-
-    image_queries: Scores
-    caption_queries: Scores
-
-    @property
-    def _one(self) -> bool:
-        return self.image_queries is self.caption_queries
-
-    def tiles(self) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
-        """(images, captions, part for image queries, part for caption queries)."""
-        if self._one:
-            for rows, columns, part in self.image_queries.tiles():
-                yield rows, columns, part, part
-            return
-        both = zip(self.image_queries.tiles(), self.caption_queries.tiles(), strict=True)
-        for (rows, columns, by_image), (_, _, by_caption) in both:
-            yield rows, columns, by_image, by_caption
-
-    def pairs(self, image: Tensor, caption: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """(closeness, rounding) of listed pairs for image queries and for caption queries."""
-        first = self.image_queries.pairs(image, caption)
-        return [first, first if self._one else self.caption_queries.pairs(image, caption)]
-
-
-def blocks_of(
-    similarity: Similarity, images: Gaussian, captions: Gaussian, dtype: torch.dtype | None = None
-) -> BothWays:
-    """The scores of a split by the similarity's lift, or pair by pair where it has none."""
-
-    def scores(s: Similarity) -> Scores:
-        if s.no_lift is None:
-            return Blocks(s, images, captions, dtype)
-        return PairwiseBlocks(s, images, captions)
-
-    by_image, by_caption = similarity.for_query("images"), similarity.for_query("captions")
-    image_queries = scores(by_image)
-    return BothWays(image_queries, image_queries if by_caption is by_image else scores(by_caption))
-
-
-@torch.no_grad()
-def query_scores(
-    similarity: Similarity, queries: Gaussian, items: Gaussian, gallery: str
-) -> Float[Tensor, "queries items"]:
-    """The scores of queries with items of a gallery, ``"images"`` or ``"captions"``; the queries
-    are of the other side."""
-    if gallery == "images":
-        return similarity.for_query("captions").matrix(items, queries).T
-    return similarity.for_query("images").matrix(queries, items)
-
 
 KEPT_BYTES = 2**29
 """A whole matrix up to this size is kept: its scores are costly, and needed several times."""
@@ -143,3 +71,61 @@ class PairwiseBlocks:
         if self._whole is None:
             self._whole = self._similarity.matrix(self._images, self._captions)
         return self._whole[rows, columns]
+
+
+Scores = Blocks | PairwiseBlocks
+"""Closeness of images and captions, any part of it at a time."""
+
+
+@dataclass(frozen=True)
+class BothWays:
+    """The scores of a split for image queries and for caption queries: one object twice, and one
+    matrix product, where the similarity does not depend on the direction."""
+
+    image_queries: Scores
+    caption_queries: Scores
+
+    @property
+    def _one(self) -> bool:
+        return self.image_queries is self.caption_queries
+
+    def tiles(self) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
+        """(images, captions, part for image queries, part for caption queries)."""
+        if self._one:
+            for rows, columns, part in self.image_queries.tiles():
+                yield rows, columns, part, part
+            return
+        both = zip(self.image_queries.tiles(), self.caption_queries.tiles(), strict=True)
+        for (rows, columns, by_image), (_, _, by_caption) in both:
+            yield rows, columns, by_image, by_caption
+
+    def pairs(self, image: Tensor, caption: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """(closeness, rounding) of listed pairs for image queries and for caption queries."""
+        first = self.image_queries.pairs(image, caption)
+        return [first, first if self._one else self.caption_queries.pairs(image, caption)]
+
+
+def blocks_of(
+    similarity: Similarity, images: Gaussian, captions: Gaussian, dtype: torch.dtype | None = None
+) -> BothWays:
+    """The scores of a split by the similarity's lift, or pair by pair where it has none."""
+
+    def scores(s: Similarity) -> Scores:
+        if s.no_lift is None:
+            return Blocks(s, images, captions, dtype)
+        return PairwiseBlocks(s, images, captions)
+
+    by_image, by_caption = similarity.for_query("images"), similarity.for_query("captions")
+    image_queries = scores(by_image)
+    return BothWays(image_queries, image_queries if by_caption is by_image else scores(by_caption))
+
+
+@torch.no_grad()
+def query_scores(
+    similarity: Similarity, queries: Gaussian, items: Gaussian, gallery: str
+) -> Float[Tensor, "queries items"]:
+    """The scores of queries with items of a gallery, ``"images"`` or ``"captions"``; the queries
+    are of the other side."""
+    if gallery == "images":
+        return similarity.for_query("captions").matrix(items, queries).T
+    return similarity.for_query("images").matrix(queries, items)

@@ -7,7 +7,7 @@ stopped; a run that fails is reported as failed and the others continue.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 from gaussmatch.evaluation.evaluate import evaluate_run
 from gaussmatch.experiments.pool import run_all
-from gaussmatch.files import read_json, write_json
+from gaussmatch.files import read_json
 from gaussmatch.recipe import Recipe, find_recipe, load_recipe
 from gaussmatch.training.loop import train
 
@@ -79,10 +79,6 @@ def compare(cells: Sequence[SeededRun], jobs: int = 1) -> list[Compared]:
         else:
             row.runs.append(read_json(cell.result))
     return list(rows.values())
-
-
-def save_rows(rows: Iterable[Compared], path: Path) -> None:
-    write_json(path, [vars(row) for row in rows])
 
 
 def run_cell(cell: SeededRun, progress_bar: bool) -> None:

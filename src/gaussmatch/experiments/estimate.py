@@ -25,6 +25,7 @@ from PIL import Image
 
 from gaussmatch.data import check_files, load_data, scenes
 from gaussmatch.data.pairs import DataSet, Pairs
+from gaussmatch.data.stored import StoredFeatures
 from gaussmatch.encoders.backbone import Backbone
 from gaussmatch.evaluation.evaluate import measure_run
 from gaussmatch.experiments.reproduce import Plan
@@ -240,31 +241,16 @@ def shape_of(recipe: Recipe) -> tuple[int, ...]:
     return (width,) if recipe.data.features == "pooled" else (36, width)
 
 
-def invented(shape: tuple[int, ...], images: int) -> DataSet:
+def invented(shape: tuple[int, ...], train: int) -> DataSet:
     """Random features and words in the shape of a data set."""
     dice = np.random.default_rng(0)
     splits = []
-    for name, n in (("train", images), ("dev", 32), ("test", 32)):
+    for name, n in (("train", train), ("dev", 32), ("test", 32)):
         words = dice.permutation(5 * n * WORDS).reshape(-1, WORDS)
         captions = [" ".join(f"w{word}" for word in row) for row in words]
-        splits.append(Pairs(name, Noise(n, shape), captions, torch.arange(5 * n) // 5))
+        images = StoredFeatures(dice.random((n, *shape), dtype=np.float32), range(n))
+        splits.append(Pairs(name, images, captions, torch.arange(5 * n) // 5))
     return DataSet("invented", *splits)
-
-
-class Noise:
-    """An ``ImageSource`` of random numbers."""
-
-    def __init__(self, images: int, shape: tuple[int, ...]) -> None:
-        self._images, self._shape = images, shape
-
-    def __len__(self) -> int:
-        return self._images
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return np.random.default_rng(index).random(self._shape, dtype=np.float32)
-
-    def picture(self, index: int) -> Image.Image | None:
-        return None
 
 
 def _words(run: Run) -> str:

@@ -42,12 +42,14 @@ def write_report(
     images, captions = model.encode_pairs(pairs)
     unsure, images_unsure = captions.uncertainty(), images.uncertainty()
     folders = {entrant.name: entrant.folder for entrant in entrants}
+    drawn, texts = plane(pairs, images, captions)
     page = template("report.html.j2").render(
         entrants=entrants,
         pairs=pairs,
         figures=[svg(axes) for axes in training_curves(folders).values()],
         ambiguity=None if (axes := caption_ambiguity(pairs, unsure)) is None else svg(axes),
-        plane=svg(plane(pairs, images, captions)),
+        plane=svg(drawn),
+        on_plane=texts,
         rho=entrants[-1].measures.get("caption_rho"),
         similarity=model.recipe.model.similarity,
         captions=ends(unsure, lambda i: caption(pairs, i, unsure)),
@@ -97,13 +99,13 @@ def caption_ambiguity(
     return ambiguity(pairs.relevance.counts, uncertainty, title)
 
 
-def plane(pairs: Pairs, images: Gaussian, captions: Gaussian) -> Axes:
-    """The two vaguest and the two sharpest captions with their images, on one plane."""
-    order = captions.uncertainty().argsort(descending=True)
-    chosen = order[[0, 1, -2, -1]]
+def plane(pairs: Pairs, images: Gaussian, captions: Gaussian) -> tuple[Axes, list[str]]:
+    """The two vaguest captions, A and B, and the two sharpest, C and D, on one plane with their
+    images, a to d; and the captions."""
+    chosen = captions.uncertainty().argsort(descending=True)[[0, 1, -2, -1]]
     groups = {"captions": captions[chosen], "their images": images[pairs.image_of[chosen]]}
-    labels = [pairs.captions[i] for i in chosen.tolist()]
-    return ellipses(groups, labels, "Vague and sharp captions in the joint space")
+    axes = ellipses(groups, "ABCDabcd", "Vague and sharp captions in the joint space")
+    return axes, [pairs.captions[i] for i in chosen.tolist()]
 
 
 SHOWN = 6

@@ -15,32 +15,11 @@ from torch import Tensor
 from gaussmatch.data import load_data
 from gaussmatch.data.pairs import Box, Pairs
 from gaussmatch.evaluation.triplets import cut, cut_at_scale, triplets
+from gaussmatch.experiments import report, tables
 from gaussmatch.experiments.crops import SCENES_THRESHOLDS, crop_pairs
 from gaussmatch.experiments.experiment import Column, Experiment
-from gaussmatch.experiments.report import (
-    Item,
-    address,
-    caption,
-    caption_ambiguity,
-    drawn_ends,
-    image,
-    template,
-    training_curves,
-)
 from gaussmatch.experiments.reproduce import Outcome, fields_of, save_cells
 from gaussmatch.experiments.results import Line, Table, Value, Verdict, table, verdicts
-from gaussmatch.experiments.tables import (
-    context,
-    heads,
-    latex,
-    markdown,
-    notes,
-    number,
-    printed,
-    published_columns,
-    signed,
-    test_columns,
-)
 from gaussmatch.files import write_json, write_text
 from gaussmatch.metrics.measures import heading
 from gaussmatch.plot import bars, lines, save
@@ -60,8 +39,8 @@ class Gallery:
 
     title: str
     note: str
-    captions: Mapping[str, Sequence[Item]]
-    images: Mapping[str, Sequence[Item]]
+    captions: Mapping[str, Sequence[report.Item]]
+    images: Mapping[str, Sequence[report.Item]]
 
 
 @dataclass(frozen=True)
@@ -109,8 +88,8 @@ def write_section(
     remarks += list(dict.fromkeys(notes))
     plots = {name: save(figure, folder / name) for name, figure in figures.items()}
     said = verdicts(found)
-    write_text(folder / "table.md", markdown(found))
-    write_text(folder / "table.tex", latex(found))
+    write_text(folder / "table.md", tables.markdown(found))
+    write_text(folder / "table.tex", tables.latex(found))
     write_json(
         folder / "table.json",
         {
@@ -173,7 +152,7 @@ def _training(one: Experiment, outcome: Outcome) -> dict[str, Axes]:
         if cell.experiment.name == one.name and cell.seed == 0 and cell.run is not None
     }
     done = {title: folder for title, folder in folders.items() if (folder / LOG).exists()}
-    return training_curves(done) if done else {}
+    return report.training_curves(done) if done else {}
 
 
 def _over_thresholds(
@@ -196,21 +175,17 @@ def _area_figures(
     magnified = False
     for line in found.lines:
         for side, word in (("crop", "Images"), ("caption", "Captions")):
+            kinds = {"": "", "magnified_": ", magnified"} if side == "crop" else {"": ""}
             series = {
-                f"{side} {name.upper()}": _over_thresholds(
-                    records, line.row.title, f"{side}_{name}_uncertainty"
-                )
+                f"{side} {name.upper()}{note}": values
+                for prefix, note in kinds.items()
                 for name in "ac"
-            }
-            if side == "crop":
-                more = {
-                    f"{side} {name.upper()}, magnified": _over_thresholds(
-                        records, line.row.title, f"{side}_{name}_uncertainty", "magnified_"
+                if (
+                    values := _over_thresholds(
+                        records, line.row.title, f"{side}_{name}_uncertainty", prefix
                     )
-                    for name in "ac"
-                }
-                series |= {name: values for name, values in more.items() if values}
-            series = {name: values for name, values in series.items() if values}
+                )
+            }
             if not series:
                 continue
             dashed = [name for name in series if "magnified" in name]
@@ -244,13 +219,11 @@ def _selection_figures(
     for prefix, note in (("", ""), ("magnified_", ", magnified crops")):
         for side, word in (("crop", "image-to-text"), ("caption", "text-to-image")):
             series = {
-                f"{line.row.title}, {side} {name.upper()}": _over_thresholds(
-                    records, line.row.title, f"{side}_{name}", prefix
-                )
+                f"{line.row.title}, {side} {name.upper()}": values
                 for line in found.lines
                 for name in "ac"
+                if (values := _over_thresholds(records, line.row.title, f"{side}_{name}", prefix))
             }
-            series = {name: values for name, values in series.items() if values}
             if not series:
                 continue
             magnified = magnified or bool(prefix)
@@ -287,7 +260,7 @@ def _ambiguity_figures(one: Experiment, looked: Sequence[Look]) -> dict[str, Axe
     figures = {}
     for look in looked:
         title = f"{look.title}: uncertainty against true ambiguity"
-        figure = caption_ambiguity(look.pairs, look.captions, title)
+        figure = report.caption_ambiguity(look.pairs, look.captions, title)
         if figure is not None:
             figures[f"{one.row(look.title).slug}-ambiguity"] = figure
     return figures
@@ -298,8 +271,8 @@ def _gallery(one: Experiment, look: Look) -> Gallery:
     return Gallery(
         look.title,
         one.row(look.title).note,
-        drawn_ends(look.captions, lambda i: caption(pairs, i, look.captions)),
-        drawn_ends(look.images, lambda i: image(pairs, i, look.images, plausible=3)),
+        report.drawn_ends(look.captions, lambda i: report.caption(pairs, i, look.captions)),
+        report.drawn_ends(look.images, lambda i: report.image(pairs, i, look.images, plausible=3)),
     )
 
 
@@ -324,8 +297,8 @@ def _examples(outcome: Outcome) -> list[Example]:
             picture = pairs.images.picture(one.image)
             assert picture is not None
             boxes = {"A": one.a, "B": one.b, "C": one.c}
-            crops = {k: (address(crop(picture, r.box)), r.caption) for k, r in boxes.items()}
-            whole = address(_boxed(picture, {k: r.box for k, r in boxes.items()}), 256)
+            crops = {k: (report.address(crop(picture, r.box)), r.caption) for k, r in boxes.items()}
+            whole = report.address(_boxed(picture, {k: r.box for k, r in boxes.items()}), 256)
             examples.append(Example(f"{limit:.0%}", whole, crops))
     return examples
 
@@ -374,22 +347,15 @@ def write_page(outcome: Outcome, sections: Sequence[Section]) -> Path:
         for record in read_log(made.store.folder(run))
         if record["event"] == "epoch"
     )
-    page = template("reproduce.html.j2").render(
+    page = report.template("reproduce.html.j2").render(
         setting=made.setting,
         sections=sections,
         runs=len(trained),
         cells=len(made.cells),
         failed=sum(bool(line.errors) for s in sections for line in s.table.lines),
         minutes=seconds / 60,
-        heads=heads,
         bar=bar,
-        number=number,
-        signed=signed,
-        notes=notes,
-        context=context,
-        printed=printed,
-        published_columns=published_columns,
-        test_columns=test_columns,
+        tables=tables,
     )
     path = made.out / "report.html"
     write_text(path, page)

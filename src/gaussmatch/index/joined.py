@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -70,18 +71,16 @@ class JoinedIndex:
         """See ``Index.search_image``."""
         return Index.search_image(cast(Index, self), pictures, k, **options)
 
-    def search_id(self, id: str, k: int = 10, *, of: Gallery = "images", **options: Any) -> Hits:
+    def search_id(self, id: str, k: int = 10, **options: Any) -> Hits:
         """See ``Index.search_id``; the item is that of the first shard that holds it."""
+        return Index.search_id(cast(Index, self), id, k, **options)
+
+    def gaussian(self, id: str, gallery: Gallery = "images") -> Gaussian:
+        """See ``Index.gaussian``."""
         for shard in self.shards:
-            try:
-                item = shard.gaussian(id, of)
-            except ValueError:
-                continue
-            gallery = options.setdefault("gallery", of)
-            if gallery == of:
-                options["exclude"] = [*options.get("exclude", ()), id]
-            return self.search(item, k, side=of, **options)[0]
-        raise ValueError(f"no item {id!r} among the {of} of {len(self.shards)} indexes")
+            with suppress(ValueError):
+                return shard.gaussian(id, gallery)
+        raise ValueError(f"no item {id!r} among the {gallery} of {len(self.shards)} indexes")
 
     def _search_all(self, queries: Gaussian, k: int, options: Mapping[str, Any]) -> list[Hits]:
         """The best of all shards. How many items there are without those that several shards hold

@@ -3,8 +3,6 @@ ranking."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -12,20 +10,12 @@ from torch.nn.functional import cross_entropy, pad
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 
-class TeacherForcing(NamedTuple):
-    """The true words as inputs, and the next word of each as its target.
-
-    Both are packed (step by step, longest caption first), so that nothing is computed for padding.
-    """
-
-    inputs: PackedSequence
-    targets: PackedSequence
-
-
 def teacher_forcing(
     ids: Int[Tensor, "n w"], lengths: Int[Tensor, "n"], longest: int = 60, padding: int = 0
-) -> TeacherForcing:
-    """Inputs and targets of a caption generator, from padded captions with start and end.
+) -> tuple[PackedSequence, PackedSequence]:
+    """Inputs of a caption generator, the true words, and the next word of each as its target; from
+    padded captions with start and end. Both are packed (step by step, longest caption first), so
+    that nothing is computed for padding.
 
     As in the official code, one ``padding`` after the end is a target too, and a caption longer
     than ``longest`` is cut there, with its end as the last word. Further padding does not count.
@@ -45,7 +35,7 @@ def teacher_forcing(
     words = words.masked_fill(places >= lengths[:, None], padding)
     cut = (lengths > longest)[:, None] & (places == longest - 1)
     words = torch.where(cut, ids.gather(1, lengths[:, None] - 1), words)
-    return TeacherForcing(_packed(words[:, :-1], steps), _packed(words[:, 1:], steps))
+    return _packed(words[:, :-1], steps), _packed(words[:, 1:], steps)
 
 
 def generation_loss(

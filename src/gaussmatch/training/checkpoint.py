@@ -13,17 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from gaussmatch import run
 from gaussmatch.matcher import Matcher
 from gaussmatch.recipe.training import checkpoint_interval
-from gaussmatch.run import (
-    CHECKPOINT,
-    MANIFEST,
-    PREVIOUS,
-    is_intact,
-    renamed,
-    replacing,
-    restore_previous,
-)
 
 
 @dataclass
@@ -58,15 +50,15 @@ class TrainingState:
             "progress": vars(self.progress),
             "random": _random_states(),
         }
-        with replacing(folder, CHECKPOINT, keep=PREVIOUS) as temporary:
+        with run.replacing(folder, run.CHECKPOINT, keep=run.PREVIOUS) as temporary:
             torch.save(state, temporary)
 
     def load(self, folder: Path) -> None:
         """Put everything back as it was; nothing in the file is executed."""
-        path = folder / CHECKPOINT
+        path = folder / run.CHECKPOINT
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
-            self.matcher.load_state_dict(renamed(state["matcher"]))
+            self.matcher.load_state_dict(run.renamed(state["matcher"]))
             self.optimiser.load_state_dict(state["optimiser"])
             self.rates.load_state_dict(state["schedule"])
             if self.scaler.is_enabled():
@@ -92,22 +84,23 @@ def find_checkpoint(folder: Path) -> bool:
 
     A damaged one is never used; if both are damaged, that is an error.
     """
-    there = [name for name in (CHECKPOINT, PREVIOUS) if (folder / name).exists()]
-    intact = [name for name in there if is_intact(folder, name)]
+    there = [name for name in (run.CHECKPOINT, run.PREVIOUS) if (folder / name).exists()]
+    intact = [name for name in there if run.is_intact(folder, name)]
     if not there:
         return False
     if not intact:
         raise ValueError(
-            f"{folder / there[0]} is damaged: its SHA-256 is not the one in {MANIFEST}, and there "
-            "is no other checkpoint; restore it from a copy, or train again into another folder"
+            f"{folder / there[0]} is damaged: its SHA-256 is not the one in {run.MANIFEST}, and "
+            "there is no other checkpoint; restore it from a copy, or train into another folder"
         )
-    if intact[0] == PREVIOUS:
+    if intact[0] == run.PREVIOUS:
         warnings.warn(
-            f"{folder / CHECKPOINT} is damaged or missing: continuing from the older {PREVIOUS}",
+            f"{folder / run.CHECKPOINT} is damaged or missing: continuing from the older "
+            f"{run.PREVIOUS}",
             CheckpointWarning,
             stacklevel=2,
         )
-        restore_previous(folder)
+        run.restore_previous(folder)
     return True
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from gaussmatch import run
 from gaussmatch.data import DataSet, load_data
 from gaussmatch.data.batches import Batch, Batches, Waiting
 from gaussmatch.device import choose_device
@@ -23,20 +24,6 @@ from gaussmatch.evaluation.retrieval import recalls
 from gaussmatch.matcher import Matcher
 from gaussmatch.model import Model
 from gaussmatch.recipe import Recipe, load_recipe
-from gaussmatch.run import (
-    LOG,
-    claim,
-    extends,
-    is_finished,
-    is_run,
-    load,
-    read_recipe,
-    save_parts,
-    save_weights,
-    seal,
-    training_lock,
-    write_metrics,
-)
 from gaussmatch.training import gather
 from gaussmatch.training.checkpoint import CheckpointTimer, Progress, TrainingState, find_checkpoint
 from gaussmatch.training.collapse import CollapseWarning, CollapseWatch
@@ -83,28 +70,28 @@ def train(
     out = Path(out)
     with gather.joined(choose_device(recipe.training.device)) as device:
         if gather.on_main(partial(_is_wanted, recipe, out, resume)):
-            with training_lock(out) if gather.is_main() else nullcontext():
+            with run.training_lock(out) if gather.is_main() else nullcontext():
                 _train(recipe, out, resume, data, device, progress_bar)
         gather.on_main(bool)  # wait until everything is written
-        return load(out)
+        return run.load(out)
 
 
 def _is_wanted(recipe: Recipe, out: Path, resume: bool) -> bool:
     """Whether there is anything to train; refuses a folder that is not for this recipe."""
-    claim(out, recipe, resume=resume)
-    return not (resume and is_finished(out)) or extends(recipe, read_recipe(out))
+    run.claim(out, recipe, resume=resume)
+    return not (resume and run.is_finished(out)) or run.extends(recipe, run.read_recipe(out))
 
 
 def _is_resumed(recipe: Recipe, out: Path, resume: bool) -> bool:
     """Whether training continues from a checkpoint; called with the lock held."""
-    claim(out, recipe, resume=resume)  # again: another training may have been faster
+    run.claim(out, recipe, resume=resume)  # again: another training may have been faster
     resumed = resume and find_checkpoint(out)
-    if is_finished(out):
+    if run.is_finished(out):
         if not resumed:
             raise FileNotFoundError(
                 f"{out} is finished and has no checkpoint to continue from; choose another folder"
             )
-        write_metrics(out, finished=False)
+        run.write_metrics(out, finished=False)
     return resumed
 
 
@@ -139,7 +126,7 @@ def _train(
 
     gather.broadcast(matcher.state_dict().values())
     if main:
-        save_parts(out, recipe, matcher.text_encoder.tokenizer)
+        run.save_parts(out, recipe, matcher.text_encoder.tokenizer)
     log = RunLog(out, progress.step, writes=main)
     save = partial(state.save, out)
     steps = Steps(recipe, state, log, precision, save)
@@ -179,8 +166,8 @@ def _train(
             )
     log.close()
     if main:
-        seal(out, LOG)
-        write_metrics(out, finished=True)
+        run.seal(out, run.LOG)
+        run.write_metrics(out, finished=True)
 
 
 def _validated(model: Model, data: DataSet) -> dict[str, float]:
@@ -208,8 +195,8 @@ def _keep_best(
     """Weights and measures of the best epoch so far; the first is always kept."""
     if dev["rsum"] > progress.best_rsum:
         progress.best_rsum, progress.best_epoch = dev["rsum"], epoch
-        save_weights(matcher.state_dict(), out)
-        write_metrics(out, epoch=epoch, dev=dev, finished=False)
+        run.save_weights(matcher.state_dict(), out)
+        run.write_metrics(out, epoch=epoch, dev=dev, finished=False)
 
 
 def _origin(recipe: Recipe, out: Path, progress_bar: bool) -> Model | None:
@@ -217,8 +204,8 @@ def _origin(recipe: Recipe, out: Path, progress_bar: bool) -> Model | None:
     if recipe.training.start_from is None:
         return None
     folder = origin_folder(recipe, out)
-    if is_run(recipe.training.start_from):
-        return load(folder)
+    if run.is_run(recipe.training.start_from):
+        return run.load(folder)
     return train(frozen_recipe(recipe), folder, resume=True, progress_bar=progress_bar)
 
 

@@ -11,25 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from gaussmatch import losses
 from gaussmatch.data.batches import Batch
 from gaussmatch.encoders.base import Tokens
 from gaussmatch.encoders.vsrn import CaptionGenerator
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.losses import (
-    InfoNCE,
-    ScoreLoss,
-    SoftContrastive,
-    TripletLoss,
-    bottleneck,
-    disorder,
-    diversity,
-    generation_loss,
-    inclusion,
-    log_rivals,
-    mean_discrepancy,
-    negatives,
-    teacher_forcing,
-)
 from gaussmatch.matcher import Matcher
 from gaussmatch.recipe import LossRecipe
 
@@ -108,9 +94,10 @@ def _generation(outcome: BatchOutput) -> Tensor:
     """The caption's words, generated from the regions of its image after the graph (VSRN)."""
     generator = outcome.matcher.get_submodule("heads.generator")
     assert isinstance(generator, CaptionGenerator)
-    inputs, targets = teacher_forcing(outcome.tokens.ids, outcome.tokens.lengths, generator.longest)
+    ids, lengths = outcome.tokens
+    inputs, targets = losses.teacher_forcing(ids, lengths, generator.longest)
     logits = generator(outcome.seen[REGIONS], inputs)
-    return generation_loss(logits, targets.data, captions=len(outcome.tokens.lengths))
+    return losses.generation_loss(logits, targets.data, captions=len(lengths))
 
 
 def _inclusion(outcome: BatchOutput) -> Tensor:
@@ -118,7 +105,7 @@ def _inclusion(outcome: BatchOutput) -> Tensor:
     if outcome.shortened is None:
         return outcome.captions.mean.new_zeros(())
     short, rows = outcome.shortened
-    return inclusion(outcome.captions[rows], short)
+    return losses.inclusion(outcome.captions[rows], short)
 
 
 def _fitting(outcome: BatchOutput) -> Tensor:
@@ -127,15 +114,15 @@ def _fitting(outcome: BatchOutput) -> Tensor:
     assert outcome.fits is not None
     whole = outcome.captions.mean_log_var()
     if outcome.shortened is None:
-        return disorder(whole, outcome.fits)
+        return losses.disorder(whole, outcome.fits)
     assert outcome.short_fits is not None
     queries, rows = outcome.shortened
     short = queries.mean_log_var()
     both = torch.cat([whole, short]), torch.cat([outcome.fits, outcome.short_fits])
     return (
-        2 * disorder(whole, outcome.fits)
-        + 0.5 * disorder(short, outcome.short_fits)
-        + disorder(*both)
+        2 * losses.disorder(whole, outcome.fits)
+        + 0.5 * losses.disorder(short, outcome.short_fits)
+        + losses.disorder(*both)
         + softplus(STEEPNESS * (whole[rows] - short)).mean()
     )
 
@@ -147,8 +134,8 @@ def _rivals(outcome: BatchOutput) -> Tensor:
     if outcome.shortened is not None:
         short, rows = outcome.shortened
         texts, own = Gaussian.cat([texts, short]), torch.cat([own, rows])
-    counts = log_rivals(texts.mean, outcome.images.mean, own, ids)
-    return disorder(texts.mean_log_var(), counts)
+    counts = losses.log_rivals(texts.mean, outcome.images.mean, own, ids)
+    return losses.disorder(texts.mean_log_var(), counts)
 
 
 STEEPNESS = 20.0
@@ -158,14 +145,14 @@ RESIDUALS = ("image.pie.residual", "text.pie.residual")
 
 TERMS: dict[str, Term] = {
     "generation": Term(_generation, watches=(REGIONS,)),
-    "diversity": Term(lambda o: sum_of(diversity(o.seen[r]) for r in RESIDUALS), RESIDUALS),
-    "mmd": Term(lambda o: mean_discrepancy(o.images.mean, o.captions.mean)),
+    "diversity": Term(lambda o: sum_of(losses.diversity(o.seen[r]) for r in RESIDUALS), RESIDUALS),
+    "mmd": Term(lambda o: losses.mean_discrepancy(o.images.mean, o.captions.mean)),
     "inclusion": Term(_inclusion),
     "fitting": Term(_fitting),
     "rivals": Term(_rivals),
-    "vib": Term(lambda o: sum_of(bottleneck(g) for g in (o.images, o.captions))),
+    "vib": Term(lambda o: sum_of(losses.bottleneck(g) for g in (o.images, o.captions))),
     "vib_as_published": Term(
-        lambda o: sum_of(bottleneck(g, as_published=True) for g in (o.images, o.captions))
+        lambda o: sum_of(losses.bottleneck(g, as_published=True) for g in (o.images, o.captions))
     ),
 }
 """Terms by name. A recipe gives each its weight; 0 leaves it out."""
@@ -176,7 +163,7 @@ class Objective:
     """The loss of one epoch: the named, weighted terms of a batch, to be summed."""
 
     recipe: LossRecipe
-    ranking: ScoreLoss
+    ranking: losses.ScoreLoss
     queries_only: bool = False
     """Whether shortened captions are queries only, or further pairs."""
 
@@ -186,11 +173,11 @@ class Objective:
         A loss that learns is one of the matcher's heads."""
         if recipe.name in ("infonce", "sigmoid"):
             assert heads is not None
-            return Objective(recipe, cast(ScoreLoss, heads["loss"]))
+            return Objective(recipe, cast(losses.ScoreLoss, heads["loss"]))
         if recipe.name == "soft-contrastive":
-            return Objective(recipe, SoftContrastive(recipe.reduction))
+            return Objective(recipe, losses.SoftContrastive(recipe.reduction))
         mining = "sum" if epoch <= recipe.warmup_epochs else recipe.mining
-        return Objective(recipe, TripletLoss(recipe.margin, mining, recipe.reduction))
+        return Objective(recipe, losses.TripletLoss(recipe.margin, mining, recipe.reduction))
 
     @property
     def _used(self) -> dict[str, Term]:
@@ -216,10 +203,10 @@ class Objective:
             short, rows = shortened
             images = Gaussian.cat([images, images[rows]])
             captions, ids = Gaussian.cat([captions, short]), torch.cat([ids, ids[rows]])
-        negative = negatives(ids, same_image_negatives=self.recipe.same_image_negatives)
+        negative = losses.negatives(ids, same_image_negatives=self.recipe.same_image_negatives)
         terms = self.ranking(*similarity.both_ways(images, captions), negative)
         if shortened is not None and self.queries_only:
-            assert isinstance(self.ranking, InfoNCE)
+            assert isinstance(self.ranking, losses.InfoNCE)
             short, rows = shortened
             scores = similarity.for_query("captions").matrix(images, short)
             terms["queries"] = self.ranking.queries(scores, negative[:, rows], rows)

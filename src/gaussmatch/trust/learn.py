@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from gaussmatch import metrics
 from gaussmatch.data import load_data
 from gaussmatch.data.batches import read_images, read_texts
 from gaussmatch.data.pairs import DataSet, Pairs
@@ -22,17 +23,7 @@ from gaussmatch.evaluation.reliability import REFERENCE, evenly
 from gaussmatch.evaluation.scores import query_scores
 from gaussmatch.files import write_json
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.metrics import (
-    IsotonicProbability,
-    Relevance,
-    ResultProbability,
-    auroc,
-    brier,
-    calibration_error,
-    evidence,
-    learn_guarantee,
-    log_perplexity,
-)
+from gaussmatch.metrics import Relevance
 from gaussmatch.model import Model
 from gaussmatch.run import CALIBRATION, PROBE, keeping, load, read_listed
 from gaussmatch.similarities import Similarity
@@ -216,16 +207,16 @@ def _learned(
         0, own.query_of, scores[own.query_of, own.items], "amax"
     )
     groups = torch.zeros_like(match) if unsure is None else unsure
-    temperature, weight, guarantee = learn_guarantee(
+    temperature, weight, guarantee = metrics.learn_guarantee(
         match[answerable], level[answerable], groups[answerable]
     )
-    e = evidence(scores, level, temperature, weight)
-    spread = log_perplexity(level, temperature)
+    e = metrics.evidence(scores, level, temperature, weight)
+    spread = metrics.log_perplexity(level, temperature)
     sides = [] if unsure is None else [unsure, items.uncertainty().double()]
 
     right = truth.dense()
     parts = [_Results.best(scores, e, right, share, far, spread, sides) for share in SHARES]
-    probability = ResultProbability.fit(
+    probability = metrics.ResultProbability.fit(
         torch.cat([part.features.flatten(0, 1) for part in parts]),
         torch.cat([part.right.flatten() for part in parts]),
     )
@@ -233,10 +224,10 @@ def _learned(
     nothing, growth = _best_without_match(e, right)
     if len(nothing) and len(parts[0].query):  # else there is nothing to separate
         present = parts[0].features[:, 0, 0]
-        quality["absent_auroc"] = auroc(present, nothing)
+        quality["absent_auroc"] = metrics.auroc(present, nothing)
         off_topic = _best_without_topic(e, items, own)
         if len(off_topic):
-            quality["absent_topic_auroc"] = auroc(present, off_topic)
+            quality["absent_topic_auroc"] = metrics.auroc(present, off_topic)
 
     null = tuple(nothing.sort().values.tolist())
     way = Way(temperature, weight, probability, null, len(items), growth, guarantee)
@@ -308,8 +299,8 @@ def _cross_validated(parts: Sequence[_Results]) -> dict[str, float]:
         whole, known = parts[0], fit[0]
         if not bool(known.any()) or bool(known.all()):
             continue
-        fitted = ResultProbability.fit(torch.cat(features), torch.cat(matches))
-        plain = IsotonicProbability.fit(whole.scores[known].flatten(), matches[0])
+        fitted = metrics.ResultProbability.fit(torch.cat(features), torch.cat(matches))
+        plain = metrics.IsotonicProbability.fit(whole.scores[known].flatten(), matches[0])
         ours.append(never_rising(fitted, whole.features[~known]).flatten())
         isotonic.append(plain(whole.scores[~known].flatten()))
         right.append(whole.right[~known].flatten())
@@ -317,10 +308,10 @@ def _cross_validated(parts: Sequence[_Results]) -> dict[str, float]:
         return {}
     p, q, r = (torch.cat(values) for values in (ours, isotonic, right))
     return {
-        "ece": calibration_error(p, r),
-        "brier": brier(p, r),
-        "isotonic_ece": calibration_error(q, r),
-        "isotonic_brier": brier(q, r),
+        "ece": metrics.calibration_error(p, r),
+        "brier": metrics.brier(p, r),
+        "isotonic_ece": metrics.calibration_error(q, r),
+        "isotonic_brier": metrics.brier(q, r),
     }
 
 

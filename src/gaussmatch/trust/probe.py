@@ -20,6 +20,8 @@ import torch
 from PIL import Image, ImageDraw, ImageFilter
 from torch import Tensor
 
+from gaussmatch import metrics
+from gaussmatch.data.flickr import read_judgements, read_tokens
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.data.pictures import SUFFIXES, open_picture
 from gaussmatch.data.scenes import SIZES, balanced, make_split
@@ -28,30 +30,12 @@ from gaussmatch.data.stored import read_lines
 from gaussmatch.evaluation.reliability import evenly, thinned
 from gaussmatch.evaluation.scores import query_scores
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.metrics import (
-    Relevance,
-    auroc,
-    log_perplexity,
-    partial_spearman,
-    risk_coverage,
-    spearman,
-)
+from gaussmatch.metrics import Relevance
 from gaussmatch.model import Model
 from gaussmatch.recipe import DataRecipe
+from gaussmatch.trust import wording
 from gaussmatch.trust.calibration import TOP, Calibration, Gallery
 from gaussmatch.trust.familiarity import CLEARLY
-from gaussmatch.trust.wording import (
-    EVERYDAY,
-    FILLERS,
-    OTHER_DOMAINS,
-    OTHER_DOMAINS_DEV,
-    canonical,
-    generalised,
-    known_share,
-    truncated,
-    without_adjectives,
-    words_of,
-)
 
 GALLERY = 1000
 """Images of the split that queries are scored with, at most."""
@@ -105,7 +89,7 @@ class Prober:
 
     def texts(self, texts: Sequence[str], *, as_typed: bool = False) -> Gaussian:
         """Queries as a search reads them: in canonical form, unless ``as_typed``."""
-        read = texts if as_typed else [canonical(text) for text in texts]
+        read = texts if as_typed else [wording.canonical(text) for text in texts]
         return self.model.encode_texts(read, allow_unknown=True)
 
     def sigma(self, texts: Sequence[str], *, as_typed: bool = False) -> Tensor | None:
@@ -113,7 +97,7 @@ class Prober:
         return None if g.is_point else g.uncertainty().double()
 
     def captions(self, texts: Sequence[str], *, as_typed: bool = False) -> Gauges:
-        words = torch.tensor([-float(len(words_of(text))) for text in texts]).double()
+        words = torch.tensor([-float(len(wording.words_of(text))) for text in texts]).double()
         return self.gauges(self.texts(texts, as_typed=as_typed), self.gallery, "images", words)
 
     @torch.no_grad()
@@ -122,21 +106,16 @@ class Prober:
     ) -> Gauges:
         """Gauges of queries among items of a gallery of the other side."""
         parts: list[tuple[Tensor, ...]] = []
+        s = self.model.matcher.similarity
         unsure = None if items.is_point else items.uncertainty().double()
         side: Gallery = "captions" if gallery == "images" else "images"
         for start in range(0, len(queries), 1000):
             some = queries[start : start + 1000]
-            scores = query_scores(self.model.matcher.similarity, some, items, gallery).double()
+            scores = query_scores(s, some, items, gallery).double()
             best = scores.topk(min(TOP, len(items)))
             of_items = None if unsure is None else unsure[best.indices].numpy()
             judged = self.calibration.judge(
-                self.model.matcher.similarity,
-                some,
-                side,
-                gallery,
-                best.values.numpy(),
-                of_items,
-                len(items),
+                s, some, side, gallery, best.values.numpy(), of_items, len(items)
             )
             first = torch.zeros(len(some)).double()
             if judged.probability is not None:
@@ -161,7 +140,7 @@ class Prober:
 
     def _entropy(self, scores: Tensor, gallery: Gallery) -> Tensor:
         way = self.calibration.ways.get(gallery)
-        return log_perplexity(scores, way.temperature if way else 1.0)
+        return metrics.log_perplexity(scores, way.temperature if way else 1.0)
 
 
 def probe(
@@ -204,7 +183,7 @@ def probe(
     if chains is not None:
         found["chains"] = ordered_chains(prober, read_chains(chains))
     if crowd is not None:
-        found["crowd"] = fitting_photos(prober, *read_crowd(crowd, pairs))
+        found["crowd"] = fitting_photos(prober, *read_crowd(crowd))
     if worded:
         found["edits"] = edits(prober, _some(pairs.captions))
     known = captions[evenly(len(captions), GALLERY)]
@@ -212,9 +191,9 @@ def probe(
         found["photo_edits"] = edited
     found["surest_half"] = surest_half(prober, images, captions, pairs)
     if worded:
-        strange = (
-            read_queries(unfamiliar) if unfamiliar is not None else other_domains(model, split)
-        )
+        strange = other_domains(model, split)
+        if unfamiliar is not None:
+            strange = [line for line in read_lines(unfamiliar) if line.strip()]
         found["unfamiliar"] = unfamiliar_queries(prober, _some(pairs.captions), strange)
     elif unfamiliar is not None:
         raise ValueError(f"{unfamiliar}: {pairs.name} is ready embeddings, without texts")
@@ -236,14 +215,14 @@ def fitting_photos(
     chosen = [text for text, keep in zip(texts, known.tolist(), strict=True) if keep]
     target, gauges = fits[known].double().log(), prober.captions(chosen, as_typed=as_typed)
     rho = {
-        f"rho_{name}": spearman(values, target)
+        f"rho_{name}": metrics.spearman(values, target)
         for name, values in gauges.named().items()
         if name != "probability"
     }
     rho["rho_length"] = rho.pop("rho_words")
     if gauges.sigma is not None:
         rho["rho"] = rho.pop("rho_sigma")
-        rho["rho_given_length"] = partial_spearman(gauges.sigma, target, gauges.words)
+        rho["rho_given_length"] = metrics.partial_spearman(gauges.sigma, target, gauges.words)
     known_rho = {name: None if math.isnan(value) else value for name, value in rho.items()}
     return {"captions": len(chosen), **known_rho}
 
@@ -270,19 +249,15 @@ def read_fitting(path: Path) -> tuple[list[str], Tensor]:
     return texts, torch.tensor(fits)
 
 
-def read_crowd(path: Path, pairs: Pairs) -> tuple[list[str], Tensor]:
+def read_crowd(path: Path) -> tuple[list[str], Tensor]:
     """Captions judged with other photos, and the mean share of Yes of each. Flickr8k's file names a
     caption by its photo and number; its text is read from Flickr8k.token.txt beside the file."""
     tokens = path.with_name("Flickr8k.token.txt")
-    texts = dict(line.split("\t", 1) for line in read_lines(tokens) if "\t" in line)
+    texts = {c.id: c.text for captions in read_tokens(tokens).values() for c in captions}
     shares: dict[str, list[float]] = {}
-    for number, line in enumerate(read_lines(path), start=1):
-        fields = line.split("\t")
-        if len(fields) < 3:
-            raise ValueError(f"{path}, line {number}: not 'photo<tab>caption id<tab>share of Yes'")
-        photo, caption, share = fields[:3]
+    for photo, caption, share in read_judgements(path):
         if not caption.startswith(photo):
-            shares.setdefault(caption, []).append(float(share))
+            shares.setdefault(caption, []).append(share)
     judged = {c: float(np.mean(s)) for c, s in shares.items() if c in texts and len(s) >= 5}
     if not judged:
         raise ValueError(f"{path}: no caption of {tokens.name} has five judgements or more")
@@ -319,9 +294,9 @@ def read_chains(path: Path) -> list[list[str]]:
 # ---- edits of known effect ----
 
 EDITS: dict[str, Callable[[str], str | None]] = {
-    "truncation": truncated,
-    "adjectives": without_adjectives,
-    "hypernyms": generalised,
+    "truncation": wording.truncated,
+    "adjectives": wording.without_adjectives,
+    "hypernyms": wording.generalised,
 }
 
 
@@ -335,23 +310,26 @@ def edits(prober: Prober, texts: Sequence[str]) -> dict[str, Any]:
         cases = [(text, new) for text in texts if (new := edit(text))][:CASES]
         if not cases:
             continue
-        before, after = (prober.captions(column) for column in zip(*cases, strict=True))
-        shares = {
-            gauge: float((after.named()[gauge] > values).double().mean())
-            for gauge, values in before.named().items()
-            if gauge != "probability"
-        }
+        before, after = (prober.captions(column).named() for column in zip(*cases, strict=True))
+        shares = _less_sure(before, after)
         if "sigma" in shares:
             found[name] = shares.pop("sigma")
         others[name] = {"cases": len(cases), **shares}
     plain = [text.strip().rstrip(".") for text in texts[:CASES]]
-    padded = [FILLERS[i % len(FILLERS)].replace("{}", text) for i, text in enumerate(plain)]
+    frames = wording.FILLERS
+    padded = [frames[i % len(frames)].replace("{}", text) for i, text in enumerate(plain)]
     for name, as_typed in (("fillers", False), ("fillers_as_typed", True)):
         moved = [prober.sigma(column, as_typed=as_typed) for column in (plain, padded)]
         shares_of = [_percentiles(prober.calibration, m) for m in moved if m is not None]
         if shares_of:
             found[name] = float((np.abs(shares_of[0] - shares_of[1]) <= MOVED).mean())
     return {**found, "by_others": others}
+
+
+def _less_sure(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dict[str, float]:
+    """Gauge → the share of cases that it finds less sure than before."""
+    gauges = [name for name in before if name != "probability"]
+    return {name: float((after[name] > before[name]).double().mean()) for name in gauges}
 
 
 def _percentiles(calibration: Calibration, sigma: Tensor) -> np.ndarray:
@@ -378,7 +356,8 @@ def photo_edits(prober: Prober, pairs: Pairs, captions: Gaussian) -> dict[str, A
     def gauges(edited: Sequence[Image.Image]) -> dict[str, Tensor]:
         read = prober.model.encode_images(list(edited))
         named = prober.gauges(read, captions, "captions").named()
-        return {name: named[name] for name in named if name not in ("words", "probability")}
+        named.pop("words")
+        return named
 
     others = [*pictures[1:], pictures[0]]
     changes = {
@@ -390,8 +369,7 @@ def photo_edits(prober: Prober, pairs: Pairs, captions: Gaussian) -> dict[str, A
     before = gauges(pictures)
     found: dict[str, Any] = {"cases": len(pictures), "by_others": {}}
     for name, changed in changes.items():
-        after = gauges(changed)
-        shares = {g: float((after[g] > values).double().mean()) for g, values in before.items()}
+        shares = _less_sure(before, gauges(changed))
         if "sigma" in shares:
             found[name] = shares.pop("sigma")
         found["by_others"][name] = shares
@@ -442,11 +420,11 @@ def surest_half(
         words = None
         if side == "captions" and pairs.texts is None:
             chosen = [pairs.captions[int(i)] for i in some]
-            words = torch.tensor([-float(len(words_of(text))) for text in chosen]).double()
+            words = torch.tensor([-float(len(wording.words_of(text))) for text in chosen]).double()
         gauges = prober.gauges(queries, items, gallery, words).named()
         if words is None:
             gauges.pop("words")
-        curves = {name: risk_coverage(right, values) for name, values in gauges.items()}
+        curves = {name: metrics.risk_coverage(right, values) for name, values in gauges.items()}
         all_right = float(right.mean())
         found[side] = {"r1": 100 * all_right, "aurc_random": 1 - all_right} | {
             name: {
@@ -477,13 +455,8 @@ def _first_right(
 
 def other_domains(model: Model, split: str) -> list[str]:
     """Queries of other domains than the model's: one list to choose by, another for tests."""
-    strange = OTHER_DOMAINS_DEV if split == "dev" else OTHER_DOMAINS
-    return [*strange, *(EVERYDAY if model.recipe.data.name == "scenes" else ())]
-
-
-def read_queries(path: Path) -> list[str]:
-    """The lines of a file that are not empty."""
-    return [line for line in read_lines(path) if line.strip()]
+    strange = wording.OTHER_DOMAINS_DEV if split == "dev" else wording.OTHER_DOMAINS
+    return [*strange, *(wording.EVERYDAY if model.recipe.data.name == "scenes" else ())]
 
 
 def unfamiliar_queries(
@@ -493,7 +466,7 @@ def unfamiliar_queries(
     by each gauge; and the share that is called unfamiliar of either."""
     sides = [list(familiar), list(strange)]
     unlike = [
-        torch.tensor([1 - known_share(t, prober.model.unknown_words(t)) for t in texts])
+        torch.tensor([1 - wording.known_share(t, prober.model.unknown_words(t)) for t in texts])
         for texts in sides
     ]
     gauges = [prober.captions(texts).named() for texts in sides]
@@ -501,14 +474,14 @@ def unfamiliar_queries(
     near = prober.calibration.familiarity.get("captions")
     if near is not None:
         far = [near.distance(prober.texts(texts)) for texts in sides]
-        found["auroc_distance"] = auroc(far[1], far[0])
+        found["auroc_distance"] = metrics.auroc(far[1], far[0])
         p = [torch.from_numpy(near.p_value(d)) * (1 - u) for d, u in zip(far, unlike, strict=True)]
         ranked = [d + 1e3 * u for d, u in zip(far, unlike, strict=True)]
-        found["auroc"] = auroc(ranked[1], ranked[0])
+        found["auroc"] = metrics.auroc(ranked[1], ranked[0])
         found["called_unfamiliar"] = float((p[1] < CLEARLY).double().mean())
         found["called_unfamiliar_wrongly"] = float((p[0] < CLEARLY).double().mean())
-    baselines = {f"auroc_{n}": auroc(gauges[1][n], v) for n, v in gauges[0].items()}
-    return found | {"auroc_unknown_words": auroc(unlike[1], unlike[0])} | baselines
+    baselines = {f"auroc_{n}": metrics.auroc(gauges[1][n], v) for n, v in gauges[0].items()}
+    return found | {"auroc_unknown_words": metrics.auroc(unlike[1], unlike[0])} | baselines
 
 
 def unfamiliar_photos(
@@ -541,11 +514,11 @@ def unfamiliar_photos(
     called = [float((near.p_value(d) < CLEARLY).mean()) for d in far]
     return {
         "photos": len(strange),
-        "auroc": auroc(far[1], far[0]),
+        "auroc": metrics.auroc(far[1], far[0]),
         "called_unfamiliar": called[1],
         "called_unfamiliar_wrongly": called[0],
     } | {
-        f"auroc_{name}": auroc(gauges[1][name], values)
+        f"auroc_{name}": metrics.auroc(gauges[1][name], values)
         for name, values in gauges[0].items()
         if name not in ("words", "probability")
     }

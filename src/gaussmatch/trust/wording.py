@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gaussmatch.data.queries import FUNCTION_WORDS
+from gaussmatch.data.queries import FUNCTION_WORDS, with_articles
 
 _WORD = re.compile(r"[\w'-]+")
 
@@ -198,17 +198,7 @@ def _edited(text: str, edit: Callable[[str], str]) -> str | None:
         after.append(word if new == bare.lower() else word.replace(bare, new) if new else "")
     if after == before:
         return None
-    return _articles([word for word in after if word])
-
-
-def _articles(words: Sequence[str]) -> str:
-    """ "a" or "an" by the first letter of what follows, where that has changed."""
-    fixed = list(words)
-    for at in range(len(words) - 1):
-        if words[at].lower() in ("a", "an"):
-            right = "an" if words[at + 1][:1].lower() in "aeiou" else "a"
-            fixed[at] = right.capitalize() if words[at][0].isupper() else right
-    return " ".join(fixed)
+    return with_articles(" ".join(word for word in after if word))
 
 
 # ---- other domains ----

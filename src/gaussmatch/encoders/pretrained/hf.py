@@ -235,9 +235,4 @@ def _unit(output: Any) -> Tensor:
     return nn.functional.normalize(found, dim=-1)
 
 
-def image(name: str, place: Path | None) -> HfImages:
-    return HfImages(name, place)
-
-
-def text(name: str, place: Path | None) -> HfTexts:
-    return HfTexts(name, place)
+image, text = HfImages, HfTexts

