@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,6 +121,13 @@ def test_imports_point_towards_the_core():
     assert {package for _, package, _ in modules(SOURCE)} >= {*CORE, "gaussmatch"}
     wrong = wrong_ways(SOURCE)
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_two_classes_have_one_name():
+    classes = (
+        n for _, _, tree in modules(SOURCE) for n in tree.body if isinstance(n, ast.ClassDef)
+    )
+    assert [name for name, times in Counter(n.name for n in classes).items() if times > 1] == []
 
 
 def test_the_core_knows_no_files_and_no_other_processes():
