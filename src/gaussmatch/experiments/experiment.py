@@ -132,7 +132,7 @@ class Experiment:
         name: what one types.
         title: its heading.
         about: two sentences for a reader: the question, and how to read the answer.
-        place: where it is in the paper.
+        place: where it is in the paper; empty where it is not.
         data: the paper's data set for it.
         split: what is measured on.
         columns: in the order of the paper; one that no run has is left out.

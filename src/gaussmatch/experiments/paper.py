@@ -515,7 +515,7 @@ def _best_loss(
         about=f"{networks}: points, points of twice the dimensions (†) and Gaussians, each under "
         "the loss that validation chose, with the same number of trials (recipes/search). The "
         "paper trains all with one loss; the best point model under any is the one to beat.",
-        place="not in the paper",
+        place="",
         data="coco_real",
         split="test",
         columns=(

@@ -53,7 +53,7 @@ def signed(value: float, digits: int) -> str:
 def markdown(table: Table) -> str:
     """The table, what the paper printed, the paired tests and the notes."""
     one = table.experiment
-    lines = [f"# {one.title}", "", one.about, "", f"{one.place} of the paper. {context(table)}", ""]
+    lines = [f"# {one.title}", "", one.about, "", context(table), ""]
     lines += [f"| model | runs | {' | '.join(short(c) for c in table.columns)} |"]
     lines += ["|---|--:|" + "--:|" * len(table.columns)]
     for line in table.lines:
@@ -118,11 +118,14 @@ def heads(columns: Sequence[Column]) -> list[list[tuple[str, int]]]:
 
 
 def context(table: Table) -> str:
-    """How to read the published figures beside ours."""
+    """Where it is in the paper, and how to read the published figures beside ours."""
+    if not table.experiment.place:
+        return "Not in the paper."
+    where = f"{table.experiment.place} of the paper. "
     if table.papers_data:
-        return "In brackets the published figure and ours less it."
+        return where + "In brackets the published figure and ours less it."
     return (
-        "Not the paper's data: its figures stand apart and no difference is taken. "
+        where + "Not the paper's data: its figures stand apart and no difference is taken. "
         "Only the order of the models can be compared."
     )
 
