@@ -256,7 +256,7 @@ class TestOnePicture:
         tab.click(".before")
         until(tab, f"id => {name}.includes(encodeURIComponent(id))", ids[1])
         tab.keyboard.press("Escape")
-        assert tab.evaluate("document.activeElement.dataset.id") == ids[1]
+        until(tab, "id => document.activeElement.dataset.id === id", ids[1])
 
     def test_more_like_this_shows_where_it_starts_and_takes_words(
         self, tab: Any, address: str
