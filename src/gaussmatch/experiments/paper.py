@@ -508,7 +508,7 @@ def _best_loss(
     gaussians = {"KL": "kl", "minKL": "min-kl", "Wasserstein": "wasserstein"}
     gaussians |= {word.replace("-", " ").replace("kl", "KL"): word for word in also}
     recipes = {system: recipe, f"{system} †": f"{recipe}-high-capacity"}
-    ours = {f"{system} {word}": f"{recipe}-{name}" for word, name in gaussians.items()}
+    ours = {f"{system} {word}": f"{recipe}-{file}" for word, file in gaussians.items()}
     return Experiment(
         name=name,
         title=title,
