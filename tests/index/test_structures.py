@@ -13,7 +13,9 @@ from similarities.contract import Largest
 
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import Index, IndexSettings, Record
-from gaussmatch.index.backends.folder import exact
+from gaussmatch.index.backends.folder import exact, graph
+from gaussmatch.index.backends.folder.segment import FILTERS
+from gaussmatch.index.where import Where
 from gaussmatch.similarities import similarity
 
 
@@ -88,9 +90,14 @@ def test_a_graph_on_clustered_gaussians_finds_95_percent(tmp_path):
     assert np.mean(right) / 10 >= 0.95
 
 
-@pytest.mark.parametrize("percent", [1, 10, 40, 90])
-def test_a_filter_on_a_graph_finds_the_best_of_what_it_leaves(tmp_path, percent):
-    """By looking at the coded vectors of a few, or by a wider walk."""
+@pytest.mark.parametrize(
+    ("percent", "skipped"), [(1, 50), (1, 200), (10, 200), (40, 200), (90, 200)]
+)
+def test_a_filter_on_a_graph_finds_the_best_of_what_it_leaves(
+    tmp_path, monkeypatch, percent, skipped
+):
+    """By decoding a few vectors, by looking at the coded ones in order, or by a wider walk."""
+    monkeypatch.setattr(graph, "SKIPPED", skipped)
     items, queries = clustered(4000, 16), clustered(50, 16, seed=1)
     settings = IndexSettings(structure="hnsw", flat_below=5)
     index = Index.create(tmp_path / "i", similarity="kl", settings=settings)
@@ -102,6 +109,21 @@ def test_a_filter_on_a_graph_finds_the_best_of_what_it_leaves(tmp_path, percent)
         len({*h.ids} & {f"i{j}" for j in b}) for h, b in zip(found, best.tolist(), strict=True)
     ]
     assert np.mean(right) / 10 >= 0.95
+
+
+def test_the_rows_of_the_last_filters_are_kept_and_no_deleted_one_among_them(tmp_path):
+    index = Index.create(tmp_path / "i", similarity="kl")
+    index.add(clustered(60), [Record(f"i{j}", {"third": j % 3}) for j in range(60)])
+    where, query = Where.of({"third": 1}), clustered(1, seed=1)
+    (held,) = index.backend.segments("images")
+    assert held.allowed(where, []) is held.allowed(Where.of({"third": 1}), [])
+    assert held.allowed(where, ["i1"]).count == held.allowed(where, []).count - 1
+    for j in range(2 * FILTERS):
+        held.allowed(Where.of({"third": j}), [])
+    assert len(held._filtered) == FILTERS
+    best = index.search(query, 1, where=where)[0].ids
+    index.delete(best)
+    assert best[0] not in index.search(query, 60, where=where)[0].ids
 
 
 @pytest.mark.parametrize("structure", ["flat", "hnsw", "compressed"])

@@ -11,7 +11,7 @@ import torch
 from gaussmatch.evaluation.scores import query_scores
 from gaussmatch.gaussian import ArrayGaussian
 from gaussmatch.index.backends.folder.arrays import blocks, created, mapped
-from gaussmatch.index.backends.folder.structure import SegmentContent, Structure
+from gaussmatch.index.backends.folder.structure import Allowed, SegmentContent, Structure
 from gaussmatch.index.lift import SAMPLE, Lift, LiftedQueries
 from gaussmatch.index.topk import Candidates
 
@@ -54,15 +54,15 @@ class Flat(Structure):
         return self.lift.queries(queries)
 
     def candidates(
-        self, queries: LiftedQueries, count: int, allowed: np.ndarray | None = None
+        self, queries: LiftedQueries, count: int, allowed: Allowed | None = None
     ) -> Candidates:
-        reach = self.total if allowed is None else int(np.count_nonzero(allowed))
+        reach = self.total if allowed is None else allowed.count
         count = min(count, reach)
         if not count:
             return Candidates.none(len(queries))
         found = []
         for number, (q, array) in enumerate(zip(queries.vectors, self.arrays, strict=True)):
-            rows, raw = _nearest(q, array, count, self.lift.inner, allowed)
+            rows, raw = nearest(q, array, count, self.lift.inner, allowed)
             found.append((rows, queries.rough(number, raw)))
         return Candidates.merged(found, whole=count >= reach)
 
@@ -84,10 +84,10 @@ class Scan(Structure):
         return LiftedQueries(self.content.similarity, self.content.gallery, queries)
 
     def candidates(
-        self, queries: LiftedQueries, count: int, allowed: np.ndarray | None = None
+        self, queries: LiftedQueries, count: int, allowed: Allowed | None = None
     ) -> Candidates:
         content, own = self.content, queries.queries.gaussian()
-        rows = np.arange(content.items) if allowed is None else np.flatnonzero(allowed)
+        rows = np.arange(content.items) if allowed is None else allowed.rows
         count = min(count, len(rows))
         if not count:
             return Candidates.none(len(queries))
@@ -102,13 +102,13 @@ class Scan(Structure):
         return Candidates.merged([(best_rows.numpy(), best.numpy())], whole=count >= len(rows))
 
 
-def _nearest(
-    q: np.ndarray, array: np.ndarray, count: int, inner: bool, allowed: np.ndarray | None
+def nearest(
+    q: np.ndarray, array: np.ndarray, count: int, inner: bool, allowed: Allowed | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows and raw values of the best ``count``, best first."""
-    if allowed is not None and (faiss is None or np.count_nonzero(allowed) < 0.2 * len(allowed)):
-        some = np.flatnonzero(allowed)  # few: copying them is cheaper than looking at all
-        rows, raw = _nearest(q, array[some], count, inner, None)
+    if allowed is not None and (faiss is None or allowed.count < 0.2 * len(array)):
+        some = allowed.rows  # few: copying them is cheaper than looking at all
+        rows, raw = nearest(q, array[some], count, inner)
         return some[rows], raw
     if faiss is None:
         return _torch_nearest(q, array, count, inner)
@@ -116,8 +116,7 @@ def _nearest(
     raw = np.empty((len(q), count), dtype=np.float32)
     selector = None
     if allowed is not None:
-        bits = np.packbits(allowed, bitorder="little")
-        selector = faiss.IDSelectorBitmap(len(bits), faiss.swig_ptr(bits))
+        selector = faiss.IDSelectorBitmap(allowed.bits)
     where = (faiss.swig_ptr(q), faiss.swig_ptr(array), array.shape[1], len(q), len(array), count)
     out = (faiss.swig_ptr(raw), faiss.swig_ptr(rows))
     if inner:

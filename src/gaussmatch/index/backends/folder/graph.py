@@ -18,8 +18,8 @@ from gaussmatch.checks import extra
 from gaussmatch.files import read_json, to_json
 from gaussmatch.gaussian import ArrayGaussian
 from gaussmatch.index.backends.folder.arrays import blocks
-from gaussmatch.index.backends.folder.exact import Scan
-from gaussmatch.index.backends.folder.structure import SegmentContent, Structure
+from gaussmatch.index.backends.folder.exact import Scan, nearest
+from gaussmatch.index.backends.folder.structure import Allowed, SegmentContent, Structure
 from gaussmatch.index.lift import SAMPLE, Lift, LiftedQueries
 from gaussmatch.index.manifest import IndexSettings
 from gaussmatch.index.recall import BEST, QUERIES, REPORT, Recall, measure
@@ -28,9 +28,15 @@ from gaussmatch.index.topk import Candidates
 MOST = 20.0
 """Standard deviations: farther coordinates are cut off, in the graph only. One wild item would
 otherwise be a hub that every walk ends in; scores are exact anyway."""
-STEP = 50
+ENOUGH = 0.6
+"""Of the shortlist: the part of it that a filtered walk must reach. With a tenth allowed it finds
+96 % of the ten best."""
+STEP = 25
 """Items read in order while a walk takes one step: where a filter leaves so few that a walk would
 take longer, the coded vectors of these are looked at one by one."""
+SKIPPED = 200
+"""Items that are not allowed and skipped while one is decoded by itself: where a filter leaves even
+fewer, only theirs are touched."""
 
 
 class Hnsw(Structure):
@@ -108,35 +114,45 @@ class Hnsw(Structure):
         return self.lift.queries(queries)
 
     def candidates(
-        self, queries: LiftedQueries, count: int, allowed: np.ndarray | None = None
+        self, queries: LiftedQueries, count: int, allowed: Allowed | None = None
     ) -> Candidates:
-        reach = self.total if allowed is None else int(np.count_nonzero(allowed))
+        reach = self.total if allowed is None else allowed.count
         if not reach:
             return Candidates.none(len(queries))
         if self.exact or count >= reach:
             return self.scan.candidates(queries, count, allowed)
         width = max(self.settings.search, self.width, count)
-        if allowed is not None:  # the best ``count`` of those allowed are so many of all
-            width += int(count * self.total / reach)
-        walks = allowed is None or STEP * width < reach
-        way = self._way(width if walks else None, allowed)
-        found = []
-        for number, (q, graph) in enumerate(zip(queries.vectors, self.graphs, strict=True)):
-            raw, rows = (graph if walks else graph.storage).search(_padded(q), count, params=way)
+        if allowed is not None:  # the best ones allowed are so many of all
+            width += int(ENOUGH * count * self.total / reach)
+        found, vectors = [], map(_padded, queries.vectors)
+        for number, (q, graph) in enumerate(zip(vectors, self.graphs, strict=True)):
+            if allowed is None or STEP * width < reach:
+                raw, rows = graph.search(q, count, params=self._way(width, allowed))
+            elif SKIPPED * reach < self.total:
+                raw, rows = self._decoded(graph, q, count, allowed.rows)
+            else:
+                way = self.faiss.SearchParameters(sel=self.faiss.IDSelectorBitmap(allowed.bits))
+                raw, rows = graph.storage.search(q, count, params=way)
             found.append((rows, partial(queries.rough, number, raw)))
         if len(found) == 1:
             return Candidates(*found[0])
         return Candidates.merged([(rows, rough()) for rows, rough in found], whole=False)
 
-    def _way(self, width: int | None, allowed: np.ndarray | None) -> Any:
-        """How to walk, or to look at every item allowed. Making this takes a tenth of a search, so
-        the usual ones are kept."""
+    def _decoded(
+        self, graph: Any, q: np.ndarray, count: int, some: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The best of some rows, as faiss would return them."""
+        storage = self.faiss.downcast_index(graph.storage)
+        codes = self.faiss.rev_swig_ptr(storage.codes.data(), self.total * storage.code_size)
+        vectors = storage.sa_decode(codes.reshape(self.total, -1).take(some, 0))
+        rows, raw = nearest(q, vectors, count, self.lift.inner)
+        return raw, some[rows]
+
+    def _way(self, width: int, allowed: Allowed | None) -> Any:
+        """How to walk. Making this takes a tenth of a search, so the usual ones are kept."""
         if allowed is not None:
-            chosen = self.faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
-            if width is None:
-                return self.faiss.SearchParameters(sel=chosen)
+            chosen = self.faiss.IDSelectorBitmap(allowed.bits)
             return self.faiss.SearchParametersHNSW(efSearch=width, sel=chosen)
-        assert width is not None
         if width not in self._ways:
             self._ways[width] = self.faiss.SearchParametersHNSW(efSearch=width)
         return self._ways[width]

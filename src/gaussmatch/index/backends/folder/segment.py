@@ -18,7 +18,7 @@ from gaussmatch.index.backends.folder.exact import Flat, Scan
 from gaussmatch.index.backends.folder.graph import Compressed, Hnsw
 from gaussmatch.index.backends.folder.items import ItemStore, write_items
 from gaussmatch.index.backends.folder.layout import SEGMENTS, check_mark, check_sizes, mark_of
-from gaussmatch.index.backends.folder.structure import SegmentContent, Structure
+from gaussmatch.index.backends.folder.structure import Allowed, SegmentContent, Structure
 from gaussmatch.index.lift import LiftedQueries
 from gaussmatch.index.manifest import Gallery, IndexSettings, SegmentInfo
 from gaussmatch.index.recall import REPORT
@@ -27,6 +27,8 @@ from gaussmatch.index.topk import Candidates
 from gaussmatch.index.where import Where
 from gaussmatch.similarities import Similarity
 
+FILTERS = 4
+"""Filters whose rows are kept: at most three bytes an item each."""
 STRUCTURES: dict[str, type[Structure]] = {s.name: s for s in (Flat, Scan, Hnsw, Compressed)}
 
 
@@ -55,6 +57,7 @@ class Segment:
         if "log_var.npy" in part.files:
             self.log_var = mapped(self.path / "log_var.npy", part.items)
             self.uncertainty = mapped(self.path / "uncertainty.npy", part.items)
+        self._filtered: dict[Where, Allowed] = {}
         self.dead: np.ndarray | None = None
         if part.deleted is not None:
             if part.deleted_mark is not None:  # it is read whole anyway
@@ -118,24 +121,35 @@ class Segment:
             if self.dead is None or not self.dead[row]:
                 yield row, record
 
-    def allowed(self, where: Where, exclude: list[str]) -> np.ndarray | None:
-        """(items), true for the rows that may be found; ``None`` if all may."""
-        allowed = None if self.dead is None else ~self.dead
-        if where.conditions:
-            matching = self.items.where(where)
-            allowed = matching if allowed is None else matching & allowed
+    def allowed(self, where: Where, exclude: list[str]) -> Allowed | None:
+        """The rows that may be found; ``None`` if all may."""
+        found = self._allowed(where)
         if exclude and (out := list(self.rows_of(exclude).values())):
-            allowed = np.ones(self.part.items, dtype=bool) if allowed is None else allowed.copy()
-            allowed[out] = False
-        return allowed
+            mask = np.ones(self.part.items, dtype=bool) if found is None else found.mask.copy()
+            mask[out] = False
+            return Allowed(mask)
+        return found
+
+    def _allowed(self, where: Where) -> Allowed | None:
+        """The same for every query with these conditions, so the last ones are kept."""
+        if self.dead is None and not where.conditions:
+            return None
+        found = self._filtered.pop(where, None)
+        if found is None:
+            mask = self.items.where(where)
+            found = Allowed(mask if self.dead is None else mask & ~self.dead)
+        while len(self._filtered) >= FILTERS:
+            self._filtered.pop(next(iter(self._filtered)), None)
+        self._filtered[where] = found
+        return found
 
 
 class SegmentView:
     """A segment as one search sees it; a ``Searchable``."""
 
-    def __init__(self, segment: Segment, allowed: np.ndarray | None) -> None:
+    def __init__(self, segment: Segment, allowed: Allowed | None) -> None:
         self.segment, self.allowed = segment, allowed
-        self.reach = segment.part.items if allowed is None else int(np.count_nonzero(allowed))
+        self.reach = segment.part.items if allowed is None else allowed.count
         self.arrays = segment.arrays
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -42,6 +43,27 @@ class SegmentContent:
         return self.read(np.linspace(0, self.items - 1, min(most, self.items)).astype(np.int64))
 
 
+class Allowed:
+    """The rows that a search may find, in the forms that structures need.
+
+    >>> allowed = Allowed(np.array([False, True, True, False]))
+    >>> allowed.count, allowed.rows
+    (2, array([1, 2]))
+    """
+
+    def __init__(self, mask: np.ndarray) -> None:
+        self.mask, self.count = mask, int(np.count_nonzero(mask))
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        return np.flatnonzero(self.mask)
+
+    @cached_property
+    def bits(self) -> np.ndarray:
+        """One bit a row, as faiss takes them."""
+        return np.packbits(self.mask, bitorder="little")
+
+
 class Structure(ABC):
     """Built once from the Gaussians of a segment, then opened any number of times."""
 
@@ -63,10 +85,10 @@ class Structure(ABC):
 
     @abstractmethod
     def candidates(
-        self, queries: LiftedQueries, count: int, allowed: np.ndarray | None = None
+        self, queries: LiftedQueries, count: int, allowed: Allowed | None = None
     ) -> Candidates:
         """At least ``count`` rows for each query, where there are so many.
 
         Args:
-            allowed: (items), true for the rows that may be found; ``None`` allows all.
+            allowed: the rows that may be found; ``None`` allows all.
         """
