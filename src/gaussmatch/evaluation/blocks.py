@@ -186,7 +186,7 @@ def _filled(
         for write, x, whole in zip(writers, lifted, filled, strict=True):
             kept = whole[start : start + CHUNK]
             write(x, kept)
-            if not kept.abs().amax().isfinite():
+            if not _finite(kept):
                 at = start + int((~kept.isfinite()).any(-1).nonzero()[0])
                 raise ValueError(
                     f"{side[:-1]} {at}: its embedding is too large to be scored in {dtype}"
@@ -197,9 +197,14 @@ def _filled(
 def refuse_nan(side: str, g: Gaussian) -> None:
     """A NaN compares false with everything and would pass for a good rank."""
     for what, values in (("mean", g.mean), ("log-variance", g.log_var)):
-        if values is not None and not values.isfinite().all():
+        if values is not None and not _finite(values):
             at = int((~values.isfinite()).flatten(1).any(1).nonzero()[0])
             raise ValueError(f"the {what} of {side} {at} holds a NaN or infinity")
+
+
+def _finite(values: Tensor) -> bool:
+    """All of them, in one pass: a NaN or infinity is the least or the largest."""
+    return all(x.isfinite() for x in values.aminmax())
 
 
 def _product(left: list[Tensor], right: list[Tensor], room: Sequence[Tensor] = ()) -> Tensor:
