@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +13,17 @@ import torch
 from PIL import Image
 
 from gaussmatch.cli import main
+from gaussmatch.data import scenes
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import Index
 from gaussmatch.run import load
-from gaussmatch.trust import Calibration, canonical, kept_calibration
+from gaussmatch.trust import Calibration, calibrate, canonical, kept_calibration
 from gaussmatch.trust.probe import (
     Prober,
     edits,
     fitting_photos,
     ordered_chains,
+    probe,
     read_chains,
     read_fitting,
     verdict,
@@ -127,6 +130,17 @@ def test_the_command_writes_what_it_found_and_keeps_the_verdict(probed, tmp_path
     assert found == json.loads((probed / "probe.json").read_text())
     kept = kept_calibration(probed)
     assert kept.gauges == {k: v["passed"] for k, v in found["verdict"].items()}
+
+
+def test_counts_of_the_few_that_people_judged_decide_nothing(probed):
+    """Flickr8k's judges saw a few photos for each caption; how many of these fit says little."""
+    model, data = load(probed), scenes.load("tiny")
+    partly = replace(data, dev=replace(data.dev, exhaustive=False))
+    found = probe(model, partly, kept_calibration(probed), split="dev")
+    assert "judged_counts" in found
+    assert "true_counts" not in found
+    assert not calibrate(model, partly).exhaustive
+    assert calibrate(model, data).exhaustive
 
 
 def test_other_data_and_other_photos_are_probed_and_not_kept(probed, tmp_path, capsys):

@@ -105,6 +105,7 @@ def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
     names = {
         "fitting_photos": "photos that fit",
         "true_counts": "true photos",
+        "judged_counts": "photos judged true, of a few",
         "balanced": "true photos, equal length",
         "crowd": "the crowd's judgement",
     }

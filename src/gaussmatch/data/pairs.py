@@ -63,6 +63,7 @@ class Pairs:
         regions: for each image its boxes with captions (for the crop experiment), where known.
         relevance: captions × images: every image that a caption is *true of*, own image included,
             where the data set knows more than the pairs. ``None`` means the pairs are all we know.
+        exhaustive: whether ``relevance`` holds *every* such image; people judge a part.
         texts: the embedding of each caption, where the data set is ready embeddings.
         ids: the publisher's names of the images and of the captions, where there are files.
     """
@@ -74,6 +75,7 @@ class Pairs:
     classes: Bool[Tensor, "n classes"] | None = None
     regions: Sequence[Sequence[Region]] | None = None
     relevance: Relevance | None = None
+    exhaustive: bool = False
     texts: Sequence[np.ndarray] | None = None
     ids: tuple[Sequence[str], Sequence[str]] | None = None
 

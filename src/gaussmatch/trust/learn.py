@@ -65,7 +65,7 @@ def calibrate(model: Model, data: DataSet) -> Calibration:
     about = {
         "percentiles_from": data.train.name,
         "learned_from": data.dev.name,
-        "matches_are": ANNOTATED_PAIRS if truth is None else TRUE_PAIRS,
+        "matches_are": TRUE_PAIRS if data.dev.exhaustive else ANNOTATED_PAIRS,
     }
     learned = calibrate_gaussians(
         model.matcher.similarity,

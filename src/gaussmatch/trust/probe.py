@@ -177,7 +177,8 @@ def probe(
         found["fitting_photos"] = fitting_photos(prober, *read_fitting(fitting))
     if worded and pairs.relevance is not None:
         counts = pairs.relevance.counts.double()
-        found["true_counts"] = fitting_photos(prober, pairs.captions, counts)
+        name = "true_counts" if pairs.exhaustive else "judged_counts"
+        found[name] = fitting_photos(prober, pairs.captions, counts)
     if pairs.name == f"scenes/{split}":
         found["balanced"] = balanced_captions(prober, model.recipe.data, split)
     if chains is not None:

@@ -242,4 +242,5 @@ def _read(name: str, base: Path, held: Path, features: Features) -> Pairs:
             for boxes, texts in zip(words["boxes"], words["regions"], strict=True)
         ],
         relevance=truth,
+        exhaustive=True,
     )
