@@ -146,6 +146,29 @@ def test_a_calibration_with_a_square_whitening_still_loads(calibration, tmp_path
     )
 
 
+def test_a_calibration_that_does_not_know_the_last_feature_still_judges(
+    calibration, tmp_path: Path
+):
+    """As version 0.2 wrote it first: without the perplexity over the best results."""
+    path = tmp_path / "calibration.json"
+    calibration.save(path)
+    content = json.loads(path.read_text())
+    fit = content["ways"]["images"]["probability"]
+    assert len(fit["weights"]) == 8
+    for name in ("weights", "centre", "scale"):
+        fit[name].pop()
+    path.write_text(json.dumps(content))
+    images, captions, _ = world(100, 7)
+    old, new = (
+        judged(each, captions, images)[0].probability
+        for each in (Calibration.load(path), calibration)
+    )
+    known = np.isfinite(new)  # the others are unfamiliar
+    assert known.mean() > 0.9
+    assert np.isfinite(old[known]).all()
+    assert not np.allclose(old[known], new[known])
+
+
 def test_short_queries_join_the_captions_in_their_percentiles():
     images, captions, truth = world(100, 1)
     short = Gaussian(captions.mean, captions.log_var + 9)  # all vaguer than any caption

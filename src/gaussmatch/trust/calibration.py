@@ -176,7 +176,10 @@ class Calibration:
         spread = log_perplexity(reference, way.temperature)
         sure = [] if unsure is None or uncertainty is None else [unsure, uncertainty]
         features = match_features(found, size, far, spread, *map(torch.from_numpy, sure))
-        if features.shape[-1] != len(way.probability.weights):
+        learned = len(way.probability.weights)
+        if features.shape[-1] == learned + 1:  # of an earlier version: without the last one
+            features = features[..., :-1]
+        if features.shape[-1] != learned:
             return Judgement(unsure, share, familiar, found.numpy())
         chance = never_rising(way.probability, features)
         absent = way.absent(found[:, 0].numpy(), size)
@@ -278,9 +281,10 @@ def match_features(
     query: Tensor | None = None,
     item: Tensor | None = None,
 ) -> Tensor:
-    """What the match probability goes by, (n, k, 7), or (n, k, 5) of a point model: the evidence of
+    """What the match probability goes by, (n, k, 8), or (n, k, 6) of a point model: the evidence of
     a result and of the others of the best ``TOP`` together, ln of the gallery's size, the query's
-    distance from training, its perplexity over the reference, and both uncertainties."""
+    distance from training, its perplexity over the reference, both uncertainties, and the
+    perplexity over the best ``TOP``."""
     e = e.double().clamp_min(-1e4)
     best = e[:, :TOP]
     own = torch.eye(best.shape[1], dtype=torch.bool)
@@ -291,6 +295,7 @@ def match_features(
     columns += [each[:, None].expand_as(e) for each in (far, spread)]
     if query is not None and item is not None:
         columns += [query[:, None].expand_as(e), item.double()]
+    columns.append(log_perplexity(best, 1.0)[:, None].expand_as(e))
     return torch.stack(columns, -1)
 
 
