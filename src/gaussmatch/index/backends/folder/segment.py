@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ from gaussmatch.index.where import Where
 from gaussmatch.similarities import Similarity
 
 FILTERS = 4
-"""Filters whose rows are kept: at most three bytes an item each."""
+"""Filters whose rows are kept: one byte an item each, and eight for a row that is looked at
+by itself."""
 STRUCTURES: dict[str, type[Structure]] = {s.name: s for s in (Flat, Scan, Hnsw, Compressed)}
 
 
@@ -58,6 +60,7 @@ class Segment:
             self.log_var = mapped(self.path / "log_var.npy", part.items)
             self.uncertainty = mapped(self.path / "uncertainty.npy", part.items)
         self._filtered: dict[Where, Allowed] = {}
+        self._lock = Lock()
         self.dead: np.ndarray | None = None
         if part.deleted is not None:
             if part.deleted_mark is not None:  # it is read whole anyway
@@ -134,13 +137,14 @@ class Segment:
         """The same for every query with these conditions, so the last ones are kept."""
         if self.dead is None and not where.conditions:
             return None
-        found = self._filtered.pop(where, None)
-        if found is None:
-            mask = self.items.where(where)
-            found = Allowed(mask if self.dead is None else mask & ~self.dead)
-        while len(self._filtered) >= FILTERS:
-            self._filtered.pop(next(iter(self._filtered)), None)
-        self._filtered[where] = found
+        with self._lock:
+            found = self._filtered.pop(where, None)
+            if found is None:
+                mask = self.items.where(where)
+                found = Allowed(mask if self.dead is None else mask & ~self.dead)
+            while len(self._filtered) >= FILTERS:
+                self._filtered.pop(next(iter(self._filtered)))
+            self._filtered[where] = found
         return found
 
 
