@@ -178,6 +178,7 @@ def test_search_separates_vague_unfamiliar_and_absent(probed, tmp_path):
         assert hits.familiar == 0.0
         assert hits.notes
     assert "dog" in strange.notes[-1]
+    assert strange.percentile is strange.level is None  # not known is not vague
     assert padded.percentile == ordinary.percentile
     assert [h.probability for h in padded.hits] == [h.probability for h in ordinary.hits]
     chances = [hit.probability for hit in ordinary.hits]

@@ -77,7 +77,7 @@ class Hits:
     """log det Σ of the query; null for a point model."""
     percentile: float | None = None
     """The share (0–100) of the model's training items of its side that are surer than the
-    query; null where the model's uncertainty failed its probe."""
+    query; null where the model's uncertainty failed its probe or it does not know the words."""
     familiar: float | None = None
     """p-value: the share of validation queries that are at least as unlike the training data. Below
     0.01 the model does not know such queries, and no result has a probability."""
@@ -152,7 +152,7 @@ class Hits:
     def for_text(self, text: str, unknown: Sequence[str]) -> Hits:
         """The same for a query in words, of which the model does not know some. Where it does not
         know most of what the query names, or the query names nothing, no result has a
-        probability."""
+        probability; and what is not known is not called vague."""
         known = known_share(text, unknown)
         if known >= 0.5:
             return replace(self, unknown=unknown)
@@ -161,6 +161,7 @@ class Hits:
         return replace(
             self,
             hits=[replace(hit, probability=None, p_value=None) for hit in self.hits],
+            percentile=None if unknown else self.percentile,
             familiar=0.0,
             absent=None,
             expected=None,
