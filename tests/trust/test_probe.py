@@ -144,6 +144,7 @@ def test_counts_of_the_few_that_people_judged_decide_nothing(probed):
 
 
 def test_other_data_and_other_photos_are_probed_and_not_kept(probed, tmp_path, capsys):
+    kept_calibration(probed)  # of its own data, and its probe, if there is none yet
     before = (probed / "probe.json").read_text()
     for number in range(12):
         noise = np.random.default_rng(number).integers(0, 255, (40, 40, 3), dtype=np.uint8)
