@@ -28,7 +28,7 @@ import faiss
 import numpy as np
 import torch
 from evaluation_speed import memory
-from search_speed import K, clustered, filled, ids, smallest
+from search_speed import K, clustered, filled, ids, recall_of, smallest
 from service_throughput import ask, processor, serving
 from torch import Tensor, nn
 from torch.nn.functional import normalize
@@ -387,7 +387,9 @@ def search(sizes: Sizes) -> Iterator[Row]:
             for share, where in (("10 %", {"tenth": 3}), ("0.1 %", {"rare": 77})):
                 first = used(lambda i=index, w=where: i.search(single[0], K, where=w))
                 filtered = one_by_one(lambda q, i=index, w=where: i.search(q, K, where=w), some_of)
-                what = f"{name}, a filter that leaves {share} (the first took {first:.2f} s), {of}"
+                right = recall_of(ids(index, queries, where), ids(exact, queries, where))
+                what = f"{name}, a filter that leaves {share} (the first took {first:.2f} s, "
+                what += f"recall {right:.2f}), {of}"
                 ratios = compare(filtered, plain_search, sizes)
                 yield row("search", what, "without a filter", ratios, limit=2.0)
     yield from opening(sizes)

@@ -23,7 +23,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -221,17 +221,23 @@ def smallest(
     found: Callable[[int], Sequence[Sequence[object]]], truth: Sequence[Sequence[object]]
 ) -> tuple[int, float]:
     """The smallest width with a recall of 0.95, and that recall."""
-    recall = 0.0
+    share = 0.0
     for width in WIDTHS:
-        both = zip(found(width), truth, strict=True)
-        recall = float(np.mean([len(set(a) & set(b)) / K for a, b in both]))
-        if recall >= 0.95:
+        share = recall_of(found(width), truth)
+        if share >= 0.95:
             break
-    return width, recall
+    return width, share
 
 
-def ids(index: Index, queries: Gaussian) -> list[list[str]]:
-    return [hits.ids for hits in index.search(queries, K)]
+def recall_of(found: Sequence[Sequence[object]], truth: Sequence[Sequence[object]]) -> float:
+    """The share of the true ten best that were found."""
+    return float(np.mean([len({*a} & {*b}) / K for a, b in zip(found, truth, strict=True)]))
+
+
+def ids(
+    index: Index, queries: Gaussian, where: Mapping[str, object] | None = None
+) -> list[list[str]]:
+    return [hits.ids for hits in index.search(queries, K, where=where)]
 
 
 def ask(index: Index, queries: Gaussian, batch: int) -> None:
