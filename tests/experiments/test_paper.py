@@ -10,7 +10,7 @@ import pytest
 from gaussmatch.encoders.torchvision_compat import make_importable
 from gaussmatch.experiments.experiment import Claim, Column, Experiment, TableRow
 from gaussmatch.experiments.paper import PAPER, experiment
-from gaussmatch.experiments.reproduce import Setting, check_plan, plan
+from gaussmatch.experiments.reproduce import Setting, check_plan, claim_folder, made_before, plan
 from gaussmatch.recipe import all_recipes, find_recipe, load_recipe
 
 DATA = ("scenes", "flickr8k", "flickr30k", "coco")
@@ -209,3 +209,29 @@ def test_rows_under_their_best_loss_differ_in_nothing_else(
         assert recipe.model.normalise_features == point.model.normalise_features, title
         assert (recipe.data, recipe.training) == (point.data, point.training), title
         assert recipe.model.probabilistic == (title not in (system, f"{system} †"))
+
+
+def test_some_rows_alone_keep_the_claims_about_them(tmp_path: Path) -> None:
+    whole = experiment("coco")
+    one = whole.only(("VSE++", "VSE++ ours", "P*"))
+    assert [row.title for row in one.rows] == ["VSE++", "VSE++ ours", "PCME", "PVSE"]
+    assert {claim.text for claim in one.claims} == {
+        "VSE++ ours is above VSE++ in rsum",
+        "VSE++ ours is above VSE++ in image-to-text PMRP",
+    }
+    assert "4 of its 10 rows" in one.about
+    assert whole.only(("VSE++ ours",)).rows[0].against is None
+    assert whole.only(()) is whole
+    with pytest.raises(ValueError, match=r"no row fits CLIP\*; it has 'VSE\+\+'"):
+        whole.only(("CLIP*",))
+    made = plan(["coco"], Setting("flickr8k", rows=("PVSE",), seeds=2), tmp_path)
+    assert [(cell.row.title, cell.seed) for cell in made.cells] == [("PVSE", 0), ("PVSE", 1)]
+
+
+def test_rows_may_be_added_to_a_folder(tmp_path: Path) -> None:
+    setting = Setting("flickr8k", rows=("PVSE",))
+    claim_folder(tmp_path, setting, ["coco"])
+    assert made_before(tmp_path) == {"coco": setting}
+    claim_folder(tmp_path, replace(setting, rows=("P*",)), ["coco"])
+    with pytest.raises(ValueError, match="another setting"):
+        claim_folder(tmp_path, Setting("flickr8k", overrides=("--model.dim", "8")), ["coco"])

@@ -25,7 +25,7 @@ DATA = sorted(path.parent.name for path in recipe_folder().glob("*/vsepp.yaml"))
 def run(argv: Sequence[str]) -> None:
     options = _parser().parse(argv)
     given: dict[str, Any] = {f.name: getattr(options, f.name) for f in fields(reproduce.Setting)}
-    given |= {"overrides": tuple(options.overrides), "imported": tuple(options.imported)}
+    given |= {name: tuple(given[name]) for name in ("overrides", "rows", "imported")}
     setting = reproduce.Setting(**given)
     out = options.out or Path("runs/reproduce") / f"{options.data}{'-fast' * options.fast}"
     jobs = options.jobs or (2 if options.data == "scenes" else 1)
@@ -64,6 +64,7 @@ def _parser() -> Parser:
             "gaussmatch reproduce all --data scenes --fast",
             "gaussmatch reproduce coco cxc --data coco --data.root COCO --dry-run",
             "gaussmatch reproduce stability --data scenes --seeds 2 --training.epochs 2",
+            "gaussmatch reproduce ablation --data coco_real --rows 'VSE++ *' --seeds 3",
         ],
         fields=SECTIONS,
         computes=True,
@@ -75,6 +76,13 @@ def _parser() -> Parser:
     parser.add_argument("--out", type=Path, help="default: runs/reproduce/DATA, or DATA-fast")
     parser.add_argument("--fast", action="store_true", help="scenes in half an hour on two cores")
     parser.add_argument("--seeds", type=int, help="runs per row (default: as in the paper)")
+    parser.add_argument(
+        "--rows",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="only rows whose title fits, such as 'VSE++ *' (repeatable)",
+    )
     parser.add_argument("--jobs", type=int, help="parallel runs (default: 2 on scenes, else 1)")
     parser.add_argument(
         "--visual-genome", help="folder of Visual Genome, for area and selection on photos"

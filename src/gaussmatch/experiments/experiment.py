@@ -6,8 +6,9 @@ any of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from gaussmatch.metrics.measures import measure
@@ -181,6 +182,27 @@ class Experiment:
 
     def row(self, title: str) -> TableRow:
         return next(row for row in self.rows if row.title == title)
+
+    def only(self, patterns: Sequence[str]) -> Experiment:
+        """The rows whose titles fit one of the patterns (``VSE++ KL*``), with the claims about
+        them; all of them without a pattern."""
+        if not patterns:
+            return self
+        rows = [row for row in self.rows if any(fnmatchcase(row.title, p) for p in patterns)]
+        if not rows:
+            titles = ", ".join(repr(row.title) for row in self.rows)
+            raise ValueError(
+                f"experiment {self.name}: no row fits {' or '.join(patterns)}; it has {titles}"
+            )
+        kept = {row.title for row in rows}
+        claims = tuple(
+            claim
+            for claim in self.claims
+            if kept >= {place[0] for pair in claim.pairs for place in pair if place is not None}
+        )
+        rows = [replace(row, against=row.against if row.against in kept else None) for row in rows]
+        about = f"{self.about} Here with {len(rows)} of its {len(self.rows)} rows."
+        return replace(self, about=about, rows=tuple(rows), claims=claims)
 
 
 def value_of(measures: Mapping[str, Any], key: str) -> float | None:

@@ -35,6 +35,7 @@ class Setting:
         data: which recipes, ``recipes/{data}/``.
         fast: the small setting of scenes, for half an hour on two cores.
         seeds: runs of each row; none for what each experiment sets.
+        rows: patterns of the titles of rows, if not all.
         overrides: fields for every recipe, as on the command line.
         visual_genome: the folder of boxes for the experiments on crops of photos.
         pooled: features of photos for all models that take one vector (``data.extracted``).
@@ -48,6 +49,7 @@ class Setting:
     data: str
     fast: bool = False
     seeds: int | None = None
+    rows: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     visual_genome: str | None = None
     pooled: str | None = None
@@ -67,7 +69,8 @@ class Setting:
 
     @property
     def training(self) -> Setting:
-        """What decides how the runs are trained, without seeds and what is only measured with."""
+        """What decides how the runs are trained, without rows, seeds and what is only measured
+        with."""
         overrides, words = [], iter(self.overrides)
         for word in words:
             name = word.partition("=")[0].removeprefix("--data.")
@@ -75,7 +78,7 @@ class Setting:
                 next(words, None) if "=" not in word else None
             else:
                 overrides.append(word)
-        return replace(self, seeds=None, visual_genome=None, overrides=tuple(overrides))
+        return replace(self, seeds=None, rows=(), visual_genome=None, overrides=tuple(overrides))
 
     def seeds_of(self, one: Experiment) -> int:
         if self.seeds is not None:
@@ -150,7 +153,7 @@ def plan(names: Sequence[str], setting: Setting, out: Path) -> Plan:
     """Every cell, seed by seed so that early results cover every row."""
     cells = []
     for name in names:
-        one = experiment(name, setting.data)
+        one = experiment(name, setting.data).only(setting.rows)
         for seed in range(setting.seeds_of(one)):
             cells += [_cell(one, row, seed, setting) for row in one.rows]
     return Plan(setting, out, tuple(cells))
@@ -352,6 +355,7 @@ def made_before(out: Path) -> dict[str, Setting]:
         if path.exists():
             fields = read_json(path)
             fields["overrides"] = tuple(fields["overrides"])
+            fields["rows"] = tuple(fields.get("rows", ()))
             fields["imported"] = tuple((row, run) for row, run in fields.get("imported", ()))
             found[name] = Setting(**fields)
     return found
