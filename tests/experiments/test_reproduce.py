@@ -11,12 +11,15 @@ import time
 from pathlib import Path
 
 import pytest
+from data.files import flickr8k
 from reproduced import MINI, SMALL
 
 from gaussmatch.cli import main
 from gaussmatch.experiments import reproduce
+from gaussmatch.experiments.estimate import Cost, estimate
 from gaussmatch.experiments.paper import PAPER
 from gaussmatch.experiments.reproduce import Setting, plan
+from gaussmatch.experiments.store import Store
 from gaussmatch.files import read_json
 
 
@@ -120,6 +123,29 @@ def test_dry_run_needs_no_photos(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert printed.index("not there: data.root is not set") < printed.index("ms a step")
     assert "extraction of pooled features: 8,000 pictures through resnet50" in printed
     assert "crops for 3 run(s), at most: 60,000 pictures" in printed
+
+
+def test_photos_that_are_missing_are_counted_by_the_captions_that_are_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = flickr8k(tmp_path / "f8k", photos=False)
+    words = ["reproduce", "selection", "--data", "flickr8k", "--dry-run", "--rows", "VSE++"]
+    words += ["--data.root", str(root), "--out", str(tmp_path / "out"), "--model.dim", "16"]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert "no such image (10 of 10 are missing)" in printed
+    assert "extraction of pooled features: 10 pictures through resnet50" in printed
+
+
+def test_a_trained_run_that_is_not_measured_costs_only_the_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = plan(["galleries"], Setting("scenes", overrides=("--training.epochs", "1")), tmp_path)
+    costs = Cost(step=10.0, encode=0.0, measure=0.0, peak=0, kept=0)
+    monkeypatch.setattr("gaussmatch.experiments.estimate.measured", lambda *_: costs)
+    assert "in all about 0 s" not in estimate(made, 1)
+    monkeypatch.setattr(Store, "trained", lambda *_: True)
+    assert "in all about 0 s" in estimate(made, 1)
 
 
 def test_fast_is_for_scenes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,8 +33,8 @@ __all__ = [
     "Pairs",
     "Region",
     "Source",
-    "check_files",
     "featuriser",
+    "listed",
     "load_data",
     "recognise",
     "source",
@@ -107,13 +107,16 @@ def load_data(recipe: DataRecipe) -> DataSet:
     return replace(data, train=joined([data.train, *(other.train for other in others)]))
 
 
-def check_files(recipe: DataRecipe) -> dict[str, list[Photo]]:
-    """The photos of each split, if everything that training needs is there; else what is not."""
+def listed(recipe: DataRecipe) -> tuple[dict[str, list[Photo]], str | None]:
+    """The photos of each split, and what of them training needs that is not there."""
     root = data_root(recipe)
     listing = source(recipe.name).listing(recipe, root)
     if recipe.features == "pixels" or find_extracted(recipe, root) is None:
-        listing.check_files()
-    return listing.splits
+        try:
+            listing.check_files()
+        except FileNotFoundError as error:
+            return listing.splits, str(error)
+    return listing.splits, None
 
 
 def featuriser(recipe: DataRecipe) -> ImageTransform:

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from gaussmatch.data import check_files, load_data, scenes
+from gaussmatch.data import listed, load_data, scenes
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.data.stored import StoredFeatures
 from gaussmatch.encoders.backbone import Backbone
@@ -92,7 +92,8 @@ def estimate(made: Plan, jobs: int) -> str:
             steps = math.ceil(size.captions / recipe.training.batch_size)
             steps = min(steps, recipe.training.steps or steps)
             one = [
-                run.recipe.training.epochs * (steps * cost.step + size.dev * cost.encode)
+                (0 if made.store.trained(run) else run.recipe.training.epochs)
+                * (steps * cost.step + size.dev * cost.encode)
                 + len(run.wants - {"crops"}) * size.test * cost.measure
                 for run in same
             ]
@@ -155,14 +156,14 @@ def look(data: DataRecipe) -> Size:
         images = scenes.SIZES[data.size]
         return Size(5 * images["train"], images["dev"], images["test"], 0, 0)
     try:
-        splits = check_files(data)
+        splits, problem = listed(data)
     except (ValueError, OSError) as error:
         train, dev, test = PUBLISHED.get(data.name, PUBLISHED["flickr8k"])
         return Size(5 * train, dev, test, train + dev + test, train, str(error))
     captions = sum(len(photo.captions) for photo in splits["train"])
     dev = min(len(splits["dev"]), data.dev_images or len(splits["dev"]))
     photos = sum(map(len, splits.values()))
-    return Size(captions, dev, len(splits["test"]), photos, len(splits["train"]))
+    return Size(captions, dev, len(splits["test"]), photos, len(splits["train"]), problem)
 
 
 def _pictures(
