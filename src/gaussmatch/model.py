@@ -96,7 +96,7 @@ class Model:
             chunk = images[start : start + batch_size]
             if not isinstance(chunk, Tensor):
                 chunk = torch.from_numpy(
-                    chunk if isinstance(chunk, np.ndarray) else self._features(chunk)
+                    chunk if isinstance(chunk, np.ndarray) else self.featurise(chunk)
                 )
             if not chunk.isfinite().all():
                 bad = int((~chunk.isfinite()).flatten(1).any(1).nonzero()[0])
@@ -198,7 +198,9 @@ class Model:
             )
         return items.uncertainty()
 
-    def _features(self, pictures: Sequence[str | os.PathLike[str] | Image.Image]) -> np.ndarray:
+    def featurise(self, pictures: Sequence[str | os.PathLike[str] | Image.Image]) -> np.ndarray:
+        """What ``encode_images`` makes of pictures first: the features of the network outside the
+        model, or pixels where the network is a part of it. (n, …) float32."""
         if self._transform is None:
             own = self.matcher.image_transform
             self._transform = featuriser(self.recipe.data) if own is None else own

@@ -12,7 +12,10 @@ from PIL import Image
 from toy import toy_pairs
 
 from gaussmatch.data.pairs import Region
-from gaussmatch.evaluation.triplets import area, cut, overlap, triplet, triplets
+from gaussmatch.evaluation.triplets import area, cut, overlap, selection, triplet, triplets
+from gaussmatch.experiments.crops import crop_pairs
+from gaussmatch.recipe import DataRecipe
+from gaussmatch.run import load
 
 SIZE = (100, 100)
 
@@ -80,3 +83,20 @@ def test_overlap_of_boxes():
     assert overlap((0, 0, 0, 0), (0, 0, 0, 0)) == 0
     assert area((3, 3, 1, 1)) == 0
     assert torch.tensor(overlap((0, 0, 4, 4), (2, 2, 6, 6))).item() == pytest.approx(4 / 28)
+
+
+def test_a_frozen_network_sees_each_crop_once(tiny_run, monkeypatch):
+    pairs = crop_pairs(DataRecipe(size="mini"))
+    model, features, seen = load(tiny_run), {}, []
+    featurise = type(model).featurise
+    monkeypatch.setattr(
+        type(model),
+        "featurise",
+        lambda self, some: (seen.append(len(some)), featurise(self, some))[1],
+    )
+    alone = selection(model, pairs, (0.1, 0.2), most=5)
+    once = sum(seen)
+    assert selection(model, pairs, (0.1, 0.2), most=5, features=features) == alone
+    assert sum(seen) == 2 * once == 2 * len(features)
+    assert selection(model, pairs, (0.1, 0.2), most=5, features=features) == alone
+    assert sum(seen) == 2 * once

@@ -122,7 +122,7 @@ def test_dry_run_needs_no_photos(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "1500 steps an epoch" in printed  # 30,000 captions
     assert printed.index("not there: data.root is not set") < printed.index("ms a step")
     assert "extraction of pooled features: 8,000 pictures through resnet50" in printed
-    assert "crops for 3 run(s), at most: 60,000 pictures" in printed
+    assert "crops for 3 run(s), at most: 20,000 pictures" in printed
 
 
 def test_photos_that_are_missing_are_counted_by_the_captions_that_are_there(

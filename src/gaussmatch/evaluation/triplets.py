@@ -29,6 +29,8 @@ LARGEST = 10  # regions looked at
 MOST = 2000  # pictures taken
 
 Cut = Callable[[Image.Image, Box], Image.Image]
+Features = dict[tuple[Cut, int, Box], np.ndarray]
+"""How a crop was cut, its picture and its box → what an image network made of it."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ def selection(
     most: int = MOST,
     s: Similarity | None = None,
     crop: Cut | None = None,
+    features: Features | None = None,
 ) -> dict[str, dict[str, float]]:
     """Binary selection for each threshold, the mean uncertainty of crops and captions A and C, and
     the 95 % interval of C less A over the triplets (``…_gap_low``, ``…_gap_high``).
@@ -98,6 +101,8 @@ def selection(
     Args:
         crop: how a box becomes a picture: ``cut`` (the default), or ``cut_at_scale`` for models
             that know things by their size.
+        features: of crops seen before, to be filled: models that see with the same frozen network
+            share them, and it sees each crop once.
     """
     by_threshold = {f"{t:.0%}": triplets(pairs, t, most) for t in thresholds}
     wanted = [t for found in by_threshold.values() for t in found]
@@ -105,7 +110,7 @@ def selection(
         return {}
     crops = list(dict.fromkeys((t.image, r.box) for t in wanted for r in (t.a, t.c)))
     words = list(dict.fromkeys(r.caption for t in wanted for r in (t.a, t.c)))
-    images = _encode_crops(model, pairs, crops, crop or cut)
+    images = _encode_crops(model, pairs, crops, crop or cut, features)
     captions = model.encode_texts(words, allow_unknown=True)
     crop_row = {crop: n for n, crop in enumerate(crops)}
     word_row = {word: n for n, word in enumerate(words)}
@@ -173,12 +178,21 @@ def _measure(
 
 
 def _encode_crops(
-    model: Model, pairs: Pairs, crops: Sequence[tuple[int, Box]], crop: Cut
+    model: Model,
+    pairs: Pairs,
+    crops: Sequence[tuple[int, Box]],
+    crop: Cut,
+    features: Features | None,
 ) -> Gaussian:
     parts = []
     for start in range(0, len(crops), 256):
         chosen = crops[start : start + 256]
-        parts.append(model.encode_images([crop(_picture(pairs, i), box) for i, box in chosen]))
+        known = {} if features is None else features
+        new = [(i, box) for i, box in chosen if (crop, i, box) not in known]
+        if new:
+            seen = model.featurise([crop(_picture(pairs, i), box) for i, box in new])
+            known |= {(crop, i, box): row for (i, box), row in zip(new, seen, strict=True)}
+        parts.append(model.encode_images(np.stack([known[crop, i, box] for i, box in chosen])))
     return Gaussian.cat(parts)
 
 

@@ -16,7 +16,7 @@ from gaussmatch.data.listing import Photo
 from gaussmatch.data.pairs import Pairs, Region
 from gaussmatch.data.scenes.draw import draw
 from gaussmatch.data.stored import StoredFeatures
-from gaussmatch.evaluation.triplets import MOST, cut_at_scale, selection
+from gaussmatch.evaluation.triplets import MOST, Features, cut_at_scale, selection
 from gaussmatch.model import Model
 from gaussmatch.recipe import DataRecipe
 
@@ -86,8 +86,11 @@ def _scaled(photo: Photo) -> Photo:
     return replace(photo, regions=tuple(regions))
 
 
-def choose(model: Model, pairs: Pairs, data: DataRecipe) -> dict[str, Any]:
-    """Binary selection and uncertainty at every threshold, as flat measures.
+def choose(
+    model: Model, pairs: Pairs, data: DataRecipe, features: Features | None = None
+) -> dict[str, Any]:
+    """Binary selection and uncertainty at every threshold, as flat measures. ``features`` are those
+    of the same crops through the same frozen network, for the next model.
 
     ``{threshold}_crop_a`` … and their means over the thresholds, ``mean_crop_a`` …. On scenes the
     crops keep their scale, as size is a word of its captions; crops magnified to a whole picture,
@@ -95,10 +98,10 @@ def choose(model: Model, pairs: Pairs, data: DataRecipe) -> dict[str, Any]:
     """
     if data.name != "scenes":
         notes = {"notes": [STAND_IN]} if pairs.name == "coco/test" else {}
-        return {"data": pairs.name, **_flat(selection(model, pairs)), **notes}
+        return {"data": pairs.name, **_flat(selection(model, pairs, features=features)), **notes}
     limits, most = SCENES_THRESHOLDS, WANTED[data.size]
-    at_scale = selection(model, pairs, limits, most, crop=cut_at_scale)
-    magnified = _flat(selection(model, pairs, limits, most))
+    at_scale = selection(model, pairs, limits, most, crop=cut_at_scale, features=features)
+    magnified = _flat(selection(model, pairs, limits, most, features=features))
     return {
         "data": pairs.name,
         **_flat(at_scale),

@@ -104,7 +104,7 @@ def estimate(made: Plan, jobs: int) -> str:
                 f"{steps} steps an epoch, {_time(sum(one) / len(same))} each, "
                 f"{_size(cost.kept)} kept"
             )
-        for what, pictures, data in _pictures(todo, there):
+        for what, pictures, data in _pictures(todo, there, jobs):
             try:
                 each = seconds_of_picture(data.backbone)
             except (ImportError, ValueError) as error:
@@ -167,9 +167,10 @@ def look(data: DataRecipe) -> Size:
 
 
 def _pictures(
-    todo: Sequence[Run], there: Mapping[DataRecipe, Size]
+    todo: Sequence[Run], there: Mapping[DataRecipe, Size], jobs: int
 ) -> Iterator[tuple[str, int, DataRecipe]]:
-    """What goes through an image network outside training: features once, and crops of each run."""
+    """What goes through an image network outside training: features once; crops once in each job,
+    and for each run with a network of its own."""
     extracted = set()
     for run in todo:
         data = run.recipe.data
@@ -180,9 +181,11 @@ def _pictures(
             extracted.add(key)
             pictures = there[data].photos + data.crops * there[data].train
             yield f"extraction of {data.features} features", pictures, data
-    crops = [run.recipe.data for run in todo if "crops" in run.wants]
-    if crops and crops[0].name != "scenes":
-        yield f"crops for {len(crops)} run(s), at most", CROPS * len(crops), crops[0]
+    crops = [run.recipe for run in todo if "crops" in run.wants]
+    if crops and crops[0].data.name != "scenes":
+        frozen = sum(recipe.model.backbone is None for recipe in crops)
+        times = len(crops) - frozen + min(jobs, frozen)
+        yield f"crops for {len(crops)} run(s), at most", CROPS * times, crops[0].data
 
 
 def seconds_of_picture(backbone: str) -> float:

@@ -15,7 +15,9 @@ from typing import Any
 from safetensors.torch import save_file
 
 from gaussmatch.data import DataSet, load_data
+from gaussmatch.data.pairs import Pairs
 from gaussmatch.evaluation.evaluate import measure_run
+from gaussmatch.evaluation.triplets import Features
 from gaussmatch.experiments.crops import choose, crop_pairs
 from gaussmatch.experiments.experiment import Experiment, TableRow
 from gaussmatch.experiments.paper import NAMES, experiment
@@ -270,7 +272,9 @@ def finish(run: Run, store: Store, visual_genome: str | None = None, bar: bool =
         if split == "crops":
             model = load(folder)
             model.recipe = replace(model.recipe, data=run.recipe.data)  # how photos are seen
-            found = choose(model, _crops(run.recipe.data, visual_genome), run.recipe.data)
+            pairs, features = _crops(run.recipe.data, visual_genome)
+            frozen = run.recipe.model.backbone is None  # else it sees with a network of its own
+            found = choose(model, pairs, run.recipe.data, features if frozen else None)
             write_json(store.result(run, split), found)
             continue
         data = _without_regions(_data(run.recipe.data))
@@ -324,8 +328,9 @@ def _data(recipe: DataRecipe) -> DataSet:
 
 
 @lru_cache(maxsize=1)
-def _crops(recipe: DataRecipe, visual_genome: str | None) -> Any:
-    return crop_pairs(recipe, None if visual_genome is None else Path(visual_genome))
+def _crops(recipe: DataRecipe, visual_genome: str | None) -> tuple[Pairs, Features]:
+    """Pictures to cut crops from, and what the frozen network of this data has seen of them."""
+    return crop_pairs(recipe, None if visual_genome is None else Path(visual_genome)), {}
 
 
 def _without_regions(data: DataSet) -> DataSet:
