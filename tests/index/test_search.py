@@ -38,7 +38,7 @@ def made(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("index") / "tiny"
     assert main(["index", str(runs / "vsepp-kl"), "--out", str(path)]) == 0
     index = Index.open(path)  # a model of so few steps fails its probe; its gauges are shown here
-    index.set_calibration(replace(index.calibration, gauges={}))
+    index.set_calibration(replace(index.calibration, gauges={"captions": True, "images": True}))
     return path
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -117,6 +118,7 @@ def test_index_misses_make_the_sets_larger_or_are_refused(calibration):
 
 def test_a_calibration_is_the_same_after_saving(calibration, tmp_path: Path):
     path = tmp_path / "calibration.json"
+    calibration = replace(calibration, gauges={"captions": True})
     calibration.save(path)
     again = Calibration.load(path)
     images, captions, _ = world(100, 7)
@@ -174,7 +176,10 @@ def test_short_queries_join_the_captions_in_their_percentiles():
     short = Gaussian(captions.mean, captions.log_var + 9)  # all vaguer than any caption
     seen = {"images": images, "captions": captions}
     alone, both = (
-        calibrate_gaussians(similarity("kl"), images, captions, truth, seen=s)
+        replace(
+            calibrate_gaussians(similarity("kl"), images, captions, truth, seen=s),
+            gauges={"captions": True},
+        )
         for s in (seen, {**seen, "queries": short})
     )
     vague = captions.uncertainty().double().max(0, keepdim=True).values.numpy()
@@ -200,8 +205,9 @@ def test_too_few_items_are_refused_and_everything_matching_is_not():
     assert "absent_auroc" not in found.about["images"]
 
 
-def test_a_failed_gauge_shows_no_percentile():
-    c = Calibration({"captions": tuple(np.linspace(0, 10, 1001))}, gauges={"captions": False})
+@pytest.mark.parametrize("gauges", [{"captions": False}, {"images": True}, {}])
+def test_a_gauge_that_did_not_pass_shows_no_percentile(gauges):
+    c = Calibration({"captions": tuple(np.linspace(0, 10, 1001))}, gauges=gauges)
     assert c.percentile("captions", np.zeros(1)) is None
 
 
@@ -216,7 +222,8 @@ def test_words_without_a_token_are_unknown_unless_training_held_them(tmp_path: P
 
 
 def test_percentiles_are_shares_of_the_reference():
-    c = Calibration({"captions": tuple(np.linspace(0, 10, 1001))})
+    passed = {"captions": True, "images": True}
+    c = Calibration({"captions": tuple(np.linspace(0, 10, 1001))}, gauges=passed)
     share = c.percentile("captions", np.array([-1.0, 0.0, 2.5, 10.0, 11.0]))
     np.testing.assert_allclose(share, [0, 0, 25, 100, 100])
     assert c.percentile("images", np.zeros(1)) is None

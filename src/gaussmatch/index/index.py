@@ -488,7 +488,12 @@ class Index:
         notes = []
         if points:
             notes.append("this is a point model: it has no uncertainty")
-        elif not self.calibration.gauges.get(side, True):
+        elif side not in self.calibration.gauges:
+            notes.append(
+                f"no percentile of {side}: whether their uncertainty means ambiguity was not "
+                "probed ('gaussmatch probe RUN' does)"
+            )
+        elif not self.calibration.gauges[side]:
             notes.append(
                 f"no percentile of {side}: the uncertainty of this model failed its probe "
                 "('gaussmatch probe RUN' shows why)"

@@ -100,8 +100,8 @@ class Calibration:
         reference: side → some training items.
         familiarity: side → how far held-out items lie from the reference.
         ways: gallery → what scores mean in it.
-        gauges: side → whether ``probe`` found that uncertainty means ambiguity; a side that it
-            did not judge is left out.
+        gauges: side → whether ``probe`` found that uncertainty means ambiguity. One that it did
+            not judge is left out, and shown no more than one that failed.
         about: what it was learned from and how good it is, for people.
         words: of the words that a sub-word encoder reads in parts, those of training captions.
     """
@@ -122,8 +122,8 @@ class Calibration:
 
     def percentile(self, side: Gallery, uncertainty: np.ndarray) -> np.ndarray | None:
         """The share (0–100) of training items that are surer; ``None`` where it is not known or
-        where the probe found that it means nothing."""
-        if side not in self.quantiles or not self.gauges.get(side, True):
+        where no probe has found that it means something."""
+        if side not in self.quantiles or not self.gauges.get(side, False):
             return None
         values = self._values[side]
         share = np.linspace(0, 100, len(values))

@@ -335,7 +335,7 @@ def _less_sure(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dic
 
 def _percentiles(calibration: Calibration, sigma: Tensor) -> np.ndarray:
     """Percentiles whatever the probe has found."""
-    known = Calibration(calibration.quantiles)
+    known = Calibration(calibration.quantiles, gauges={"captions": True})
     share = known.percentile("captions", sigma.numpy())
     if share is None:
         raise ValueError("no percentiles to compare: calibrate the run first")
