@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from data.files import own_photos
 from PIL import Image
 
 import gaussmatch as gm
@@ -125,3 +126,25 @@ def test_the_card_has_what_evaluate_prints(
             # the card has one digit, and float16 weights may swap two results
             assert measured[f"{direction}_r{k}"] == pytest.approx(float(value), abs=0.151)
     capsys.readouterr()
+
+
+def test_own_captions_are_audited_and_calibrated_on_without_features(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path / "cache"))
+    root, out = own_photos(tmp_path / "mine", 120), tmp_path / "audit"
+    assert main(["audit", str(root), "--run", "photos", "--out", str(out)]) == 0
+    assert (out / "audit.csv").is_file()
+    assert main(["calibrate", "photos"]) == 2
+    assert "save_pretrained('photos', 'runs/photos')" in capsys.readouterr().err
+    gm.save_pretrained("photos", tmp_path / "copy")
+    before = kept_calibration(tmp_path / "copy").about
+    data = ["--data.name", "folder", "--data.root", str(root)]
+    assert main(["calibrate", str(tmp_path / "copy"), *data]) == 0
+    assert kept_calibration(tmp_path / "copy").about != before
+    assert read_json(tmp_path / "copy" / "probe.json")["data"] == "mine/dev"
+
+
+def test_what_is_longer_than_it_reads_is_said(model: gm.Model) -> None:
+    short, long = model.read(["two dogs in the snow", "two dogs in the snow " * 100])
+    assert (short.truncated, long.truncated) == (False, True)

@@ -120,9 +120,16 @@ def is_finished(folder: Path) -> bool:
 
 
 def read_recipe(folder: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of a run, with fields of the command line."""
+    """The recipe of a run, with fields of the command line. The features of its own photos are not
+    looked for among other ones: their network makes them, if they are not there."""
     verify(folder, RECIPE)
-    return load_recipe(folder / RECIPE, overrides)
+    recipe = load_recipe(folder / RECIPE, overrides)
+    own, data = load_recipe(folder / RECIPE).data, recipe.data
+    if (data.name, data.root) != (own.name, own.root) and data.extracted == own.extracted:
+        places = [Path(str(data.extracted)), Path(str(data.root)) / str(data.extracted)]
+        if data.extracted is not None and not any(place.exists() for place in places):
+            return replace(recipe, data=replace(data, extracted=None))
+    return recipe
 
 
 def read_metrics(folder: Path) -> dict[str, Any]:

@@ -18,10 +18,10 @@ def photo(path: Path, seed: int = 0, size: tuple[int, int] = (40, 30)) -> Path:
     return path
 
 
-def own_photos(root: Path) -> Path:
-    """A folder of thirty photos, with two captions each in a table."""
+def own_photos(root: Path, photos: int = 30) -> Path:
+    """A folder of photos, with two captions each in a table."""
     rows = ["image,caption"]
-    for i in range(30):
+    for i in range(photos):
         photo(root / f"{i}.jpg", i)
         rows += [f"{i}.jpg,a dog number {i % 3}", f'{i}.jpg,"Ein Hund, Nummer {i % 5} 🐕"']
     (root / "captions.csv").write_text("\n".join(rows), encoding="utf-8")

@@ -234,3 +234,65 @@ def test_threads_change_nothing(index: Index, folder: Path, tiny_run: Path, tmp_
         id_ = Path(record.id).relative_to(folder).as_posix()
         a, b = one.gaussian(record.id), index.gaussian(id_)
         np.testing.assert_allclose(a.mean, b.mean, atol=1e-6)
+
+
+def test_another_folder_does_not_replace_the_first(
+    tiny_run: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "i"
+    assert main(["index", str(tiny_run), str(folder), "--out", str(out)]) == 0
+    photo(tmp_path / "other" / "b.jpg", "black")
+    assert main(["index", str(tiny_run), str(tmp_path / "other"), "--out", str(out)]) == 2
+    assert "holds the photos of" in (said := capsys.readouterr().err)
+    assert "gaussmatch index merge" in said
+    assert Index.open(out).size("images") == 4
+
+
+def test_most_photos_gone_are_deleted_only_when_confirmed(
+    tiny_run: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "i"
+    assert main(["index", str(tiny_run), str(folder), "--out", str(out)]) == 0
+    for name in ("a.jpg", "trip/c.jpg"):
+        (folder / name).unlink()
+    assert main(["index", "update", str(out)]) == 0  # half of them
+    (folder / "b.jpg").unlink()
+    photo(folder / "new.jpg")
+    (folder / "trip" / "d.jpg").unlink()
+    assert main(["index", "update", str(out)]) == 2
+    assert "2 of the 2 photos" in (said := capsys.readouterr().err)
+    assert "--yes" in said
+    assert {r.id for r in Index.open(out).records()} == {"b.jpg", "trip/d.jpg"}
+    assert main(["index", "update", str(out), "--yes"]) == 0
+    assert {r.id for r in Index.open(out).records()} == {"new.jpg"}
+
+
+def test_what_cannot_be_indexed_leaves_no_index_behind(
+    tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    np.save(tmp_path / "nan.npy", np.full((3, 4), np.nan, np.float32))
+    for what, message in (("empty", "no photos"), ("nan.npy", "nan.npy")):
+        out = tmp_path / f"{what}.index"
+        assert main(["index", str(tiny_run), str(tmp_path / what), "--out", str(out)]) == 2
+        assert message in capsys.readouterr().err
+        assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("nosuch", "nosuch: no such folder of photos, nor a run"),
+        ("photos", "photos is the model in the package; name the folder of your photos"),
+        ("a.jpg", "a.jpg is a file; name its folder"),
+    ],
+)
+def test_what_is_no_folder_of_photos_is_named(
+    what: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    photo(tmp_path / "a.jpg")
+    with pytest.raises(SystemExit):
+        main(["index", what, "--out", "x.index"])
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "x.index").exists()

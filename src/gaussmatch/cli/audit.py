@@ -13,7 +13,7 @@ from gaussmatch.data import SOURCES, load_data, recognise
 from gaussmatch.data.pairs import SPLITS
 from gaussmatch.evaluation.tables import plain_table
 from gaussmatch.recipe import DataRecipe
-from gaussmatch.run import load, locate
+from gaussmatch.run import load, locate, read_recipe
 from gaussmatch.trust import audit_report
 from gaussmatch.trust.audit import ISSUES
 
@@ -37,17 +37,23 @@ def run(argv: Sequence[str]) -> None:
         help="whose embeddings are compared, or photos; else features and words",
     )
     parser.add_argument("--split", default="train", choices=SPLITS)
+    parser.add_argument(
+        "--format", choices=[n for n, s in SOURCES.items() if s.signs], help="detected by default"
+    )
     parser.add_argument("--extracted", help="features of the photos, see data.extracted")
+    parser.add_argument("--weights", help="of the image network, a local file; see data.weights")
     parser.add_argument("--most", type=int, default=100, help="findings per issue")
     parser.add_argument("--out", type=Path, default=Path("audit"), help="the output folder")
     options = parser.parse(argv)
     model = None if options.run is None else load(options.run)
-    recipe = DataRecipe() if model is None else model.recipe.data
+    fields = {"extracted": options.extracted, "weights": options.weights}
     if options.data not in SOURCES:
-        folder = Path(options.data)
-        recipe = replace(recipe, name=recognise(folder).name, root=str(folder))
-    if options.extracted is not None:
-        recipe = replace(recipe, extracted=options.extracted)
+        name = options.format or recognise(Path(options.data)).name
+        fields |= {"name": name, "root": options.data}
+    given = {name: value for name, value in fields.items() if value is not None}
+    recipe = replace(DataRecipe(), **given)
+    if options.run is not None:
+        recipe = read_recipe(options.run, [f"--data.{n}={v}" for n, v in given.items()]).data
     pairs = load_data(recipe).split(options.split)
     findings = audit_report.audit_pairs(pairs, model, options.most)
     options.out.mkdir(parents=True, exist_ok=True)

@@ -18,18 +18,22 @@ def run(argv: Sequence[str]) -> None:
         "familiarity, match probabilities and guarantees. Kept in the run, and copied with it.",
         examples=[
             "gaussmatch calibrate runs/demo/probabilistic",
-            "gaussmatch calibrate runs/mine --threads 1",
+            "gaussmatch calibrate runs/photos --data.name folder --data.root my-photos",
         ],
+        notes="Fields of the recipe's data can be given too, to learn from other data.",
+        fields=("data",),
         computes=True,
     )
     parser.add_argument("run", type=locate, help="a run folder")
     options = parser.parse(argv)
     if is_shipped(options.run):
+        name = options.run.name
         raise ValueError(
-            f"{options.run.name} comes with the package, calibrated; for other data copy it with "
-            "save_pretrained and calibrate the copy"
+            f"{name} comes with the package, calibrated. For your own data copy it, in Python: "
+            f"gm.save_pretrained({name!r}, 'runs/{name}'), and calibrate the copy: "
+            f"gaussmatch calibrate runs/{name} --data.name folder --data.root FOLDER"
         )
-    calibration = calibrate_run(options.run)
+    calibration = calibrate_run(options.run, options.overrides)
     names = ("ece", "isotonic_ece", "brier", "isotonic_brier", "absent_auroc", "absent_topic_auroc")
     titles = ("ECE", "isotonic", "Brier", "isotonic", "match absent", "topic absent")
     rows = [

@@ -33,7 +33,8 @@ from gaussmatch.index.fill import Changes
 from gaussmatch.index.index import existing_index
 from gaussmatch.index.manifest import STRUCTURES, check_same_run
 from gaussmatch.index.sources import describe_ignored
-from gaussmatch.run import PHOTOS, is_run, load, locate
+from gaussmatch.model import Model
+from gaussmatch.run import PHOTOS, is_run, is_shipped, load, locate
 from gaussmatch.trust import kept_calibration
 
 STRICT = "stop at an unreadable photo instead of skipping and listing it"
@@ -52,7 +53,6 @@ def run(argv: Sequence[str]) -> None:
 
 def _make(argv: Sequence[str]) -> None:
     options = _make_options(argv)
-    options.run = locate(options.run)
     model = load(options.run)
     table = options.folder is not None and options.folder.suffix in ENDINGS
     if options.folder is not None and not table:  # before anything is made
@@ -69,20 +69,15 @@ def _make(argv: Sequence[str]) -> None:
             )
         if is_embedding(options.folder):
             whole_embedding(options.folder)
-    gaussians = table and _holds_gaussians(options.folder)
-    index = _open_or_create(options)
-    if options.folder is None:
-        split = options.split or "test"
-        index_pairs(index, load_data(model.recipe.data).split(split), split)
-    elif gaussians:
-        index_parquet(index, options.folder)
-    elif table:
-        added = index_arrays(index, options.folder, options.gallery)
-        print(f"{added:,} added; rows whose id was there already are left as they are")
-    elif is_embedding(options.folder):
-        index_embeddings(index, options.folder)
-    else:
-        _report(update(index, options.folder, strict=options.strict))
+    index = existing_index(options.out, wait=options.wait)
+    new = index is None
+    index = _created(options) if index is None else _continued(index, options)
+    try:
+        _fill(index, model, options)
+    except Exception:
+        if new and not any(index.size(gallery) for gallery in GALLERIES):
+            index.drop()  # nothing came of it
+        raise
     if not index.calibration.about:  # last: after a kill it is done again
         index.set_calibration(kept_calibration(options.run))
     print(_summary(index))
@@ -90,21 +85,45 @@ def _make(argv: Sequence[str]) -> None:
     print(f"next: gaussmatch search {quote(str(options.out))} {query}", file=sys.stderr)
 
 
+def _fill(index: Index, model: Model, options: Namespace) -> None:
+    folder = options.folder
+    if folder is None:
+        split = options.split or "test"
+        index_pairs(index, load_data(model.recipe.data).split(split), split)
+    elif folder.suffix in ENDINGS and _holds_gaussians(folder):
+        index_parquet(index, folder)
+    elif folder.suffix in ENDINGS:
+        added = index_arrays(index, folder, options.gallery)
+        print(f"{added:,} added; rows whose id was there already are left as they are")
+    elif is_embedding(folder):
+        index_embeddings(index, folder)
+    else:
+        _report(update(index, folder, strict=options.strict))
+
+
 def _holds_gaussians(file: Path) -> bool:
     """Whether a table holds Gaussians, as 'export' writes them, rather than embeddings."""
     return {"id", "mean"} <= set(columns_of(file)) and file.suffix == PARQUET
 
 
-def _open_or_create(options: Namespace) -> Index:
-    index = existing_index(options.out, wait=options.wait)
-    if index is None:
-        settings = _chosen(IndexSettings(), options)
-        return Index.create(options.out, options.run, settings=settings)
+def _created(options: Namespace) -> Index:
+    return Index.create(options.out, options.run, settings=_chosen(IndexSettings(), options))
+
+
+def _continued(index: Index, options: Namespace) -> Index:
     check_same_run(index.place, index.manifest.run, options.run)
     if options.structure not in (None, index.settings.structure):
         raise ValueError(
             f"{options.out} has structure {index.settings.structure}; change that with "
             f"'gaussmatch index compact {options.out} --structure {options.structure}'"
+        )
+    before = (index.manifest.source or {}).get("folder")
+    photos = options.folder is not None and options.folder.is_dir()
+    if photos and before is not None and Path(str(before)) != options.folder.resolve():
+        raise ValueError(
+            f"{options.out} holds the photos of {before}. To have both, index {options.folder} "
+            "into another --out and join them with 'gaussmatch index merge'; if the folder was "
+            f"moved, 'gaussmatch index update {options.out} {options.folder}'"
         )
     _apply_settings(index, options)
     return index
@@ -150,6 +169,13 @@ def _make_options(argv: Sequence[str]) -> Namespace:
         parser.error(f"name the run that was adapted to such embeddings: RUN {options.run}")
     if options.folder is None and options.run.is_dir() and not is_run(options.run):
         options.run, options.folder = Path(PHOTOS), options.run
+    if options.run.is_file():
+        parser.error(f"{options.run} is a file; name its folder, or use 'gaussmatch index add'")
+    given, options.run = options.run, locate(options.run)
+    if not options.run.exists():
+        parser.error(f"{given}: no such folder of photos, nor a run")
+    if options.folder is None and is_shipped(options.run):
+        parser.error(f"{given} is the model in the package; name the folder of your photos")
     return options
 
 
@@ -204,12 +230,15 @@ def _update(argv: Sequence[str]) -> None:
     )
     parser.add_argument("folder", type=Path, nargs="?", help="default: the folder used last time")
     parser.add_argument("--strict", action="store_true", help=STRICT)
+    parser.add_argument(
+        "--yes", action="store_true", help="also where more than half of the photos are gone"
+    )
     options = parser.parse(argv)
     index = Index.open(options.index, wait=options.wait)
     folder = options.folder or (index.manifest.source or {}).get("folder")
     if folder is None:
         parser.error(f"{options.index} was not made from a folder; name one")
-    _report(update(index, folder, strict=options.strict))
+    _report(update(index, folder, strict=options.strict, delete_most=options.yes))
     print(_summary(index))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from gaussmatch.cli.parser import Parser
 from gaussmatch.index import GALLERIES, Hit, Hits, Index
 from gaussmatch.index.backends import place
+from gaussmatch.index.hits import NO_PROBABILITY
 from gaussmatch.index.joined import JoinedIndex
 from gaussmatch.index.where import unknown_field
 from gaussmatch.trust.familiarity import CLEARLY
@@ -65,7 +66,7 @@ def _options(argv: Sequence[str]) -> Namespace:
     parser.add_argument("text", nargs="?", help="the query in words")
     parser.add_argument("--image", type=Path, help="a picture as the query")
     parser.add_argument("--like", metavar="ID", help="an image of the index as the query")
-    parser.add_argument("-k", type=int, default=10, help="number of results")
+    parser.add_argument("-k", type=int, help="number of results (default: 10)")
     parser.add_argument("--gallery", choices=GALLERIES, default="images", help="what to search")
     parser.add_argument(
         "--where",
@@ -99,6 +100,9 @@ def _options(argv: Sequence[str]) -> Namespace:
     options = parser.parse(argv)
     if sum(q is not None for q in (options.text, options.image, options.like)) != 1:
         parser.error("give one query: a caption, --image or --like")
+    if options.guarantee is not None and options.k is not None:
+        parser.error("give -k or --guarantee: a set with a guarantee is as large as it must be")
+    options.k = 10 if options.k is None else options.k
     return options
 
 
@@ -139,7 +143,8 @@ def _as_json(value: str) -> list[Any]:
 
 
 def _show(hits: Hits) -> None:
-    print(f"query: {hits.phrase}")
+    if hits.percentile is not None:
+        print(f"query: {hits.phrase}")
     unknown = f"the model does not know {', '.join(map(repr, hits.unknown))}"
     if hits.unknown and not any(note.startswith(unknown) for note in hits.notes):
         print(f"note: {unknown}")
@@ -158,20 +163,24 @@ def _show(hits: Hits) -> None:
         share = "" if hit.percentile is None else f"{hit.percentile:.0f} %"
         numbers = f"{hit.score:9.3f} {match:>6} {share:>10}"
         print(f"{rank:3} {numbers}  {plain(hit.id):{width}}  {_about(hit)}".rstrip())
+    if hits.hits[0].probability is not None:
+        what = "matching" if hits.exhaustive else f"being the {hits.gallery[:-1]} that was meant"
+        print(f"\nmatch: the chance of {what}, if one is among the {hits.total:,} searched")
     if hits.hits[0].percentile is not None:
-        print(f"\n{ambiguity}: the share of training {hits.gallery} that are less so")
+        print(f"{ambiguity}: the share of training {hits.gallery} that are less so")
 
 
 def _verdict(hits: Hits) -> Iterator[str]:
     """What may be believed of the results as a whole."""
-    if hits.familiar is not None and hits.familiar < CLEARLY and not hits.unknown:
+    said = any(note.endswith(NO_PROBABILITY) for note in hits.notes)
+    if hits.familiar is not None and hits.familiar < CLEARLY and not said:
         yield "unfamiliar: unlike anything the model was trained on; no match probability"
     elif hits.absent is not None and hits.absent >= DOUBTFUL:
         yield f"doubtful: {100 * hits.absent:.0f} % of queries without any match look as good"
     if hits.guarantee is not None:
         held = f"{len(hits)} results contain the match with at least {100 * hits.guarantee:.3g} %"
         yield f"guarantee: {held}, if it is here and the query is like those of validation"
-    if hits.expected is not None:
+    if hits.expected is not None and hits.exhaustive:
         yield f"expected: {hits.expected:.1f} matches among these"
 
 

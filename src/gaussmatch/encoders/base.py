@@ -49,6 +49,7 @@ class Reading(NamedTuple):
         unknown: its words that the encoder does not know, as written; none for sub-word encoders.
         known: whether the encoder knows anything of it.
         cut: its words that a sub-word encoder has no token for and reads in parts.
+        truncated: whether it is longer than the encoder reads.
     """
 
     text: str
@@ -56,6 +57,7 @@ class Reading(NamedTuple):
     unknown: list[str]
     known: bool
     cut: Sequence[str] = ()
+    truncated: bool = False
 
 
 class Tokenizer(Protocol):

@@ -106,8 +106,8 @@ class Vocabulary:
         """Word numbers and unknown words of each caption; for queries rather than data sets: one
         by one, where ``rows`` uses several threads.
 
-        >>> Vocabulary.build(["a red dog", "a dog"], min_count=1).read(["A Cat"])
-        [Reading(text='A Cat', row=[1, 4, 3, 2], unknown=['Cat'], known=True, cut=())]
+        >>> Vocabulary.build(["a red dog", "a dog"], min_count=1).read(["A Cat"])[0][:4]
+        ('A Cat', [1, 4, 3, 2], ['Cat'], True)
         """
         read = []
         for caption in captions:

@@ -61,7 +61,12 @@ def index_pairs(index: Index, pairs: Pairs, split: str, *, progress: bool = True
 
 
 def update(
-    index: Index, root: str | os.PathLike[str], *, strict: bool = False, progress: bool = True
+    index: Index,
+    root: str | os.PathLike[str],
+    *,
+    strict: bool = False,
+    delete_most: bool = False,
+    progress: bool = True,
 ) -> Changes:
     """Make an index hold the photos of a folder as they are now: new and changed files are
     encoded, those that are gone are deleted. Captions of a table (captions.csv, …) come along.
@@ -70,12 +75,20 @@ def update(
 
     Args:
         strict: stop at a photo that cannot be read, instead of skipping it with the reason.
+        delete_most: go on where more than half of the photos are gone. Otherwise that is refused:
+            a disk may be missing, or the folder be another one.
     """
     source = FolderSource(root, strict=strict)
     known = {r.id: r.source for r in index.records("images") if r.source is not None}
     gone = [name for name in known if name not in source.files]
     todo = [name for name, mark in source.marks.items() if known.get(name) != mark]
     check_photos(source)
+    if 2 * len(gone) > len(known) and not delete_most:
+        raise ValueError(
+            f"{source.root}: {len(gone):,} of the {len(known):,} photos in {index.place} are not "
+            "there; nothing is changed. If they are really gone, delete them with 'gaussmatch "
+            f"index update {index.place} {source.root} --yes'"
+        )
     _fill(index, "images", todo, partial(source.images, index.model), progress, source.batch)
     lost = [name for name in todo if name in source.skipped]
     index.delete([*gone, *(name for name in lost if name in known)], missing_ok=True)

@@ -15,6 +15,7 @@ from gaussmatch.index.manifest import Gallery
 from gaussmatch.trust.wording import known_share
 
 Level = Literal["vague", "ordinary", "specific"]
+NO_PROBABILITY = "no match probability"
 
 SCHEMA = {
     "extra": "forbid",
@@ -38,8 +39,9 @@ class Hit:
     score: float
     """The model's similarity to the query; higher is better."""
     probability: float | None
-    """The probability of a match; null where no calibration was fitted, or where the model does
-    not know such queries."""
+    """The probability of a match, if there is one among the items searched (``Hits.absent`` says
+    whether it looks so); null where no calibration was fitted, or where the model does not know
+    such queries."""
     uncertainty: float | None
     """log det Σ of the item; null for a point model."""
     percentile: float | None
@@ -77,7 +79,8 @@ class Hits:
     """log det Σ of the query; null for a point model."""
     percentile: float | None = None
     """The share (0–100) of the model's training items of its side that are surer than the
-    query; null where the model's uncertainty failed its probe or it does not know the words."""
+    query; null where the model's uncertainty has not passed its probe, or where it does not know
+    such queries."""
     familiar: float | None = None
     """p-value: the share of validation queries that are at least as unlike the training data. Below
     0.01 the model does not know such queries, and no result has a probability."""
@@ -149,13 +152,17 @@ class Hits:
             same.sort(key=lambda hit: hit.meta[name], reverse=descending)
         return replace(self, hits=[*numbers, *texts, *others])
 
-    def for_text(self, text: str, unknown: Sequence[str]) -> Hits:
-        """The same for a query in words, of which the model does not know some. Where it does not
+    def for_text(self, text: str, unknown: Sequence[str], truncated: bool = False) -> Hits:
+        """The same for a query in words, of which the model does not know some, or has read only
+        the first ones. Where it does not
         know most of what the query names, or the query names nothing, no result has a
         probability; and what is not known is not called vague."""
         known = known_share(text, unknown)
+        notes = [*self.notes]
+        if truncated:
+            notes.append("the query is longer than the model reads: only its beginning counts")
         if known >= 0.5:
-            return replace(self, unknown=unknown)
+            return replace(self, unknown=unknown, notes=notes)
         names = ", ".join(map(repr, unknown))
         note = f"the model does not know {names}" if unknown else "the query names nothing to see"
         return replace(
@@ -166,7 +173,7 @@ class Hits:
             absent=None,
             expected=None,
             unknown=unknown,
-            notes=[*self.notes, f"{note}: no match probability"],
+            notes=[*notes, f"{note}: {NO_PROBABILITY}"],
         )
 
     @property

@@ -18,7 +18,7 @@ from gaussmatch.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.index.backend import Backend, Block
 from gaussmatch.index.backends import Place, backend_of
 from gaussmatch.index.checks import check_form, check_items, check_query, check_structure
-from gaussmatch.index.hits import Hit, Hits, expected_matches
+from gaussmatch.index.hits import NO_PROBABILITY, Hit, Hits, expected_matches
 from gaussmatch.index.manifest import (
     GALLERIES,
     Gallery,
@@ -289,7 +289,7 @@ class Index:
         read = self.model.read([canonical(text) for text in texts])
         found = self.search(self.model.encode_texts(read), k, side="captions", **options)
         return [
-            hits.for_text(text, self.calibration.unknown_words(r))
+            hits.for_text(text, self.calibration.unknown_words(r), r.truncated)
             for hits, text, r in zip(found, texts, read, strict=True)
         ]
 
@@ -490,8 +490,8 @@ class Index:
             notes.append("this is a point model: it has no uncertainty")
         elif side not in self.calibration.gauges:
             notes.append(
-                f"no percentile of {side}: whether their uncertainty means ambiguity was not "
-                "probed ('gaussmatch probe RUN' does)"
+                f"no percentile of {side}: no probe has judged their uncertainty; it needs "
+                f"{'photos' if side == 'images' else 'texts'} ('gaussmatch probe RUN')"
             )
         elif not self.calibration.gauges[side]:
             notes.append(
@@ -501,7 +501,7 @@ class Index:
         elif self.similarity.uncertainty_note:
             notes.append(f"uncertainty: {self.similarity.uncertainty_note}")
         if side == gallery:
-            notes.append(f"{side} are compared with {gallery}: no match probability")
+            notes.append(f"{side} are compared with {gallery}: {NO_PROBABILITY}")
         return notes
 
 

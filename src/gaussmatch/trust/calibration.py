@@ -165,6 +165,8 @@ class Calibration:
         near = self.familiarity.get(side)
         far = None if near is None else near.distance(own.gaussian())
         familiar = None if near is None or far is None else near.p_value(far)
+        if share is not None and familiar is not None:
+            share = np.where(familiar < CLEARLY, np.nan, share)  # unknown, which is not vague
         way = self.ways.get(gallery)
         if way is None or side == gallery or not scores.shape[1]:
             return Judgement(unsure, share, familiar)

@@ -25,7 +25,7 @@ from gaussmatch.files import write_json
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.metrics import Relevance
 from gaussmatch.model import Model
-from gaussmatch.run import CALIBRATION, PROBE, keeping, load, read_listed
+from gaussmatch.run import CALIBRATION, PROBE, keeping, load, read_listed, read_recipe
 from gaussmatch.similarities import Similarity
 from gaussmatch.trust.calibration import (
     ANNOTATED_PAIRS,
@@ -143,13 +143,19 @@ def calibrate_gaussians(
 # ---- kept with a run ----
 
 
-def calibrate_run(run: Path) -> Calibration:
+def calibrate_run(run: Path, overrides: Sequence[str] = ()) -> Calibration:
     """Learn what the numbers of a run mean, judge its uncertainty on validation unless a probe has
-    done so, and keep both in its folder."""
+    done so, and keep both in its folder.
+
+    Args:
+        overrides: fields of other data than the run's own, as on the command line. The model is
+            judged on that then, whatever a probe has found elsewhere.
+    """
     model = load(run)
-    data = load_data(model.recipe.data)
+    data = load_data(read_recipe(run, overrides).data)
     calibration = calibrate(model, data)
-    found = read_listed(run, PROBE) or probe(model, data, calibration, split="dev")
+    before = None if overrides else read_listed(run, PROBE)
+    found = before or probe(model, data, calibration, split="dev")
     try:
         with keeping(run, CALIBRATION) as temporary:
             calibration.save(temporary)

@@ -220,9 +220,9 @@ class Subwords:
 
     def read(self, texts: Iterable[str]) -> list[Reading]:
         return [
-            Reading(t, row, [], bool(t.strip()), self._cut(t))
+            Reading(t, row, [], bool(t.strip()), self._cut(t), truncated=row == longer)
             for t in texts
-            for row in self.rows([t])
+            for row, longer in [self.rows([t, f"{t} a"])]  # a word more changes nothing?
         ]
 
     def _cut(self, text: str) -> list[str]:
