@@ -63,8 +63,7 @@ def _parser() -> Parser:
         examples=[
             "gaussmatch reproduce all --data scenes --fast",
             "gaussmatch reproduce coco cxc --data coco --data.root COCO --dry-run",
-            "gaussmatch reproduce stability --data scenes --seeds 2 --training.epochs 2",
-            "gaussmatch reproduce ablation --data coco_real --rows 'VSE++ *' --seeds 3",
+            "gaussmatch reproduce ablation --rows 'VSE++ *' --seeds 2 --training.epochs 2",
         ],
         fields=SECTIONS,
         computes=True,
