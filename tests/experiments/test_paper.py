@@ -10,7 +10,15 @@ import pytest
 from gaussmatch.encoders.torchvision_compat import make_importable
 from gaussmatch.experiments.experiment import Claim, Column, Experiment, TableRow
 from gaussmatch.experiments.paper import PAPER, experiment
-from gaussmatch.experiments.reproduce import Setting, check_plan, claim_folder, made_before, plan
+from gaussmatch.experiments.reproduce import (
+    Outcome,
+    Setting,
+    check_plan,
+    claim_folder,
+    made_before,
+    plan,
+)
+from gaussmatch.experiments.sections import _commands
 from gaussmatch.recipe import all_recipes, find_recipe, load_recipe
 
 DATA = ("scenes", "flickr8k", "flickr30k", "coco")
@@ -226,6 +234,7 @@ def test_some_rows_alone_keep_the_claims_about_them(tmp_path: Path) -> None:
         whole.only(("CLIP*",))
     made = plan(["coco"], Setting("flickr8k", rows=("PVSE",), seeds=2), tmp_path)
     assert [(cell.row.title, cell.seed) for cell in made.cells] == [("PVSE", 0), ("PVSE", 1)]
+    assert "--rows 'PVSE'" in _commands(made.experiments[0], Outcome(made))[0]
 
 
 def test_rows_may_be_added_to_a_folder(tmp_path: Path) -> None:

@@ -322,6 +322,7 @@ def _commands(one: Experiment, outcome: Outcome) -> list[str]:
     words = [f"gaussmatch reproduce {one.name} --data {setting.data}"]
     words += ["--fast"] * setting.fast
     words += [f"--seeds {setting.seeds}"] if setting.seeds is not None else []
+    words += [f"--rows '{pattern}'" for pattern in setting.rows]
     for name in ("visual_genome", "pooled", "regions", "weights"):
         given = getattr(setting, name)
         words += [f"--{name.replace('_', '-')} {given}"] if given else []
