@@ -108,9 +108,9 @@ def test_an_adapted_run_is_evaluated_indexed_and_searched(arrays: Path) -> None:
     opened = gm.Index.open(index)
     found = opened.search(opened.model.encode_texts(np.load(arrays / "txt.npy")[100:101]), 1)
     assert found[0].hits[0].id.endswith("/0")
-    assert 0 <= found[0].percentile <= 100
     assert 0 <= found[0].hits[0].probability <= 1
     probed = json.loads((run / "probe.json").read_text())
+    assert set(probed["verdict"]) == {"captions", "images"}  # by what acting on it gains
     assert "surest_half" in probed
     assert "edits" not in probed  # there are no texts to edit
     with pytest.raises(ValueError, match="its text encoder is not known"):
@@ -191,6 +191,7 @@ def test_embeddings_of_every_format_are_indexed_under_their_ids_with_metadata(
     [
         (lambda v: v[:, :5], "of 5 dimensions; the model was adapted to images of 12"),
         (lambda v: np.where(np.arange(len(v))[:, None] == 2, np.nan, v), "'2' holds a NaN"),
+        (lambda v: np.where(np.arange(len(v))[:, None] == 3, 0, v), "'3' is zero"),
         (lambda v: v.astype(np.int64), "must be float16, float32 or float64"),
         (lambda v: v[0], "shape"),
     ],
@@ -203,6 +204,18 @@ def test_embeddings_that_do_not_fit_are_named(
     words = ["index", str(arrays / "run"), str(arrays / "bad.npy"), "--out", str(arrays / "i")]
     assert main(words) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("side", ["img", "txt"])
+@pytest.mark.parametrize(("value", "fault"), [(np.nan, "holds a NaN"), (0.0, "is zero")])
+def test_embeddings_without_a_direction_are_named_before_training(
+    arrays: Path, side: str, value: float, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vectors = np.load(arrays / f"{side}.npy")
+    vectors[7] = value
+    np.save(arrays / f"{side}.npy", vectors)
+    assert adapt(arrays) == 2
+    assert f"{side}.npy: the embedding of '7' {fault}" in capsys.readouterr().err
 
 
 def test_embeddings_whose_text_encoder_is_named_are_searched_in_words(arrays: Path) -> None:

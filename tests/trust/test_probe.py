@@ -160,6 +160,15 @@ def test_other_data_and_other_photos_are_probed_and_not_kept(probed, tmp_path, c
     assert (probed / "probe.json").read_text() == before
 
 
+@pytest.mark.parametrize(("ratio", "passed"), [(1.2, True), (1.0, False)])
+def test_what_cannot_be_edited_is_judged_by_what_acting_on_it_gains(ratio, passed):
+    half = {side: {"r1": 10.0, "sigma": {"ratio": ratio}} for side in ("captions", "images")}
+    judged = verdict({"surest_half": half, "edits": {"truncation": 0.9, "hypernyms": 0.9}})
+    assert judged["captions"]["passed"]  # by the edits
+    assert judged["images"]["passed"] == passed
+    assert verdict({"surest_half": {"images": {"r1": 10.0}}}) == {}  # points
+
+
 def test_search_separates_vague_unfamiliar_and_absent(probed, tmp_path):
     from gaussmatch.data import load_data
     from gaussmatch.index import index_pairs

@@ -34,7 +34,7 @@ def load(recipe: DataRecipe) -> DataSet:
 def assembled(
     images: Embeddings, texts: Embeddings, pairs: Path, dev_images: int | None = None
 ) -> DataSet:
-    splits = _read(pairs, images, texts)
+    splits = _read(pairs, images.check(), texts.check())
     if dev_images is not None:
         splits["dev"] = splits["dev"][:dev_images]
     row = {name: i for i, name in enumerate(images.ids)}

@@ -62,6 +62,23 @@ class Embeddings:
         if len(set(self.ids)) != len(self.ids):
             raise ValueError(f"{self.path}: an id occurs twice; ids must be unique")
 
+    def check(self) -> Embeddings:
+        """Itself, if every vector has a direction."""
+        for start in range(0, len(self.ids), BLOCK):
+            some = slice(start, start + BLOCK)
+            check_vectors(self.path, self.vectors[some], self.ids[some])
+        return self
+
+
+def check_vectors(path: Path, vectors: np.ndarray, ids: Sequence[str]) -> None:
+    """Refuse a vector without a direction, by the id of its row."""
+    for fault, bad in (
+        ("holds a NaN or infinity", ~np.isfinite(vectors).all(1)),
+        ("is zero: it has no direction", ~vectors.any(1)),
+    ):
+        if bad.any():
+            raise ValueError(f"{path}: the embedding of {ids[int(bad.argmax())]!r} {fault}")
+
 
 @dataclass(frozen=True)
 class Block:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from gaussmatch.data.embeddings import Block, count_embeddings, read_embeddings
+from gaussmatch.data.embeddings import Block, check_vectors, count_embeddings, read_embeddings
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.index import Index
 from gaussmatch.index.manifest import Gallery
@@ -52,9 +52,8 @@ def index_arrays(
 
 
 def _check(path: Path, block: Block, seen: set[str]) -> None:
-    for id_, good in zip(block.ids, np.isfinite(block.vectors).all(1), strict=True):
-        if not good:
-            raise ValueError(f"{path}: the embedding of {id_!r} holds a NaN or infinity")
+    check_vectors(path, block.vectors, block.ids)
+    for id_ in block.ids:
         if id_ in seen:
             raise ValueError(f"{path}: the id {id_!r} comes twice; ids must be unique")
         seen.add(id_)

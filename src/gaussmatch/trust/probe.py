@@ -57,6 +57,9 @@ LEAST = {
 """What each figure must reach, where it was measured, for the gauge of captions to be shown."""
 LEAST_PHOTOS = 0.6
 """Mean share of edited photos that must be less sure for the gauge of images to be shown."""
+LEAST_HALF = 1.05
+"""R@1 of the surest half over all that a side must reach which cannot be edited: ready embeddings,
+or features without their photos."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -546,6 +549,11 @@ def verdict(found: Mapping[str, Any]) -> dict[str, Any]:
         mean = float(np.mean(photos))
         failed = [] if mean >= LEAST_PHOTOS else [f"photo edits {mean:.2f} < {LEAST_PHOTOS}"]
         judgements["images"] = {"passed": not failed, "failed": failed}
+    for side, half in found.get("surest_half", {}).items():
+        ratio = half.get("sigma", {}).get("ratio")
+        if side not in judgements and ratio is not None:
+            failed = [] if ratio >= LEAST_HALF else [f"surest half {ratio:.2f} < {LEAST_HALF}"]
+            judgements[side] = {"passed": not failed, "failed": failed}
     return judgements
 
 
