@@ -40,7 +40,11 @@ def run(argv: Sequence[str]) -> None:
         parser.error("a recipe is needed")
     recipe = load_recipe(options.recipe, options.overrides)
     out = options.out or Path("runs") / Path(options.recipe).with_suffix("").name
-    model = train(recipe, out, resume=options.resume)
+    try:
+        model = train(recipe, out, resume=options.resume)
+    except KeyboardInterrupt:
+        print("\nto go on, give the same command again with --resume", file=sys.stderr)
+        raise
     if not is_main():
         return
     print(f"{out}: best epoch on validation, {out / METRICS}")
