@@ -168,10 +168,14 @@ class TestGaussians:
         picture = client.post("/api/embed/image", content=jpeg()).json()
         assert len(picture["embeddings"][0]["mean"]) == g.dim
 
-    def test_uncertainty_of_a_picture(self, client: CheckedClient) -> None:
-        response = client.post("/api/uncertainty/image", content=jpeg()).json()
+    def test_uncertainty_of_a_picture(self, client: CheckedClient, index: Index) -> None:
+        seen = index.get(next(iter(index.records("images"))).id).thumbnail
+        response = client.post("/api/uncertainty/image", content=seen).json()
         assert 0 <= response["percentile"] <= 100
         assert "of images" in response["phrase"]
+        strange = client.post("/api/uncertainty/image", content=jpeg()).json()
+        assert strange["percentile"] is None  # unknown, which is not ambiguous
+        assert strange["uncertainty"] is not None
 
 
 class TestItems:

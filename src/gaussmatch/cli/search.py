@@ -165,7 +165,7 @@ def _show(hits: Hits) -> None:
         print(f"{rank:3} {numbers}  {plain(hit.id):{width}}  {_about(hit)}".rstrip())
     if hits.hits[0].probability is not None:
         what = "matching" if hits.exhaustive else f"being the {hits.gallery[:-1]} that was meant"
-        print(f"\nmatch: the chance of {what}, if one is among the {hits.total:,} searched")
+        print(f"\nmatch: the chance of {what}, if one is among those searched")
     if hits.hits[0].percentile is not None:
         print(f"{ambiguity}: the share of training {hits.gallery} that are less so")
 

@@ -490,8 +490,8 @@ class Index:
             notes.append("this is a point model: it has no uncertainty")
         elif side not in self.calibration.gauges:
             notes.append(
-                f"no percentile of {side}: no probe has judged their uncertainty; it needs "
-                f"{'photos' if side == 'images' else 'texts'} ('gaussmatch probe RUN')"
+                f"no percentile of {side}: no probe has judged their uncertainty ('gaussmatch "
+                "probe RUN' does)"
             )
         elif not self.calibration.gauges[side]:
             notes.append(

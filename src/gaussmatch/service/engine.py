@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 from PIL import Image
 
 from gaussmatch import __version__
@@ -419,16 +420,21 @@ class Engine:
 
     def uncertainty(self, g: Gaussian, side: Gallery) -> Uncertainty:
         """How vague one caption, or how ambiguous one picture is."""
-        (unsure,), (percentile,) = self._uncertainty(g, side)
-        return Uncertainty.of(unsure, percentile, side)
+        near = self.index.calibration.familiarity.get(side)
+        familiar = None if near is None else near.p_value(near.distance(g))
+        (unsure,), (percentile,) = self._uncertainty(g, side, familiar)
+        known = percentile is not None and percentile == percentile
+        return Uncertainty.of(unsure, percentile if known else None, side)
 
-    def _uncertainty(self, g: Gaussian, side: Gallery) -> tuple[list[Any], list[Any]]:
+    def _uncertainty(
+        self, g: Gaussian, side: Gallery, familiar: np.ndarray | None = None
+    ) -> tuple[list[Any], list[Any]]:
         """Uncertainties and percentiles of Gaussians, ``None`` where there are none."""
         nothing = [None] * len(g)
         if g.is_point:
             return nothing, nothing
         unsure = g.uncertainty().double().numpy()
-        percentile = self.index.calibration.percentile(side, unsure)
+        percentile = self.index.calibration.percentile(side, unsure, familiar)
         return unsure.tolist(), nothing if percentile is None else percentile.tolist()
 
     def suggest(self, text: str, k: int) -> Suggestions:

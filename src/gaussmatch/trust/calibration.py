@@ -120,16 +120,20 @@ class Calibration:
         unseen = [word for word in reading.cut if word.lower() not in self.words]
         return [*reading.unknown, *unseen] if self.words else reading.unknown
 
-    def percentile(self, side: Gallery, uncertainty: np.ndarray) -> np.ndarray | None:
+    def percentile(
+        self, side: Gallery, uncertainty: np.ndarray, familiar: np.ndarray | None = None
+    ) -> np.ndarray | None:
         """The share (0–100) of training items that are surer; ``None`` where it is not known or
-        where no probe has found that it means something."""
+        where no probe has found that it means something. NaN where the model does not know such
+        items (``familiar``, their p-values): the unknown is not vague."""
         if side not in self.quantiles or not self.gauges.get(side, False):
             return None
         values = self._values[side]
         share = np.linspace(0, 100, len(values))
         low = np.searchsorted(values, uncertainty, "left")
         inside = np.interp(uncertainty, values, share)
-        return np.where(low == 0, 0.0, np.where(low == len(values), 100.0, inside))
+        found = np.where(low == 0, 0.0, np.where(low == len(values), 100.0, inside))
+        return found if familiar is None else np.where(familiar < CLEARLY, np.nan, found)
 
     @property
     def exhaustive(self) -> bool:
@@ -161,12 +165,10 @@ class Calibration:
         """
         own = queries.numpy() if isinstance(queries, Gaussian) else queries
         unsure = None if own.is_point else own.uncertainty().astype(np.float64)
-        share = None if unsure is None else self.percentile(side, unsure)
         near = self.familiarity.get(side)
         far = None if near is None else near.distance(own.gaussian())
         familiar = None if near is None or far is None else near.p_value(far)
-        if share is not None and familiar is not None:
-            share = np.where(familiar < CLEARLY, np.nan, share)  # unknown, which is not vague
+        share = None if unsure is None else self.percentile(side, unsure, familiar)
         way = self.ways.get(gallery)
         if way is None or side == gallery or not scores.shape[1]:
             return Judgement(unsure, share, familiar)
