@@ -155,19 +155,31 @@ def _show(hits: Hits) -> None:
     if not len(hits):
         print("nothing found")
         return
-    width = max(len(plain(hit.id)) for hit in hits.hits)
-    ambiguity = "general" if hits.gallery == "captions" else "ambiguous"
-    print(f"\n{'':3} {'score':>9} {'match':>6} {ambiguity:>10}  {'id':{width}}")
-    for rank, hit in enumerate(hits.hits, start=1):
-        match = "" if hit.probability is None else f"{100 * hit.probability:.0f} %"
-        share = "" if hit.percentile is None else f"{hit.percentile:.0f} %"
-        numbers = f"{hit.score:9.3f} {match:>6} {share:>10}"
-        print(f"{rank:3} {numbers}  {plain(hit.id):{width}}  {_about(hit)}".rstrip())
+    columns, legend = {"score": [f"{hit.score:.3f}" for hit in hits.hits]}, []
     if hits.hits[0].probability is not None:
+        columns["match"] = [_percent(hit.probability, 100) for hit in hits.hits]
         what = "matching" if hits.exhaustive else f"being the {hits.gallery[:-1]} that was meant"
-        print(f"\nmatch: the chance of {what}, if one is among those searched")
+        legend.append(f"match: the chance of {what}, if one is among those searched")
     if hits.hits[0].percentile is not None:
-        print(f"{ambiguity}: the share of training {hits.gallery} that are less so")
+        name = "general" if hits.gallery == "captions" else "ambiguous"
+        columns[name] = [_percent(hit.percentile) for hit in hits.hits]
+        legend.append(f"{name}: the share of training {hits.gallery} that are less so")
+    widths = [max(map(len, (name, *cells))) for name, cells in columns.items()]
+    wide = max(len(plain(hit.id)) for hit in hits.hits)
+    rows = [*zip(*columns.values(), strict=True)]
+    print(f"\n    {_right(list(columns), widths)}  id")
+    for rank, (hit, row) in enumerate(zip(hits.hits, rows, strict=True), start=1):
+        print(f"{rank:3} {_right(row, widths)}  {plain(hit.id):{wide}}  {_about(hit)}".rstrip())
+    if legend:
+        print("", *legend, sep="\n")
+
+
+def _right(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+
+
+def _percent(share: float | None, times: int = 1) -> str:
+    return "" if share is None else f"{times * share:.0f} %"
 
 
 def _verdict(hits: Hits) -> Iterator[str]:
