@@ -29,6 +29,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
+from gaussmatch.data.photos import find_extracted
 from gaussmatch.data.pixels import pixel_transform
 from gaussmatch.device import default_device
 from gaussmatch.encoders import Tokenizer
@@ -120,14 +121,17 @@ def is_finished(folder: Path) -> bool:
 
 
 def read_recipe(folder: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of a run, with fields of the command line. The features of its own photos are not
-    looked for among other ones: their network makes them, if they are not there."""
+    """The recipe of a run, with fields of the command line. On other data the features of its own
+    photos may be missing: its image network makes them there."""
     verify(folder, RECIPE)
     recipe = load_recipe(folder / RECIPE, overrides)
+    if not overrides:
+        return recipe
     own, data = load_recipe(folder / RECIPE).data, recipe.data
     if (data.name, data.root) != (own.name, own.root) and data.extracted == own.extracted:
-        places = [Path(str(data.extracted)), Path(str(data.root)) / str(data.extracted)]
-        if data.extracted is not None and not any(place.exists() for place in places):
+        try:
+            find_extracted(data, Path(data.root or ""))
+        except FileNotFoundError:
             return replace(recipe, data=replace(data, extracted=None))
     return recipe
 

@@ -26,6 +26,7 @@ from gaussmatch.data.embeddings import embedded_once, open_embeddings
 from gaussmatch.encoders.base import Tokens
 from gaussmatch.encoders.pretrained import TextTower, image_tower, text_tower
 from gaussmatch.encoders.pretrained.base import Subwords
+from gaussmatch.trust.familiarity import CLEARLY
 
 IMAGES, WIDTH = 60, 12
 QUICK = ["--training.epochs=2", "--training.batch_size=32", "--model.adapter.hidden=16"]
@@ -109,6 +110,8 @@ def test_an_adapted_run_is_evaluated_indexed_and_searched(arrays: Path) -> None:
     found = opened.search(opened.model.encode_texts(np.load(arrays / "txt.npy")[100:101]), 1)
     assert found[0].hits[0].id.endswith("/0")
     assert 0 <= found[0].hits[0].probability <= 1
+    shown = opened.calibration.gauges["captions"] and found[0].familiar >= CLEARLY
+    assert (0 <= found[0].percentile <= 100) if shown else found[0].percentile is None
     probed = json.loads((run / "probe.json").read_text())
     assert set(probed["verdict"]) == {"captions", "images"}  # by what acting on it gains
     assert "surest_half" in probed

@@ -153,10 +153,9 @@ class Hits:
         return replace(self, hits=[*numbers, *texts, *others])
 
     def for_text(self, text: str, unknown: Sequence[str], truncated: bool = False) -> Hits:
-        """The same for a query in words, of which the model does not know some, or has read only
-        the first ones. Where it does not
-        know most of what the query names, or the query names nothing, no result has a
-        probability; and what is not known is not called vague."""
+        """The same for a query in words, of which the model does not know some or has read only the
+        first. Where it does not know most of what the query names, or the query names nothing, no
+        result has a probability; and what is not known is not called vague."""
         known = known_share(text, unknown)
         notes = [*self.notes]
         if truncated:

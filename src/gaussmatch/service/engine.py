@@ -78,11 +78,13 @@ class Query:
 
 
 class Encoded(NamedTuple):
-    """A row of a batch of Gaussians, and the words that the model does not know."""
+    """A row of a batch of Gaussians, the words that the model does not know, and whether the text
+    is longer than it reads."""
 
     batch: Gaussian
     row: int
     unknown: Sequence[str] = ()
+    truncated: bool = False
 
 
 Job = Query | Callable[[], Any]
@@ -190,7 +192,7 @@ class Engine:
         if q.sort:
             hits = hits.sorted(q.sort.removeprefix("-"), descending=q.sort.startswith("-"))
         if q.type == "text":
-            hits = hits.for_text(str(q.value), encoded.unknown)
+            hits = hits.for_text(str(q.value), encoded.unknown, encoded.truncated)
         elif encoded.unknown:
             hits = replace(hits, unknown=encoded.unknown)
         return dumps(SearchResponse(hits, self._on_map(hits, encoded) if q.on_map else None))
@@ -252,7 +254,10 @@ class Engine:
         if isinstance(batch, Exception):
             return dict.fromkeys(texts, batch)
         unknown = self.index.calibration.unknown_words
-        return {at: Encoded(batch, row, unknown(read[at])) for row, at in enumerate(texts)}
+        return {
+            at: Encoded(batch, row, unknown(read[at]), read[at].truncated)
+            for row, at in enumerate(texts)
+        }
 
     def _encode_images(self, pictures: Mapping[int, Image.Image]) -> dict[int, Encoded | Exception]:
         """Together; where one spoils the batch, one by one."""
