@@ -122,7 +122,8 @@ class Model:
         texts = [texts] if isinstance(texts, str) else texts
         if not len(texts):
             raise ValueError("no captions to encode")
-        read = [t if isinstance(t, Reading) else self.read([t])[0] for t in texts]
+        unread = iter(self.read([t for t in texts if not isinstance(t, Reading)]))
+        read = [t if isinstance(t, Reading) else next(unread) for t in texts]
         for i, reading in enumerate(read):
             if not reading.text.strip():
                 raise ValueError(f"caption {i} is empty")

@@ -57,9 +57,13 @@ class Transform:
         how = Image.Resampling[self.interpolation.upper()]
         picture = picture.convert("RGB").resize(size, how)
         picture = picture if box is None else picture.crop(box)
-        values = np.asarray(picture, np.float32).transpose(2, 0, 1) / np.float32(255)
+        planes = np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))  # while still bytes
+        values = planes.astype(np.float32)
+        values /= np.float32(255)
         mean, std = (np.asarray(v, np.float32).reshape(3, 1, 1) for v in (self.mean, self.std))
-        return torch.from_numpy((values - mean) / std)
+        values -= mean
+        values /= std
+        return torch.from_numpy(values)
 
     def batch(self, pictures: Sequence[Image.Image]) -> np.ndarray:
         """Pictures → (n, 3, size, size)."""
@@ -219,17 +223,20 @@ class Subwords:
         return self._encode(list(texts)) if texts else []
 
     def read(self, texts: Iterable[str]) -> list[Reading]:
+        texts = list(texts)
+        words = [[w for w in re.findall(r"\w+", t) if not w.isdigit()] for t in texts]
+        cut = self._cut({word for some in words for word in some})
+        longer = self.rows([f"{t} a" for t in texts])  # a word more changes nothing?
         return [
-            Reading(t, row, [], bool(t.strip()), self._cut(t), truncated=row == longer)
-            for t in texts
-            for row, longer in [self.rows([t, f"{t} a"])]  # a word more changes nothing?
+            Reading(t, row, [], bool(t.strip()), [w for w in some if w in cut], row == more)
+            for t, row, more, some in zip(texts, self.rows(texts), longer, words, strict=True)
         ]
 
-    def _cut(self, text: str) -> list[str]:
-        """The words of a text that have no token of their own."""
-        words = [word for word in re.findall(r"\w+", text) if not word.isdigit()]
+    def _cut(self, words: set[str]) -> set[str]:
+        """Those that have no token of their own."""
+        each = sorted(words)
         whole = len(self.rows(["a"])[0])
-        return [word for word, row in zip(words, self.rows(words), strict=True) if len(row) > whole]
+        return {word for word, row in zip(each, self.rows(each), strict=True) if len(row) > whole}
 
     def known_share(self, texts: Sequence[str]) -> float:
         return 1.0
