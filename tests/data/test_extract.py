@@ -85,11 +85,25 @@ def test_regions_are_a_grid(root: Path, weights: Path) -> None:
         load_data(recipe)
 
 
+def test_features_by_onnxruntime_are_those_of_torch(
+    root: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime", reason="needs the extra 'onnx'")
+    fast, slow = (Backbone.pretrained(BACKBONE, weights) for _ in range(2))
+    listing, manifest = read_flickr8k(root), describe(fast, weights, "pooled")
+    extract(listing, root.parent / "fast", fast, manifest, progress=False)
+    monkeypatch.setenv("GAUSSMATCH_ONNX", "0")
+    extract(listing, root.parent / "slow", slow, manifest, progress=False)
+    assert fast.fast is not None and slow.fast is None
+    found, wanted = (np.load(root.parent / name / "train_ims.npy") for name in ("fast", "slow"))
+    np.testing.assert_allclose(found, wanted, atol=1e-3)
+
+
 def test_a_kill_loses_one_shard_at_most(
     root: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    pooled = Backbone.forward
+    pooled = Backbone.run
 
     def dies(self: Backbone, pictures: torch.Tensor) -> torch.Tensor:
         if len(seen) == 2:
@@ -97,7 +111,7 @@ def test_a_kill_loses_one_shard_at_most(
         seen.append(len(pictures))
         return pooled(self, pictures)
 
-    monkeypatch.setattr(Backbone, "forward", dies)
+    monkeypatch.setattr(Backbone, "run", dies)
     assert main(words(root, weights)) == 130
     shards = root.parent / "features" / "shards"
     assert len(list(shards.iterdir())) == 2
@@ -107,7 +121,7 @@ def test_a_kill_loses_one_shard_at_most(
         counted.append(len(pictures))
         return pooled(self, pictures)
 
-    monkeypatch.setattr(Backbone, "forward", counts)
+    monkeypatch.setattr(Backbone, "run", counts)
     assert main(words(root, weights)) == 0
     assert sum(counted) == 10 - 4
     assert main(words(root, weights)) == 0

@@ -55,7 +55,7 @@ class ImageTowerContract:
     def test_pictures_become_frozen_embeddings(self, name: str) -> None:
         tower = image_tower(name)
         assert isinstance(tower, ImageTower)
-        out = tower.encode(pictures(3), batch=2)
+        out = tower.encode(pictures(3))
         assert out.shape == (3, tower.width)
         assert out.isfinite().all()
         torch.testing.assert_close(tower.encode(pictures(3)[2:]), out[2:], atol=1e-5, rtol=1e-4)

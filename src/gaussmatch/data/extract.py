@@ -25,11 +25,12 @@ from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
-from gaussmatch.data.features import MANIFEST, Manifest, at_once, encode
+from gaussmatch.data.features import MANIFEST, Manifest, encode
 from gaussmatch.data.listing import Listing, Photo
 from gaussmatch.data.pictures import open_picture, picture_size
 from gaussmatch.data.pixels import drawn_part
 from gaussmatch.data.stored import read_lines
+from gaussmatch.encoders.onnx import accelerate
 from gaussmatch.encoders.pretrained import ImageTower
 from gaussmatch.files import atomic, write_text
 
@@ -76,6 +77,8 @@ def extract(
     """Fill ``out``; returns whether it is complete (other parts may still be running)."""
     plan = plan or ExtractionPlan()
     _claim(out, manifest)
+    if manifest.layout == "pooled":
+        accelerate(net)
     if not plan.skip_unreadable:
         listing.check_files("see 'gaussmatch data check', or leave out with --skip-unreadable")
     splits = {name: photos for name, photos in listing.splits.items() if photos}
@@ -118,7 +121,7 @@ def _shards(
     boxes: Boxes | None,
     bar: tqdm[NoReturn],
 ) -> None:
-    k, of, at_a_time = *plan.part, plan.batch or at_once(net)
+    k, of, at_a_time = *plan.part, plan.batch or net.at_once
     transform = partial(net.transform, whole=None if boxes is None else True)
     if name == CROPS:
         transform = partial(_crops, net, manifest.crops)

@@ -19,6 +19,7 @@ from PIL import Image
 from gaussmatch.device import default_device
 from gaussmatch.encoders.backbone import Backbone
 from gaussmatch.encoders.base import ImageTransform
+from gaussmatch.encoders.onnx import accelerate
 from gaussmatch.encoders.pretrained import ImageTower, image_tower
 from gaussmatch.files import read_json, write_json
 
@@ -97,18 +98,15 @@ def featuriser_with(net: ImageTower, layout: Layout) -> ImageTransform:
             "the features were made from a detector's boxes, which a new photo does not have; "
             "give ready features (an array)"
         )
+    if layout == "pooled":
+        accelerate(net)
 
     def featurise(images: Sequence[Image.Image]) -> np.ndarray:
         pictures = map(net.transform, images)
-        chunks = iter(lambda: list(islice(pictures, at_once(net))), [])
+        chunks = iter(lambda: list(islice(pictures, net.at_once)), [])
         return np.concatenate([encode(net, layout, torch.stack(chunk)) for chunk in chunks])
 
     return featurise
-
-
-def at_once(net: ImageTower) -> int:
-    """Photos that go through a network together; on a CPU few are fastest."""
-    return 2 if net.device.type == "cpu" else 64
 
 
 @torch.inference_mode()
@@ -118,7 +116,7 @@ def encode(
     """Pictures as the network takes them → float32 features."""
     given = pictures.to(net.device)
     if layout == "pooled":
-        out = net(given)
+        out = net.run(given)
     elif not isinstance(net, Backbone):
         raise ValueError(f"{net.name} gives one vector for each picture; use pooled features")
     else:

@@ -199,7 +199,8 @@ def accelerate(tower: ImageTower | TextTower) -> None:
     """Let a frozen encoder run in onnxruntime, where that is installed: the same embeddings to
     1e-4, in about half the time. Its network is exported into the cache at first use."""
     there = find_spec("onnxruntime") is not None and find_spec("onnx") is not None
-    if not (tower.accelerated and there) or os.environ.get(SWITCH) == "0":
+    wanted = tower.accelerated and tower.device.type == "cpu" and tower.fast is None
+    if not (wanted and there) or os.environ.get(SWITCH) == "0":
         return
     file = cache_root() / "onnx" / f"{type(tower).__name__.lower()}-{tower.sha256()[:24]}.onnx"
     try:
