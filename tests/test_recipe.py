@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gaussmatch.recipe import Recipe, all_recipes, load_recipe
+from gaussmatch.recipe.migrations import identity
 
 
 @pytest.mark.parametrize("path", all_recipes(), ids=lambda p: f"{p.parent.name}/{p.stem}")
@@ -103,3 +104,11 @@ def test_a_field_that_is_a_mapping_is_saved_and_loaded(tmp_path: Path) -> None:
     assert recipe.data.also == {"flickr8k": "F8K"}
     recipe.save(tmp_path / "again.yaml")
     assert load_recipe(tmp_path / "again.yaml") == recipe
+
+
+def test_further_data_sets_decide_a_run_and_seeds_are_checked() -> None:
+    fields = ["--data.root", "x", "--data.also", '{"flickr8k": "y"}']
+    decides = identity(load_recipe("folder/vsepp-kl", fields))
+    assert decides["data.also.flickr8k"] == "y"
+    with pytest.raises(ValueError, match=r"training\.seed must be in \[0, 2³²\), got -1"):
+        load_recipe("scenes/vsepp", ["--training.seed", "-1"])

@@ -81,6 +81,9 @@ def test_compare_prints_mean_and_std_and_goes_on(
     before = changed.stat().st_mtime_ns
     assert main([*words, *QUICK]) == 0
     assert changed.stat().st_mtime_ns == before
+    capsys.readouterr()
+    assert main([*words, *QUICK, "--loss.margin", "0.9"]) == 2
+    assert "is another recipe than the one given (see loss.margin)" in capsys.readouterr().err
 
 
 class Page(HTMLParser):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from toy import toy_encoder, toy_pairs
 
 from gaussmatch.data.batches import Batch, Batches, Waiting
+from gaussmatch.data.pairs import Pairs, RandomViews, joined
 from gaussmatch.data.queries import shortened
 from gaussmatch.recipe import TrainingRecipe
 
@@ -99,3 +100,26 @@ def test_a_shortened_caption_is_some_of_its_words_in_order(words: list[str], see
     assert len(short) < len(words) or len(words) == 1
     rest = iter(words)
     assert all(word in rest for word in short)
+
+
+def test_joined_sources_keep_their_random_views() -> None:
+    class Moving:
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> np.ndarray:
+            return np.zeros(3)
+
+        def picture(self, index: int) -> None:
+            return None
+
+        def random_view(self, index: int, seed: int) -> np.ndarray:
+            return np.full(3, seed)
+
+    still = Pairs("still", np.ones((2, 3)), ["a dog"], torch.tensor([1]))
+    moving = Pairs("moving", Moving(), ["a cat"], torch.tensor([0]))
+    images = joined([still, moving]).images
+    assert isinstance(images, RandomViews)
+    assert images.random_view(0, 7).tolist() == [1, 1, 1]
+    assert images.random_view(3, 7).tolist() == [7, 7, 7]
+    assert not isinstance(joined([still, still]).images, RandomViews)

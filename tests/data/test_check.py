@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from data.files import flickr8k
+from data.files import flickr8k, photo
 from PIL import Image
 
 from gaussmatch.cli import main
@@ -117,3 +118,22 @@ def test_an_unknown_source_and_a_field_of_another_are_refused() -> None:
         load_data(DataRecipe(name="flickr8k", root=".", cxc="cxc"))
     with pytest.raises(ValueError, match="cxc has no photos"):
         source("cxc").listing(DataRecipe(name="cxc"), Path("."))
+
+
+def test_a_photo_without_a_caption_is_no_reason_to_stop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photo(tmp_path / "flickr30k-images" / "a.jpg")
+    photo(tmp_path / "flickr30k-images" / "b.jpg", seed=1)
+    images = [
+        {"filename": "a.jpg", "split": "train", "sentids": [], "sentences": []},
+        {
+            "filename": "b.jpg",
+            "split": "test",
+            "sentids": [0],
+            "sentences": [{"raw": "a dog", "sentid": 0}],
+        },
+    ]
+    (tmp_path / "dataset_flickr30k.json").write_text(json.dumps({"images": images}))
+    assert check(tmp_path) == 0
+    assert "captions per image: 1 images with 0" in capsys.readouterr().out

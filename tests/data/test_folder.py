@@ -53,6 +53,24 @@ def test_other_tables(tmp_path: Path, name: str, text: str) -> None:
     assert said(table(tmp_path, name, text))["a.jpg"] == ["one, two", "three"]
 
 
+def test_a_photo_has_one_name(tmp_path: Path) -> None:
+    text = "image,caption\n./a.jpg,one\na.jpg,two\nb.jpg,x\nc.jpg,y\n"
+    assert said(table(tmp_path, "captions.csv", text))["a.jpg"] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("captions.csv", "\n", "image"),
+        ("a.jsonl", '{"image": 17, "caption": "a dog"}', "must be text, got 17"),
+        ("a.jsonl", '{"image": "a.jpg", "captions": []}', "a.jpg has no caption"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, name: str, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read(table(tmp_path, name, text))
+
+
 def test_without_a_split_one_is_drawn_from_the_names(tmp_path: Path) -> None:
     rows = "".join(f"{i}.jpg,a caption\n" for i in range(50))
     first = read(table(tmp_path / "a", "captions.csv", "image,caption\n" + rows))

@@ -202,6 +202,13 @@ def test_a_row_may_be_a_run_that_is_there(tmp_path: Path, tiny_run: Path) -> Non
     assert made.store.folder(first.run) == tiny_run
     assert made.store.trained(first.run)
     assert (second.run, "is one run" in str(second.problem)) == (None, True)
+    with pytest.raises(ValueError, match=r"--imported: no row 'VSRM'; choose from VSE\+\+"):
+        plan(["stability"], replace(setting, imported=(("VSRM", str(tiny_run)),)), tmp_path)
+    places = ("--data.root", "/data/x=1", "--data.cxc=/cxc")
+    cell = plan(["stability"], replace(setting, overrides=places), tmp_path).cells
+    (first, _) = (c for c in cell if c.row.title == "VSRN")
+    assert first.run is not None
+    assert (first.run.recipe.data.root, first.run.recipe.data.cxc) == ("/data/x=1", "/cxc")
 
 
 @pytest.mark.parametrize("data", ["coco_real", "flickr8k"])

@@ -25,6 +25,12 @@ rows:
 """
 
 
+def test_a_larger_budget_keeps_the_trials_that_were_made() -> None:
+    grid = {"a": list(range(8)), "b": list(range(8))}
+    draws = [Search("", budget, {"r": {"recipe": "x"}}, grid).draws("r") for budget in (5, 6, 64)]
+    assert draws[0] == draws[1][:5] == draws[2][:5]
+
+
 def test_every_row_gets_as_many_trials_and_the_best_on_dev_is_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

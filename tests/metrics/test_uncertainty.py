@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaussmatch.metrics import (
+    IsotonicProbability,
     MatchProbability,
     accuracy_by_bin,
     binary_selection,
@@ -164,3 +165,9 @@ def test_selection_counts_ties_as_wrong_and_refuses_nan():
     scores[1, 0, 1] = torch.nan
     with pytest.raises(ValueError, match="triplet 1 is NaN"):
         binary_selection(scores)
+
+
+@pytest.mark.parametrize("right", [[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])
+def test_isotonic_regression_does_not_depend_on_the_order_of_equal_scores(right):
+    fitted = IsotonicProbability.fit(torch.tensor([1.0, 1.0, 2.0]), torch.tensor(right))
+    assert fitted(torch.tensor([1.0, 2.0])).tolist() == [0.5, 1.0]

@@ -102,7 +102,9 @@ def _child(place: dict[str, object], work: Callable[[], Any], result: Connection
     os._exit(0)
 
 
-def gradients_of(recipe: Recipe, micro: int | None = None, pairs: int = 7) -> Any:
+def gradients_of(
+    recipe: Recipe, micro: int | None = None, pairs: int = 7, frozen_means: bool = False
+) -> Any:
     """Terms, pairs and gradients of a batch: of its share in each process."""
     train = toy_data().train
     if recipe.model.system in ("pvse", "pcme"):  # local features
@@ -110,6 +112,8 @@ def gradients_of(recipe: Recipe, micro: int | None = None, pairs: int = 7) -> An
     recipe = with_feature_dim(recipe, train)
     seed_everything(1)
     matcher = initial_model(recipe, train, None).matcher
+    for name, parameter in matcher.named_parameters():
+        parameter.requires_grad_(not frozen_means or ".variance." in name)
     share = (gather.rank(), gather.ranks())
     settings = replace(recipe.training, batch_size=pairs, seed=3)
     fits = bool(recipe.loss.fitting)
@@ -155,6 +159,23 @@ def test_parts_within_processes() -> None:
     expected = gradients_of(RECIPE, pairs=9)
     for found in in_processes(2, lambda: gradients_of(RECIPE, micro=2, pairs=9)):
         assert_same(found, expected)
+
+
+def test_parts_of_uneven_shares_of_frozen_means() -> None:
+    """One process has two parts and the other has one: both must take the same way."""
+    recipe = replace(RECIPE, model=replace(RECIPE.model, probabilistic=True, similarity="kl"))
+    expected = gradients_of(recipe, pairs=5, frozen_means=True)
+    assert expected[2]
+    work = lambda: gradients_of(recipe, micro=2, pairs=5, frozen_means=True)  # noqa: E731
+    for found in in_processes(2, work):
+        assert_same(found, expected)
+
+
+def test_every_process_needs_a_pair() -> None:
+    train = toy_data().train
+    encoder = initial_model(with_feature_dim(RECIPE, train), train, None).matcher.text_encoder
+    with pytest.raises(ValueError, match=r"batch_size is 2, but each of 3 processes needs a pair"):
+        Batches(train, encoder, TrainingRecipe(batch_size=2), (0, 3))
 
 
 def test_parts_draw_the_same_random_numbers_twice() -> None:

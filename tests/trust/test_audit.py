@@ -56,6 +56,17 @@ def test_every_kind_of_fault_is_named():
         audit(images[:5], captions[:5], torch.arange(5))
 
 
+@pytest.mark.parametrize("alike", ["captions", "images"])
+def test_what_is_all_alike_is_audited_too(alike):
+    images, captions, given, _ = planted(0.0)
+    images, captions, given = images[:30], captions[:90], given[:90]
+    (captions if alike == "captions" else images)[:] = 1.0
+    fit = cross_fitted(images, captions, given)
+    assert fit.misfit.isfinite().all()
+    assert fit.margin.isfinite().all()
+    assert isinstance(audit(images, captions, given, most=5), list)
+
+
 def test_words_stand_in_for_a_model():
     vectors = word_vectors(["a dog", "a cat", "a dog barks"])
     assert vectors.shape == (3, 4)

@@ -226,7 +226,23 @@ def test_percentiles_are_shares_of_the_reference():
     c = Calibration({"captions": tuple(np.linspace(0, 10, 1001))}, gauges=passed)
     share = c.percentile("captions", np.array([-1.0, 0.0, 2.5, 10.0, 11.0]))
     np.testing.assert_allclose(share, [0, 0, 25, 100, 100])
+    tied = Calibration({"captions": (0.0,) * 400 + (1.0,) * 301 + (2.0,) * 300}, gauges=passed)
+    share = tied.percentile("captions", np.array([0.0, 0.5, 1.0, 2.0, 3.0]))
+    np.testing.assert_allclose(share, [0, 40, 40, 70.1, 100], atol=0.1)
     assert c.percentile("images", np.zeros(1)) is None
+
+
+def test_familiarity_of_a_nearly_collapsed_model_is_finite():
+    """Its whitening does not fit into float16."""
+    chance = torch.Generator().manual_seed(0)
+    same = Gaussian(torch.ones(400, D) + 1e-5 * torch.randn(400, D, generator=chance))
+    fitted = Familiarity.fit(same[:300], same[300:])
+    again = Familiarity.from_tensors(fitted.tensors())
+    for familiarity in (fitted, again):
+        distance = familiarity.distance(same[300:])
+        assert distance.isfinite().all()
+        assert 0.5 < float(distance.mean()) < 2
+    torch.testing.assert_close(again.whitening, fitted.whitening)
 
 
 def test_familiarity_is_about_directions_not_the_distance_from_the_centre():

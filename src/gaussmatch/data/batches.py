@@ -106,8 +106,13 @@ class Batches:
     ) -> None:
         self.pairs, self.settings, self._share = pairs, settings, share
         self._rows, self._encoder = prepared_texts(pairs, encoder), encoder
-        if len(self.pairs.captions) < 2:
-            raise ValueError(f"{pairs.name}: training needs at least two pairs")
+        if len(self.pairs.captions) < self._fewest:
+            raise ValueError(f"{pairs.name}: training needs at least {self._fewest} pairs")
+        if settings.batch_size < self._fewest:
+            raise ValueError(
+                f"training.batch_size is {settings.batch_size}, but each of {share[1]} processes "
+                "needs a pair; raise it, or start fewer processes"
+            )
         forms = self._draw_forms() if settings.shorten else []
         self._forms = prepared(forms, encoder) if forms else []
         self._fits: np.ndarray | None = None

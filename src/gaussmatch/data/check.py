@@ -84,10 +84,11 @@ def spread(per_image: Sequence[int], captions: Sequence[str]) -> list[str]:
     words = sorted(len(caption.split()) for caption in captions)
     counts = Counter(per_image)
     listed = ", ".join(f"{n:,} images with {k}" for k, n in sorted(counts.items())[:SHOWN])
-    return [
-        f"  captions per image: {listed}{', …' if len(counts) > SHOWN else ''}",
-        f"  words per caption: {words[0]} to {words[-1]}, median {words[len(words) // 2]}",
-    ]
+    lines = [f"  captions per image: {listed}{', …' if len(counts) > SHOWN else ''}"]
+    if words:
+        median = words[len(words) // 2]
+        lines.append(f"  words per caption: {words[0]} to {words[-1]}, median {median}")
+    return lines
 
 
 COLUMNS, ROWS, SIDE, TEXT = 6, 4, 200, 56
@@ -106,7 +107,8 @@ def contact_sheet(listing: Listing, path: Path) -> int:
             continue  # reported by the check itself
         x, y = (shown % COLUMNS) * SIDE + 4, (shown // COLUMNS) * (SIDE + TEXT) + 4
         sheet.paste(picture, (x, y))
-        words = textwrap.wrap(photo.captions[0].text, 34)[:3]
+        said = photo.captions[0].text if photo.captions else "(no caption)"
+        words = textwrap.wrap(said, 34)[:3]
         draw.multiline_text((x, y + SIDE - 6), "\n".join(words), "black", font)
         shown += 1
     if shown:

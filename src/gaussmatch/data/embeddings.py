@@ -220,7 +220,7 @@ def _table(path: Path, with_meta: bool = True) -> Iterator[Block]:
         column, rows = batch.column(vectors), len(batch)
         flat = column.flatten().to_numpy(zero_copy_only=False)
         width = len(flat) // max(1, rows) if width is None else width
-        if column.null_count or len(flat) != width * rows:
+        if column.null_count or _widths(column) - {width}:
             raise ValueError(f"{path}: the vectors of {vectors} are not all there and of one width")
         if ids is not None and batch.column(ids).null_count:
             raise ValueError(f"{path}: a row has no {ids}")
@@ -234,6 +234,12 @@ def _table(path: Path, with_meta: bool = True) -> Iterator[Block]:
         start += rows
 
 
+def _widths(column: Any) -> set[int]:
+    from pyarrow import compute
+
+    return set(compute.list_value_length(column).unique().to_pylist())
+
+
 def _is_vector(kind: Any) -> bool:
     from pyarrow import types
 
@@ -242,7 +248,8 @@ def _is_vector(kind: Any) -> bool:
 
 
 def _texts(batch: Any, name: str) -> list[str]:
-    return [str(value) for value in batch.column(name).to_pylist()]
+    """As text; a value that is missing is an empty one."""
+    return ["" if value is None else str(value) for value in batch.column(name).to_pylist()]
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:

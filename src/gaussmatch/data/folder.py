@@ -11,7 +11,7 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gaussmatch.data.listing import Caption, Listing, Photo, cut, split_name
@@ -101,7 +101,7 @@ def _table_rows(table: Path, lines: list[str]) -> Iterator[CaptionRow]:
         delimiter = ";"
     reader = csv.reader(io.StringIO("\n".join(lines)), delimiter=delimiter, strict=True)
     try:
-        header = [word.strip().lower() for word in next(reader)]
+        header = [word.strip().lower() for word in next(reader, [])]
         image, caption = _column(table, header, "image"), _column(table, header, "caption")
         split = next((i for i, word in enumerate(header) if word in COLUMNS["split"]), None)
         line = reader.line_num + 1
@@ -116,7 +116,7 @@ def _table_rows(table: Path, lines: list[str]) -> Iterator[CaptionRow]:
                 )
             yield CaptionRow(
                 place,
-                fields[image].strip(),
+                _name(fields[image].strip()),
                 fields[caption],
                 None if split is None or not fields[split].strip() else fields[split],
             )
@@ -147,10 +147,22 @@ def _json_rows(table: Path, lines: list[str]) -> Iterator[CaptionRow]:
             raise ValueError(f"{place}: must be an object with image and caption")
         image, said = _field(record, place, "image"), _field(record, place, "caption")
         split = next((record[k] for k in COLUMNS["split"] if record.get(k)), None)
+        if said == []:
+            raise ValueError(f"{place}: {image} has no caption; write one, or leave the line out")
         for caption in said if isinstance(said, list) else [said]:
-            if not isinstance(caption, str) or not isinstance(image, str):
-                raise ValueError(f"{place}: image and caption must be text, got {caption!r}")
-            yield CaptionRow(place, image, caption, None if split is None else str(split))
+            for value in (image, caption):
+                if not isinstance(value, str):
+                    raise ValueError(f"{place}: image and caption must be text, got {value!r}")
+            yield CaptionRow(place, _name(image), caption, None if split is None else str(split))
+
+
+def _name(image: str) -> str:
+    """One name for a photo, so that ./a.jpg and a.jpg are not two.
+
+    >>> _name("./a.jpg"), _name("b//c.jpg")
+    ('a.jpg', 'b/c.jpg')
+    """
+    return PurePosixPath(image).as_posix() if image else image
 
 
 def _field(record: dict[str, Any], place: str, role: str) -> Any:

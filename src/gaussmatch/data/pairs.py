@@ -157,6 +157,15 @@ class _JoinedImages:
         return part.picture(inside)
 
 
+class _JoinedViews(_JoinedImages):
+    """The same where some sources give random views: the others give the only one that they
+    have."""
+
+    def random_view(self, index: int, seed: int) -> np.ndarray:
+        part, inside = self._find(index)
+        return part.random_view(inside, seed) if isinstance(part, RandomViews) else part[inside]
+
+
 def joined(parts: Sequence[Pairs]) -> Pairs:
     """Several splits as one, for training: their images and captions one after the other. What
     only evaluation needs (classes, regions, relevance) is left out.
@@ -168,9 +177,11 @@ def joined(parts: Sequence[Pairs]) -> Pairs:
     ('a + b', 4, [1, 3])
     """
     starts = np.cumsum([0, *(len(part.images) for part in parts)]).tolist()
+    images = [part.images for part in parts]
+    moving = any(isinstance(source, RandomViews) for source in images)
     return Pairs(
         " + ".join(part.name for part in parts),
-        _JoinedImages([part.images for part in parts]),
+        (_JoinedViews if moving else _JoinedImages)(images),
         [caption for part in parts for caption in part.captions],
         torch.cat([part.image_of + start for part, start in zip(parts, starts, strict=False)]),
     )

@@ -17,6 +17,7 @@ from gaussmatch.evaluation.evaluate import evaluate_run
 from gaussmatch.experiments.pool import run_all
 from gaussmatch.files import read_json
 from gaussmatch.recipe import Recipe, find_recipe, load_recipe
+from gaussmatch.run import claim, extends, read_recipe
 from gaussmatch.training.loop import train
 
 
@@ -31,6 +32,11 @@ class SeededRun:
     @property
     def result(self) -> Path:
         return self.folder / "evaluation-test.json"
+
+    @property
+    def finished(self) -> bool:
+        """Whether it was measured, and not before the recipe got more epochs."""
+        return self.result.exists() and not extends(self.recipe, read_recipe(self.folder))
 
 
 @dataclass(frozen=True)
@@ -66,8 +72,11 @@ def plan(
 
 
 def compare(cells: Sequence[SeededRun], jobs: int = 1) -> list[Compared]:
-    """Run what is not finished, ``jobs`` at a time; the rows come in the order of the plan."""
-    todo = [cell for cell in cells if not cell.result.exists()]
+    """Run what is not finished, ``jobs`` at a time; the rows come in the order of the plan. Refuses
+    a folder that holds a run of another recipe."""
+    for cell in cells:
+        claim(cell.folder, cell.recipe, resume=True)
+    todo = [cell for cell in cells if not cell.finished]
     work = partial(run_cell, progress_bar=jobs == 1)
     errors = run_all(todo, work, jobs, "run", lambda cell: cell.folder)
     rows: dict[str, Compared] = {}

@@ -158,6 +158,10 @@ def plan(names: Sequence[str], setting: Setting, out: Path) -> Plan:
         one = experiment(name, setting.data).only(setting.rows)
         for seed in range(setting.seeds_of(one)):
             cells += [_cell(one, row, seed, setting) for row in one.rows]
+    titles = dict.fromkeys(cell.row.title for cell in cells)
+    for title, _ in setting.imported:
+        if title not in titles:
+            raise ValueError(f"--imported: no row {title!r}; choose from {', '.join(titles)}")
     return Plan(setting, out, tuple(cells))
 
 
@@ -220,7 +224,9 @@ def _imported(folder: str, seed: int, setting: Setting) -> Run:
     """A run that is there already; only where its data lies may be given."""
     if seed:
         raise ValueError(f"{folder} is one run, and there is no other with this seed")
-    words = [part for word in setting.overrides for part in word.split("=", 1)]
+    words: list[str] = []
+    for word in setting.overrides:
+        words += word.split("=", 1) if word.startswith("--") else [word]
     given = [
         f"{name}={value}"
         for name, value in zip(words[::2], words[1::2], strict=False)

@@ -59,7 +59,8 @@ class Search:
                 known(f"row {name!r}: key", key, ("recipe", "grid", "fields"))
 
     def draws(self, row: str) -> list[dict[str, Any]]:
-        """The trials of a row: ``budget`` different points of its grid.
+        """The trials of a row: ``budget`` different points of its grid, the first of them the
+        same for every budget.
 
         >>> search = Search("", 2, {"a": {"recipe": "x"}}, {"loss.margin": [0.1, 0.2]})
         >>> search.draws("a")
@@ -72,7 +73,7 @@ class Search:
                 f"row {row!r}: {len(points)} points in its grid, but a budget of {self.budget} "
                 "trials; every row must get as many"
             )
-        return random.Random(self.seed).sample(points, self.budget)
+        return random.Random(self.seed).sample(points, len(points))[: self.budget]
 
 
 @dataclass(frozen=True)

@@ -107,23 +107,18 @@ class IsotonicProbability:
 
     @staticmethod
     def fit(score: Float[Tensor, "n"], right: Float[Tensor, "n"]) -> IsotonicProbability:
-        """Pool adjacent violators."""
-        order = score.argsort(stable=True)
-        pools: list[tuple[float, int]] = []  # sum, size
-        for value in right[order].tolist():
-            total, size = float(value), 1
+        """Pool adjacent violators; equal scores are one point, whatever their order."""
+        levels, level, sizes = torch.unique(score, return_inverse=True, return_counts=True)
+        sums = torch.zeros(len(levels), dtype=torch.float64).index_add(0, level, right.double())
+        pools: list[tuple[float, int, float, float]] = []  # sum, size, lowest and highest score
+        for at, total, size in zip(levels.tolist(), sums.tolist(), sizes.tolist(), strict=True):
+            low = at
             while pools and pools[-1][0] * size >= total * pools[-1][1]:
-                before, count = pools.pop()
+                before, count, low, _ = pools.pop()
                 total, size = total + before, size + count
-            pools.append((total, size))
-        x, start = score[order].tolist(), 0
-        scores, values = [], []
-        for total, size in pools:
-            for at in sorted({start, start + size - 1}):
-                scores.append(x[at])
-                values.append(total / size)
-            start += size
-        return IsotonicProbability(tuple(scores), tuple(values))
+            pools.append((total, size, low, at))
+        steps = [(at, p[0] / p[1]) for p in pools for at in dict.fromkeys(p[2:])]
+        return IsotonicProbability(*map(tuple, zip(*steps, strict=True)))
 
     def __call__(self, score: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
         return torch.from_numpy(np.interp(score.double().numpy(), self.scores, self.values))

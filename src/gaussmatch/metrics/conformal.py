@@ -39,7 +39,8 @@ def conformal_threshold(held_out: Float[Tensor, "n"], coverage: float) -> float:
         raise ValueError(f"coverage must lie in (0, 1), got {coverage}")
     if held_out.isnan().any():
         raise ValueError(f"held-out value {int(held_out.isnan().nonzero()[0])} is NaN")
-    rank = math.floor(round((len(held_out) + 1) * (1 - coverage), 9))
+    n = len(held_out)
+    rank = min(n, math.floor(round((n + 1) * (1 - coverage), 9)))
     return -math.inf if rank == 0 else float(held_out.sort().values[rank - 1])
 
 

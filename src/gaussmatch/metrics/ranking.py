@@ -7,6 +7,7 @@ score is therefore last, not first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -102,10 +103,16 @@ def recall_at(ranks: Int[Tensor, "queries"], k: int) -> float:
 
 
 def median_rank(ranks: Int[Tensor, "queries"]) -> float:
-    """Median rank, counted from 1; of an even number of queries, the lower median."""
+    """Median rank of the queries that have a right item, counted from 1; of an even number of
+    queries, the lower median.
+
+    >>> median_rank(torch.tensor([0, 2, NEVER, NEVER]))
+    1.0
+    """
     if not len(ranks):
         raise ValueError("no queries: there is no median rank")
-    return float(ranks.median()) + 1
+    found = ranks[ranks != NEVER]
+    return float(found.median()) + 1 if len(found) else math.inf
 
 
 def summary(i2t: Int[Tensor, "images"], t2i: Int[Tensor, "captions"]) -> dict[str, float]:

@@ -59,7 +59,8 @@ def identity(recipe: Recipe) -> dict[str, Any]:
     return {
         first.get(name, name): value
         for name, value in flat(asdict(recipe)).items()
-        if value != default[name] and name not in (*INCIDENTAL, *EVALUATION_ONLY)
+        if (name not in default or value != default[name])
+        and name not in (*INCIDENTAL, *EVALUATION_ONLY)
     }
 
 

@@ -163,6 +163,8 @@ class TrainingRecipe:
         for name in ("shorten", "generalise", "frame"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"training.{name} is a share in [0, 1], got {getattr(self, name)}")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"training.seed must be in [0, 2³²), got {self.seed}")
         if self.batch_size < 2:
             raise ValueError(f"training.batch_size must be at least 2, got {self.batch_size}")
 

@@ -88,7 +88,7 @@ def gather(tensors: Sequence[Tensor]) -> list[Tensor]:
     if ranks() == 1:
         return list(tensors)
     with _together():
-        lengths = _lengths(len(tensors[0]), tensors[0].device)
+        lengths = _numbers(len(tensors[0]), tensors[0].device)
         return [_Gather.apply(tensor, lengths) for tensor in tensors]
 
 
@@ -97,7 +97,15 @@ def before(rows: int, device: torch.device) -> int:
     if ranks() == 1:
         return 0
     with _together():
-        return sum(_lengths(rows, device)[: rank()])
+        return sum(_numbers(rows, device)[: rank()])
+
+
+def largest(number: int, device: torch.device) -> int:
+    """Of the numbers of all ranks."""
+    if ranks() == 1:
+        return number
+    with _together():
+        return max(_numbers(number, device))
 
 
 def sum_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
@@ -111,12 +119,12 @@ def sum_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
             dist.all_reduce(parameter.grad)
 
 
-def _lengths(rows: int, device: torch.device) -> list[int]:
-    """The rows of every rank."""
-    own = torch.tensor([rows], device=device)
-    sizes = [torch.empty_like(own) for _ in range(ranks())]
-    dist.all_gather(sizes, own)
-    return [int(size) for size in sizes]
+def _numbers(own: int, device: torch.device) -> list[int]:
+    """One of every rank."""
+    given = torch.tensor([own], device=device)
+    found = [torch.empty_like(given) for _ in range(ranks())]
+    dist.all_gather(found, given)
+    return [int(number) for number in found]
 
 
 class _Gather(torch.autograd.Function):

@@ -43,7 +43,8 @@ class Gradients:
     def __call__(self, objective: Objective, batch: Batch) -> tuple[dict[str, Tensor], int]:
         """Gradients of this rank's share of a batch; gives the terms and how many pairs it has."""
         parts = batch.split(self.micro_batch or len(batch.image_ids))
-        cached = len(parts) > 1
+        # the same on all ranks: they meet in the backward pass of the gather
+        cached = bool(self.micro_batch) and gather.largest(len(parts), batch.image_ids.device) > 1
         states, shares = [], []
         with torch.set_grad_enabled(not cached):
             for part in parts:

@@ -20,7 +20,7 @@ from gaussmatch.recipe.training import PrecisionName
 
 def seed_everything(seed: int) -> None:
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - third-party code may draw from it
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - third-party code may draw from it
     torch.manual_seed(seed)
 
 

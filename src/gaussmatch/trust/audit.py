@@ -92,7 +92,7 @@ def cross_fitted(
             columns = [*_standing(scores, own[turn]), *_likeness(t, image_of, mine, mine[turn])]
             found[mine] = torch.stack(columns, 1).double()
         score[mine] = scores[torch.arange(len(mine)), own]
-        best, spread = scores.max(1), scores.std(1)
+        best, spread = scores.max(1), _spread(scores, 1)
         better[mine] = here[best.indices]
         margin[mine] = (best.values - score[mine]) / spread
         both = (fold[image_of[c]] == f) & (fold[i] == f)
@@ -113,7 +113,7 @@ def _scores(t: Tensor, x: Tensor, seen_t: Tensor, seen_x: Tensor) -> Tensor:
         t @ _borrowed(unit, _unit(seen_x), seen_t).T,
         _borrowed(t, seen_t, seen_x) @ unit.T,
     )
-    return torch.stack([view / view.std() for view in views]).mean(0)
+    return torch.stack([view / _spread(view) for view in views]).mean(0)
 
 
 def _borrowed(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -134,9 +134,9 @@ def _standing(scores: Tensor, column: Tensor) -> list[Tensor]:
     rank = ((scores >= own[:, None]).double().sum(1) - 0.5) / scores.shape[1]
     return [
         own,
-        (own - scores.mean(1)) / scores.std(1),
+        (own - scores.mean(1)) / _spread(scores, 1),
         torch.logit(rank.clamp(1e-6, 1 - 1e-6)).float(),
-        (own - scores.mean(0)[column]) / scores.std(0)[column],
+        (own - scores.mean(0)[column]) / _spread(scores, 0)[column],
     ]
 
 
@@ -161,14 +161,23 @@ def _principal(x: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(x.T @ x / len(x))
     keep = min(WIDTH, x.shape[1], len(x) - 1)
     values, vectors = values[-keep:], vectors[:, -keep:]
-    return ((x @ vectors) / values.clamp_min(1e-6 * values[-1]).sqrt() ** 0.5).float()
+    return (
+        (x @ vectors) / values.clamp_min(1e-6 * float(values[-1]) + 1e-12).sqrt() ** 0.5
+    ).float()
 
 
 def _ridge(t: Tensor, x: Tensor) -> Tensor:
     t, x = t.double(), x.double()
     gram = t.T @ t
-    ridge = RIDGE * gram.diagonal().mean() * torch.eye(len(gram), dtype=t.dtype)
+    ridge = RIDGE * gram.diagonal().mean().clamp_min(1e-9) * torch.eye(len(gram), dtype=t.dtype)
     return torch.linalg.solve(gram + ridge, t.T @ x).float()
+
+
+def _spread(x: Tensor, axis: int | None = None) -> Tensor:
+    """The standard deviation, or a little where nothing varies: captions or photos may all be
+    alike, and there may be one."""
+    n = x.numel() if axis is None else x.shape[axis]
+    return x.std(axis, correction=min(1, n - 1)).clamp_min(1e-6)
 
 
 def _unit(x: Tensor) -> Tensor:

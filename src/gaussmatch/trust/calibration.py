@@ -131,7 +131,9 @@ class Calibration:
         values = self._values[side]
         share = np.linspace(0, 100, len(values))
         low = np.searchsorted(values, uncertainty, "left")
-        inside = np.interp(uncertainty, values, share)
+        first = np.minimum(low, len(values) - 1)  # of those that are equal: ties are not surer
+        tied = values[first] == uncertainty
+        inside = np.where(tied, share[first], np.interp(uncertainty, values, share))
         found = np.where(low == 0, 0.0, np.where(low == len(values), 100.0, inside))
         return found if familiar is None else np.where(familiar < CLEARLY, np.nan, found)
 

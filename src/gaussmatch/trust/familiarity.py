@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,7 +44,8 @@ class Familiarity:
         cov = (x - centre).T @ (x - centre) / len(x)
         ridge = RIDGE * cov.diagonal().mean().clamp_min(1e-12) * torch.eye(len(cov))
         whitening = torch.linalg.cholesky(torch.linalg.inv(cov + ridge))
-        stored = whitening.half().float()  # lower triangular, kept in float16
+        scale = _scale(whitening)
+        stored = (whitening / scale).half().float() * scale  # lower triangular, kept in float16
         fitted = Familiarity(centre.float(), stored, torch.zeros(0))
         far = fitted.distance(held_out).sort().values
         return Familiarity(fitted.centre, fitted.whitening, far.float())
@@ -61,8 +63,10 @@ class Familiarity:
     def tensors(self) -> dict[str, Tensor]:
         """What is stored: of the whitening only the lower triangle, in float16."""
         rows, columns = torch.tril_indices(len(self.centre), len(self.centre))
-        triangle = self.whitening[rows, columns].half()
-        return {"centre": self.centre, "triangle": triangle, "held_out": self.held_out}
+        scale = _scale(self.whitening)
+        triangle = (self.whitening[rows, columns] / scale).half()
+        stored = {"centre": self.centre, "triangle": triangle, "held_out": self.held_out}
+        return stored if scale == 1 else {**stored, "scale": torch.tensor(scale)}
 
     @staticmethod
     def from_tensors(stored: Mapping[str, Tensor]) -> Familiarity:
@@ -73,6 +77,7 @@ class Familiarity:
             whitening = torch.zeros(len(centre), len(centre))
             rows, columns = torch.tril_indices(len(centre), len(centre))
             whitening[rows, columns] = stored["triangle"].float()
+            whitening *= stored.get("scale", 1.0)
         return Familiarity(centre, whitening, stored["held_out"])
 
     @cached_property
@@ -82,6 +87,13 @@ class Familiarity:
     @cached_property
     def _held_out(self) -> np.ndarray:
         return self.held_out.numpy()
+
+
+def _scale(whitening: Tensor) -> float:
+    """What a whitening is divided by to fit into float16: that of a model whose means are nearly
+    all alike does not. A power of two, so that nothing is rounded twice."""
+    over = float(whitening.abs().max()) / torch.finfo(torch.float16).max
+    return 2.0 ** max(0, math.ceil(math.log2(over))) if over > 0 else 1.0
 
 
 def _flat(g: Gaussian) -> Tensor:
