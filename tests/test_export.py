@@ -186,8 +186,25 @@ def test_parquet_of_other_programs_and_of_other_models(tiny_run: Path, tmp_path:
     points = gm.Index.create(tmp_path / "points", similarity="cosine")
     assert index_parquet(points, file, progress=False) == 4
     assert points.search(Gaussian(torch.tensor([[0.0, 0.1, 1.0, 0.0]])), 1)[0].ids == ["c"]
+    beside = table.append_column("year", pyarrow.array([2020, 2021, None, 2023]))
+    pyarrow.parquet.write_table(beside, tmp_path / "beside.parquet")
+    texts = gm.Index.create(tmp_path / "texts", similarity="cosine")
+    assert index_parquet(texts, tmp_path / "beside.parquet", "captions", progress=False) == 4
+    assert (texts.size("images"), texts.size("captions")) == (0, 4)
+    assert sorted(str(r.meta.get("year")) for r in texts.records("captions")) == [
+        "2020",
+        "2021",
+        "2023",
+        "None",
+    ]
+    nobody = table.set_column(0, "id", pyarrow.array(["a", None, "c", "d"]))
+    pyarrow.parquet.write_table(nobody, tmp_path / "nobody.parquet")
+    with pytest.raises(ValueError, match="a row has no id"):
+        index_parquet(texts, tmp_path / "nobody.parquet", progress=False)
     out = tmp_path / "points.parquet"
     write_parquet(points, out, progress=False)
+    with pytest.raises(ValueError, match="holds images, not captions"):
+        index_parquet(texts, out, "captions", progress=False)
     assert pyarrow.parquet.read_table(out).column_names == ["id", "mean", "metadata"]
     pyarrow.parquet.write_table(table.select(["mean"]), tmp_path / "bare.parquet")
     with pytest.raises(ValueError, match="needs the columns id and mean; it has mean"):

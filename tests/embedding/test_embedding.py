@@ -203,6 +203,22 @@ def test_photos_of_a_folder_with_a_broken_one(tiny_run: Path, tmp_path: Path) ->
     assert index.manifest.source == direct.manifest.source
 
 
+def test_a_caption_that_changed_is_not_taken_from_an_older_shard(
+    tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    Image.new("RGB", (40, 40), "red").save(photos / "a.png")
+    (photos / "captions.csv").write_text("image,caption\na.png,a red star\n")
+    words = ["embed", str(tiny_run), str(photos), "--out", str(tmp_path / "shards")]
+    assert main(words) == main(words) == 0
+    made = ["index", str(tiny_run), str(tmp_path / "shards"), "--out", str(tmp_path / "i")]
+    assert main(made) == main(made) == 0  # goes on
+    (photos / "captions.csv").write_text("image,caption\na.png,a blue circle\n")
+    assert main(words) == 2
+    assert "holds items that have changed" in capsys.readouterr().err
+
+
 class FakeRay(SimpleNamespace):
     """Ray Data in this process, as far as we use it."""
 
@@ -334,8 +350,30 @@ def test_shards_are_judged_as_the_gallery_that_they_are(tmp_path: Path) -> None:
             assert a.ids == b.ids
             assert a.total == b.total
             assert a.absent == pytest.approx(b.absent)
+            assert a.expected == pytest.approx(b.expected)
             chances = [[hit.probability for hit in hits.hits] for hits in (a, b)]
             assert chances[0] == pytest.approx(chances[1])
+
+
+def test_a_shard_without_a_calibration_and_with_other_fields(tmp_path: Path) -> None:
+    chance = torch.Generator().manual_seed(0)
+    x = torch.randn(120, 6, generator=chance)
+    g, ids = Gaussian(x, torch.zeros(120, 1)), torch.arange(100)
+    truth = Relevance.from_pairs(ids, ids, queries=100, gallery=100)
+    known = calibrate_gaussians(similarity("kl"), g[:100], g[:100], truth)
+    bare = Index.create(tmp_path / "bare", similarity="kl")
+    bare.add(g[100:110], [Record(f"a{i}", {}) for i in range(10)])
+    whole = Index.create(tmp_path / "whole", similarity="kl", calibration=known)
+    whole.add(g[110:], [Record(f"b{i}", {"year": 2020}) for i in range(10)])
+    answers = [JoinedIndex(pair).search(g[:3], 20) for pair in ([bare, whole], [whole, bare])]
+    for a, b in zip(*answers, strict=True):
+        assert [h.probability for h in a.hits] == [h.probability for h in b.hits]
+        assert a.hits[0].probability is not None
+    (found,) = JoinedIndex([bare, whole]).search(g[:1], 5, where={"year": 2020})
+    assert len(found) == 5
+    assert not any("no item has a field" in note for note in found.notes)
+    (found,) = JoinedIndex([bare, whole]).search(g[:1], 5, where={"yeer": 2020})
+    assert any("did you mean 'year'" in note for note in found.notes)
 
 
 def test_shards_of_a_gallery_are_searched_as_one(tmp_path: Path) -> None:

@@ -267,6 +267,53 @@ def test_most_photos_gone_are_deleted_only_when_confirmed(
     assert {r.id for r in Index.open(out).records()} == {"new.jpg"}
 
 
+def test_a_merged_index_keeps_the_photos_of_the_other_folder(
+    tiny_run: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = photo(tmp_path / "other" / "x.jpg").parent
+    for name, photos in (("a", folder), ("b", other)):
+        assert main(["index", str(tiny_run), str(photos), "--out", str(tmp_path / name)]) == 0
+    both = str(tmp_path / "both")
+    assert main(["index", "merge", both, str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    assert main(["index", "update", both, str(folder)]) == 2
+    assert "does not say where they came from" in capsys.readouterr().err
+    assert Index.open(both).size() == 5
+    assert main(["index", "update", both, str(folder), "--yes"]) == 0
+    assert Index.open(both).size() == 4
+
+
+def test_a_photo_from_elsewhere_does_not_take_the_place_of_one_of_the_folder(
+    index: Index, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update(index, folder, progress=False)
+    elsewhere = photo(tmp_path / "other" / "a.jpg", "white")
+    monkeypatch.chdir(elsewhere.parent)
+    assert add_photos(index, [Path("a.jpg")], progress=False).added == 1
+    assert index.size() == 5
+    assert elsewhere.as_posix() in index
+
+
+@pytest.mark.filterwarnings("default")
+def test_an_empty_caption_is_named_before_anything_is_encoded(
+    tiny_run: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "captions.csv").write_text("image,caption\na.jpg,a star\nb.jpg,\n")
+    out = tmp_path / "i"
+    assert main(["index", str(tiny_run), str(folder), "--out", str(out)]) == 2
+    assert "captions.csv, line 3: the caption of b.jpg is empty" in capsys.readouterr().err
+    assert not out.exists()
+    (folder / "captions.csv").write_text("image,caption\na.jpg,a star\nlost.jpg,a square\n")
+    assert main(["index", str(tiny_run), str(folder), "--out", str(out)]) == 0
+    assert "1 of its images are not there, such as lost.jpg" in capsys.readouterr().err
+
+
+def test_a_photo_that_became_unreadable_counts_as_deleted(index: Index, folder: Path) -> None:
+    update(index, folder, progress=False)
+    (folder / "a.jpg").write_bytes(b"no picture")
+    assert update(index, folder, progress=False).deleted == 1
+    assert "a.jpg" not in index
+
+
 def test_what_cannot_be_indexed_leaves_no_index_behind(
     tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,7 @@ from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import Index, IndexBusyError, IndexSettings, Record, Where, merge
 from gaussmatch.index.backends.folder import folder as store
 from gaussmatch.index.backends.folder.layout import locked
+from gaussmatch.trust import Calibration
 
 SMALL = IndexSettings(flat_below=4)
 IDS = [f"i{j}" for j in range(12)]
@@ -199,6 +200,34 @@ def test_open_segments_follow_new_settings(tmp_path):
     other.reload()
     for each in (index, other):
         assert [s.settings.search for s in each.backend.segments("images")] == [99]
+
+
+def test_settings_that_cannot_be_applied_are_not_kept(tmp_path, monkeypatch):
+    index = made(tmp_path / "i")
+
+    def fails(*_):
+        raise ImportError("no faiss")
+
+    monkeypatch.setattr(store.Folder, "compact", fails)
+    with pytest.raises(ImportError):
+        index.set_settings(IndexSettings(structure="hnsw"))
+    assert index.settings.structure == Index.open(tmp_path / "i").settings.structure == "flat"
+
+
+def test_a_reader_sees_a_new_calibration_and_notices_another_index(tmp_path):
+    index = made(tmp_path / "i")
+    index.set_calibration(Calibration(words=frozenset({"dog"})))
+    reader = Index.open(tmp_path / "i")
+    index.set_calibration(Calibration(words=frozenset({"dog", "labradoodle"})))
+    assert reader.calibration.words == {"dog", "labradoodle"}
+    query = clustered(1)
+    assert len(reader.search(query, 50)[0]) == 30
+    index.drop()
+    other = Index.create(tmp_path / "i", similarity="wasserstein")
+    other.add(clustered(30), records(0, 30))
+    reader.reload()
+    assert reader.similarity.name == "wasserstein"
+    assert reader.search(query, 5)[0].ids == other.search(query, 5)[0].ids
 
 
 def test_a_reload_that_fails_changes_nothing(tmp_path):

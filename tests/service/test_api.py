@@ -153,6 +153,11 @@ class TestSearch:
         refused(
             client.get("/api/similar", params={"id": ID, "text": "zebra"}), 422, "unknown_words"
         )
+        found = both.json()["results"]  # no calibration has seen such queries
+        assert found["familiar"] is found["percentile"] is found["absent"] is None
+        assert {hit["probability"] for hit in found["hits"]} == {None}
+        place = "/api/search/image?text=a+red+star&gallery=captions&guarantee=0.9"
+        refused(client.post(place, content=jpeg()), 422, "no_guarantee")
 
 
 class TestGaussians:
@@ -167,6 +172,11 @@ class TestGaussians:
             assert one["log_variance"] == pytest.approx(g.log_var[row].tolist(), abs=1e-5)
         picture = client.post("/api/embed/image", content=jpeg()).json()
         assert len(picture["embeddings"][0]["mean"]) == g.dim
+
+    def test_words_that_are_not_known_are_not_vague(self, client: CheckedClient) -> None:
+        params = {"text": "zebra qwer xxy red"}
+        assert client.get("/api/uncertainty", params=params).json()["percentile"] is None
+        assert client.get("/api/search", params=params).json()["results"]["percentile"] is None
 
     def test_uncertainty_of_a_picture(self, client: CheckedClient, index: Index) -> None:
         seen = index.get(next(iter(index.records("images"))).id).thumbnail
@@ -436,6 +446,15 @@ def test_items_added_meanwhile_are_seen(tmp_path: Path) -> None:
         index.delete([ID])
         refused(client.get("/api/item", params={"id": ID}), 404, "no_item")
         assert client.get("/api/about").json()["images"] == 99
+
+
+def test_an_index_of_captions_has_no_map(tmp_path: Path, index: Index) -> None:
+    captions = Index.create(tmp_path / "index", index.run_folder)
+    captions.add(index.model.encode_texts(["a red star"]), [Record("a", {})], "captions")
+    with CheckedClient(create_app(captions)) as client:
+        found = client.get("/api/search?text=a+star&gallery=captions&map=true").json()
+        assert len(found["results"]["hits"]) == 1
+        assert found["map"] is None
 
 
 def test_the_first_pictures_of_an_empty_index_are_shown(tmp_path: Path, index: Index) -> None:

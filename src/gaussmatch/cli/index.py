@@ -18,6 +18,7 @@ from gaussmatch.data.embeddings import ENDINGS, columns_of
 from gaussmatch.data.pairs import SPLITS
 from gaussmatch.embedding import index_arrays, index_embeddings, index_parquet, is_embedding
 from gaussmatch.embedding.embed import whole_embedding
+from gaussmatch.embedding.shards import EmbeddingManifest
 from gaussmatch.index import (
     GALLERIES,
     Index,
@@ -91,9 +92,9 @@ def _fill(index: Index, model: Model, options: Namespace) -> None:
         split = options.split or "test"
         index_pairs(index, load_data(model.recipe.data).split(split), split)
     elif folder.suffix in ENDINGS and _holds_gaussians(folder):
-        index_parquet(index, folder)
+        index_parquet(index, folder, options.gallery)
     elif folder.suffix in ENDINGS:
-        added = index_arrays(index, folder, options.gallery)
+        added = index_arrays(index, folder, options.gallery or "images")
         print(f"{added:,} added; rows whose id was there already are left as they are")
     elif is_embedding(folder):
         index_embeddings(index, folder)
@@ -119,6 +120,8 @@ def _continued(index: Index, options: Namespace) -> Index:
         )
     before = (index.manifest.source or {}).get("folder")
     photos = options.folder is not None and options.folder.is_dir()
+    if photos and is_embedding(options.folder):  # of these photos, perhaps
+        photos = EmbeddingManifest.load(options.folder).source.get("folder") != before
     if photos and before is not None and Path(str(before)) != options.folder.resolve():
         raise ValueError(
             f"{options.out} holds the photos of {before}. To have both, index {options.folder} "
@@ -156,19 +159,19 @@ def _make_options(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--out", type=place, required=True, help="a new folder, or milvus:…")
     parser.add_argument("--split", choices=SPLITS, help="of the run's own data")
     parser.add_argument(
-        "--gallery", choices=GALLERIES, default="images", help="what a file of embeddings is of"
+        "--gallery", choices=GALLERIES, help="what a file of embeddings is of (default: images)"
     )
     _add_structure(parser, "flat is exact (default); hnsw is fast")
     parser.add_argument("--search", type=int, help=WIDTH)
     parser.add_argument("--strict", action="store_true", help=STRICT)
     _add_wait(parser)
     options = parser.parse(argv)
-    if options.folder is not None and options.split is not None:
-        parser.error("give a folder of photos or a --split of the run's own data, not both")
     if options.folder is None and options.run.suffix in ENDINGS:
         parser.error(f"name the run that was adapted to such embeddings: RUN {options.run}")
     if options.folder is None and options.run.is_dir() and not is_run(options.run):
         options.run, options.folder = Path(PHOTOS), options.run
+    if options.folder is not None and options.split is not None:
+        parser.error("give a folder of photos or a --split of the run's own data, not both")
     if options.run.is_file():
         parser.error(f"{options.run} is a file; name its folder, or use 'gaussmatch index add'")
     given, options.run = options.run, locate(options.run)

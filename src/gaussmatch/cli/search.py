@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -139,7 +140,10 @@ def _as_json(value: str) -> list[Any]:
         read = json.loads(value)
     except ValueError:
         return []
-    return [read] if isinstance(read, int | float | bool) else []
+    if isinstance(read, bool):
+        return [read]
+    fits = isinstance(read, int | float) and math.isfinite(read) and abs(read) < 2**63
+    return [read] if fits else []
 
 
 def _show(hits: Hits) -> None:
@@ -190,8 +194,10 @@ def _verdict(hits: Hits) -> Iterator[str]:
     elif hits.absent is not None and hits.absent >= DOUBTFUL:
         yield f"doubtful: {100 * hits.absent:.0f} % of queries without any match look as good"
     if hits.guarantee is not None:
-        held = f"{len(hits)} results contain the match with at least {100 * hits.guarantee:.3g} %"
-        yield f"guarantee: {held}, if it is here and the query is like those of validation"
+        sure = f"with at least {100 * hits.guarantee:.3g} %"
+        held = f"{len(hits)} results contain the match {sure}, if it is here"
+        held = held if len(hits) else f"nothing here looks like a match {sure}"
+        yield f"guarantee: {held} and the query is like those of validation"
     if hits.expected is not None and hits.exhaustive:
         yield f"expected: {hits.expected:.1f} matches among these"
 

@@ -220,7 +220,7 @@ def _table(path: Path, with_meta: bool = True) -> Iterator[Block]:
         column, rows = batch.column(vectors), len(batch)
         flat = column.flatten().to_numpy(zero_copy_only=False)
         width = len(flat) // max(1, rows) if width is None else width
-        if column.null_count or _widths(column) - {width}:
+        if column.null_count or widths(column) - {width}:
             raise ValueError(f"{path}: the vectors of {vectors} are not all there and of one width")
         if ids is not None and batch.column(ids).null_count:
             raise ValueError(f"{path}: a row has no {ids}")
@@ -229,12 +229,13 @@ def _table(path: Path, with_meta: bool = True) -> Iterator[Block]:
             flat.reshape(rows, width),
             [str(start + i) for i in range(rows)] if ids is None else _texts(batch, ids),
             None if texts is None else _texts(batch, texts),
-            [_plain(row) for row in about],
+            [plain_row(row) for row in about],
         )
         start += rows
 
 
-def _widths(column: Any) -> set[int]:
+def widths(column: Any) -> set[int]:
+    """Those of the vectors of a column."""
     from pyarrow import compute
 
     return set(compute.list_value_length(column).unique().to_pylist())
@@ -252,10 +253,10 @@ def _texts(batch: Any, name: str) -> list[str]:
     return ["" if value is None else str(value) for value in batch.column(name).to_pylist()]
 
 
-def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a row that JSON can hold: dates as text, and none that is not there.
 
-    >>> _plain({"taken": date(2023, 5, 17), "place": None, "stars": 4, "raw": b"x"})
+    >>> plain_row({"taken": date(2023, 5, 17), "place": None, "stars": 4, "raw": b"x"})
     {'taken': '2023-05-17', 'stars': 4}
     """
     found: dict[str, Any] = {}

@@ -25,6 +25,7 @@ import torch
 from tqdm import tqdm
 
 from gaussmatch.checks import extra
+from gaussmatch.data.embeddings import plain_row, widths
 from gaussmatch.files import atomic
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index.index import Index
@@ -34,6 +35,7 @@ from gaussmatch.index.record import Record
 ABOUT = b"gaussmatch"
 """The key of the file's metadata: the gallery, the hashes of the model, the similarity."""
 ROWS = 8192
+COLUMNS = {"id", "mean", "log_variance", "uncertainty", "percentile", "metadata"}
 
 
 def write_parquet(
@@ -86,9 +88,20 @@ def write_parquet(
     return total
 
 
-def index_parquet(index: Index, file: str | os.PathLike[str], *, progress: bool = True) -> int:
+def index_parquet(
+    index: Index,
+    file: str | os.PathLike[str],
+    gallery: Gallery | None = None,
+    *,
+    progress: bool = True,
+) -> int:
     """Add the Gaussians of a file to an index of the same model, or of bare Gaussians, block by
-    block; returns their number. An item replaces one with the same id."""
+    block; returns their number. An item replaces one with the same id. Columns that are not named
+    above are metadata too.
+
+    Args:
+        gallery: what they are of, where the file does not say (images if not given).
+    """
     pa, parquet = _arrow()
     try:
         source = parquet.ParquetFile(file)
@@ -105,16 +118,23 @@ def index_parquet(index: Index, file: str | os.PathLike[str], *, progress: bool 
             f"{file} was made by another model than that of {index.place}: their Gaussians "
             "cannot be compared"
         )
-    gallery: Gallery = about.get("gallery", "images")
+    if gallery is not None and about.get("gallery", gallery) != gallery:
+        raise ValueError(f"{file} holds {about['gallery']}, not {gallery}")
+    gallery = gallery or about.get("gallery", "images")
     total = source.metadata.num_rows
     with tqdm(total=total, desc="index", unit="item", disable=not progress) as bar:
         for batch in source.iter_batches(ROWS):
             held = {name: batch.column(name) for name in names}
             log_var = _matrix(file, held, "log_variance") if "log_variance" in held else None
             gaussians = Gaussian(_matrix(file, held, "mean"), log_var)
+            if held["id"].null_count:
+                raise ValueError(f"{file}: a row has no id")
             said = held["metadata"].to_pylist() if "metadata" in held else [None] * len(batch)
-            ids = [str(id_) for id_ in held["id"].to_pylist()]
-            records = [Record(i, json.loads(m or "{}")) for i, m in zip(ids, said, strict=True)]
+            more = map(plain_row, batch.select(sorted(names - COLUMNS)).to_pylist())
+            records = [
+                Record(str(id_), {**beside, **json.loads(m or "{}")})
+                for id_, m, beside in zip(held["id"].to_pylist(), said, more, strict=True)
+            ]
             index.add(gaussians, records, gallery, replace=True)
             bar.update(len(records))
     index.compact(gallery)
@@ -129,7 +149,7 @@ def _lists(pa: Any, values: torch.Tensor, of: Any) -> Any:
 def _matrix(file: object, held: dict[str, Any], name: str) -> torch.Tensor:
     column = held[name]
     flat = np.asarray(column.flatten().to_numpy(zero_copy_only=False), np.float32)
-    if column.null_count or len(flat) % max(1, len(column)):
+    if column.null_count or len(widths(column)) > 1:
         raise ValueError(f"{file}: the vectors of {name} are incomplete or not all of one width")
     return torch.from_numpy(flat.reshape(len(column), -1).copy())
 

@@ -129,7 +129,7 @@ class EmbeddingManifest:
         run: file → sha256 of the model.
         source: for people and for ``index``: where the items came from.
         shard: items in each shard, but the last of a gallery.
-        galleries: gallery → how many items it has, and a hash of their ids in order.
+        galleries: gallery → how many items it has, and a hash of their ids and content in order.
     """
 
     run: Mapping[str, str]
@@ -146,7 +146,8 @@ class EmbeddingManifest:
         galleries: dict[str, dict[str, Any]] = {}
         for gallery in GALLERIES:
             ids = source.ids(gallery)
-            digest = hashlib.sha256("\n".join(ids).encode("utf-8", "surrogatepass"))
+            words = "\n".join([*ids, *source.content(gallery)])
+            digest = hashlib.sha256(words.encode("utf-8", "surrogatepass"))
             galleries[gallery] = {"items": len(ids), "ids": digest.hexdigest()}
         return EmbeddingManifest(run, dict(about), shard, galleries)
 

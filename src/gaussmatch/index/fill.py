@@ -89,9 +89,17 @@ def update(
             "there; nothing is changed. If they are really gone, delete them with 'gaussmatch "
             f"index update {index.place} {source.root} --yes'"
         )
+    if gone and "folder" not in (index.manifest.source or {}) and not delete_most:
+        raise ValueError(
+            f"{index.place} holds {len(gone):,} photos that are not in {source.root}, such as "
+            f"{gone[0]}, and does not say where they came from (it was merged from several "
+            "folders); nothing is changed. Update the index of each folder and merge again, or "
+            f"delete them with 'gaussmatch index update {index.place} {source.root} --yes'"
+        )
     _fill(index, "images", todo, partial(source.images, index.model), progress, source.batch)
     lost = [name for name in todo if name in source.skipped]
-    index.delete([*gone, *(name for name in lost if name in known)], missing_ok=True)
+    gone += [name for name in lost if name in known]
+    index.delete(gone, missing_ok=True)
     _update_captions(index, source, progress)
     index.note_source({"folder": str(source.root.resolve())})
     index.compact()
@@ -104,8 +112,8 @@ def add_photos(
     index: Index, paths: Iterable[Path], *, replace: bool = False, progress: bool = True
 ) -> Changes:
     """Add single photos. One that lies in the folder of the index gets the id that ``update`` gives
-    it, and its captions; any other one has its path as given for an id, and stays when the folder
-    is updated.
+    it, and its captions; any other one has its path for an id, as given unless a photo of the
+    folder is called so, and stays when the folder is updated.
 
     Args:
         replace: encode those that are in the index again; otherwise they are refused.
@@ -121,7 +129,7 @@ def add_photos(
         if folder is not None and place.is_relative_to(folder):
             inside[place.relative_to(folder).as_posix()] = path
         else:
-            outside[path.as_posix()] = path
+            outside[(place if _of_folder(index, path.as_posix()) else path).as_posix()] = path
     there = [id_ for id_ in (*inside, *outside) if id_ in index]
     if there and not replace:
         raise ValueError(f"{there[0]!r} is in the index already; encode it again with --replace")
@@ -136,6 +144,11 @@ def add_photos(
     good = [id_ for id_ in (*inside, *outside) if id_ not in skipped]
     changed = sum(id_ in there for id_ in good)
     return Changes(len(good) - changed, changed, 0, skipped)
+
+
+def _of_folder(index: Index, id_: str) -> bool:
+    """Whether the item that has this id came from the folder of the index."""
+    return id_ in index and index.get(id_).source is not None
 
 
 def _update_captions(index: Index, source: FolderSource, progress: bool) -> None:

@@ -16,6 +16,7 @@ from gaussmatch.trust.wording import known_share
 
 Level = Literal["vague", "ordinary", "specific"]
 NO_PROBABILITY = "no match probability"
+TRUNCATED = "the query is longer than the model reads: only its beginning counts"
 
 SCHEMA = {
     "extra": "forbid",
@@ -159,7 +160,7 @@ class Hits:
         known = known_share(text, unknown)
         notes = [*self.notes]
         if truncated:
-            notes.append("the query is longer than the model reads: only its beginning counts")
+            notes.append(TRUNCATED)
         if known >= 0.5:
             return replace(self, unknown=unknown, notes=notes)
         names = ", ".join(map(repr, unknown))

@@ -119,7 +119,12 @@ class Index:
 
     def reload(self) -> bool:
         """See what other processes have written since; whether there was anything."""
-        return self.backend.reload()
+        before, changed = self._made_with, self.backend.reload()
+        if self._made_with != before:  # another index has taken its place
+            self.__dict__.pop("model", None)
+            self.__dict__.pop("similarity", None)
+            self._calibration = None
+        return changed
 
     def verify(self) -> None:
         """Read everything, and hold it against its checksums; damage is named."""
@@ -143,6 +148,11 @@ class Index:
     @property
     def settings(self) -> IndexSettings:
         return self.backend.settings
+
+    @property
+    def _made_with(self) -> tuple[Mapping[str, str], str]:
+        """The files of the model, and the similarity."""
+        return self.manifest.run, self.manifest.similarity
 
     @property
     def run_folder(self) -> Path | None:
@@ -276,7 +286,7 @@ class Index:
                     found = top_k(parts, asked, wide, self.settings.rescore).complete()
                 kept = (found.score >= needed[:, None]).sum(1).tolist()
             notes = self._notes(side, gallery, asked.is_point)
-            if not size and condition.conditions:
+            if not size:
                 notes += unknown_field(condition.fields, self.fields(gallery))
             return self._hits(parts, found, asked, side, gallery, size, kept, guarantee, notes)
 
@@ -373,11 +383,17 @@ class Index:
                 self.backend.compact(name)
 
     def set_settings(self, settings: IndexSettings) -> None:
-        """Search it another way from now on."""
+        """Search it another way from now on; if that fails, as before."""
         check_structure(self.similarity, settings, self.backend.scans, self.place)
+        before = self.manifest.settings
         with self.backend.writing():
             self.backend.save(replace(self.manifest, settings=asdict(settings)))
-        self.compact()
+        try:
+            self.compact()
+        except BaseException:
+            with self.backend.writing():
+                self.backend.save(replace(self.manifest, settings=before))
+            raise
 
     def set_calibration(self, calibration: Calibration) -> None:
         """From now on scores and uncertainties are read so."""
@@ -399,11 +415,16 @@ class Index:
 
     def _fresh(self, read: Callable[[], T]) -> T:
         """Read; and again if another process has replaced what was to be read."""
+        made_with = self._made_with
         try:
             return read()
         except Exception as error:
             if not self.backend.stale(error) or not self.reload():
                 raise
+            if self._made_with != made_with:
+                raise ValueError(
+                    f"{self.place} has become an index of another model: encode the query again"
+                ) from error
         return self._fresh(read)
 
     def _item(self, id: str, gallery: Gallery) -> tuple[Gaussian, Record]:

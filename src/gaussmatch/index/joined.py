@@ -11,9 +11,10 @@ from typing import Any, cast
 import numpy as np
 
 from gaussmatch.gaussian import Gaussian
-from gaussmatch.index.hits import Hit, Hits
+from gaussmatch.index.hits import Hit, Hits, expected_matches
 from gaussmatch.index.index import Index
 from gaussmatch.index.manifest import Gallery
+from gaussmatch.index.where import Where, unknown_field
 from gaussmatch.model import Model, Pictures
 from gaussmatch.trust.calibration import TOP, Calibration
 
@@ -36,7 +37,9 @@ class JoinedIndex:
 
     @property
     def calibration(self) -> Calibration:
-        return self.shards[0].calibration
+        """The first that was learned: an index whose making was interrupted has none."""
+        held = [shard.calibration for shard in self.shards]
+        return next((one for one in held if one.about), held[0])
 
     def size(self, gallery: Gallery = "images") -> int:
         return sum(shard.size(gallery) for shard in self.shards)
@@ -90,17 +93,21 @@ class JoinedIndex:
         for answers in found:
             best, held = join(answers), sum(map(len, answers))
             total = sum(answer.total or 0 for answer in answers)
-            joined.append(replace(best, total=round(total * len(best) / held) if held else total))
+            notes = [note for note in answers[0].notes if all(note in a.notes for a in answers)]
+            if not total:
+                fields = self.fields(options.get("gallery", "images"))
+                notes += unknown_field(Where.of(options.get("where")).fields, fields)
+            size = round(total * len(best) / held) if held else total
+            joined.append(replace(best, total=size, notes=list(dict.fromkeys(notes))))
         return joined
 
     def _judged(self, hits: Hits, query: Gaussian) -> Hits:
         """With match probabilities, and whether there is any match, of the joint gallery."""
         if not len(hits):
             return hits
-        first = self.shards[0]
         known = [hit.uncertainty for hit in hits.hits if hit.uncertainty is not None]
-        judged = first.calibration.judge(
-            first.similarity,
+        judged = self.calibration.judge(
+            self.shards[0].similarity,
             query.detach().to("cpu"),
             hits.side,
             hits.gallery,
@@ -112,7 +119,8 @@ class JoinedIndex:
             return hits
         chances = [None if np.isnan(p) else float(p) for p in judged.probability[0]]
         likely = [replace(h, probability=p) for h, p in zip(hits.hits, chances, strict=True)]
-        return replace(hits, hits=likely, absent=float(judged.absent[0]))
+        expected, absent = expected_matches(likely), float(judged.absent[0])
+        return replace(hits, hits=likely, expected=expected, absent=absent)
 
 
 def join(answers: Sequence[Hits]) -> Hits:

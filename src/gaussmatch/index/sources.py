@@ -67,6 +67,9 @@ class ItemSource(Protocol):
     skipped: dict[str, str]
 
     def ids(self, gallery: Gallery) -> Sequence[str]: ...
+    def content(self, gallery: Gallery) -> Sequence[str]:
+        """What differs where an item with the same id is another one."""
+
     def encode(self, model: Model, gallery: Gallery, numbers: Sequence[int]) -> Encoded: ...
 
 
@@ -92,6 +95,9 @@ class SplitSource:
         if gallery == "images":
             return [self._image(i) for i in range(len(self.pairs.images))]
         return [f"{self._image(i)}#{self._here[c]}" for c, i in enumerate(self._image_of)]
+
+    def content(self, gallery: Gallery) -> Sequence[str]:
+        return [] if gallery == "images" else self.pairs.captions
 
     def encode(self, model: Model, gallery: Gallery, numbers: Sequence[int]) -> Encoded:
         if gallery == "images":
@@ -156,6 +162,11 @@ class PhotoSource:
 
     def ids(self, gallery: Gallery) -> Sequence[str]:
         return self._ids if gallery == "images" else self._caption_ids
+
+    def content(self, gallery: Gallery) -> Sequence[str]:
+        if gallery == "images":
+            return [str(path.stat().st_size) for path in self.files.values()]
+        return [text for _, text in self.captions.values()]
 
     def encode(self, model: Model, gallery: Gallery, numbers: Sequence[int]) -> Encoded:
         if gallery == "images":
@@ -301,6 +312,8 @@ def captions_of(folder: Path | None) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     try:
         for row in tables.rows(table):
+            if not row.caption.strip():
+                raise ValueError(f"{row.place}: the caption of {row.image} is empty; write one")
             path = tables.find_image(folder, row.image)
             if path.is_relative_to(folder):
                 found.setdefault(path.relative_to(folder).as_posix(), []).append(row.caption)
@@ -309,6 +322,11 @@ def captions_of(folder: Path | None) -> dict[str, list[str]]:
             raise
         warnings.warn(f"not taken for captions: {error}", stacklevel=2)
         return {}
+    lost = [id_ for id_ in found if not (folder / id_).is_file()]
+    if lost:
+        warnings.warn(
+            f"{table}: {len(lost):,} of its images are not there, such as {lost[0]}", stacklevel=2
+        )
     return found
 
 

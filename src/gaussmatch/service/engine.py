@@ -20,7 +20,8 @@ from gaussmatch import __version__
 from gaussmatch.data.pictures import SUFFIXES
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import GALLERIES, Gallery, Hits, Index, Record, Where
-from gaussmatch.model import UnknownWordsError
+from gaussmatch.index.hits import TRUNCATED
+from gaussmatch.model import Model, UnknownWordsError
 from gaussmatch.projection import PlaneProjection
 from gaussmatch.service.fields import describe_fields
 from gaussmatch.service.logs import LOGGER
@@ -43,6 +44,7 @@ from gaussmatch.service.settings import Settings
 from gaussmatch.service.suggest import examples, suggest
 from gaussmatch.trust import canonical
 from gaussmatch.trust.audit_report import PICTURES
+from gaussmatch.trust.wording import known_share
 
 QueryType = Literal["text", "image", "item"]
 SIDES: dict[QueryType, Gallery] = {"text": "captions", "image": "images", "item": "images"}
@@ -105,13 +107,18 @@ class Engine:
     """
 
     def __init__(self, index: Index, settings: Settings) -> None:
-        self.index, self.model, self.settings = index, index.model, settings
+        self.index, self.settings = index, settings
         self._reload_every = 5.0  # seconds between checks whether the index was changed
         self.observe: Callable[[QueryType, float], object] = lambda type, percentile: None
         self._checked = time.monotonic()
         self._cache: dict[str, Any] = {}
         self.sizes = self._count()
         self.review = None if settings.review is None else ReviewResponse.of(settings.review)
+
+    @property
+    def model(self) -> Model:
+        """Of the index as it is now: another one may have taken its place."""
+        return self.index.model
 
     def warm_up(self) -> None:
         """Load what the first request would have to wait for; a broken index fails here."""
@@ -188,17 +195,32 @@ class Engine:
     def _answer(self, q: Query, found: Hits, encoded: Encoded) -> bytes:
         if found.percentile is not None:
             self.observe(q.type, found.percentile)
+        if q.words is not None:
+            found = self._of_both(found)
         hits = found.part(q.offset, q.k)
         if q.sort:
             hits = hits.sorted(q.sort.removeprefix("-"), descending=q.sort.startswith("-"))
         if q.type == "text":
             hits = hits.for_text(str(q.value), encoded.unknown, encoded.truncated)
-        elif encoded.unknown:
-            hits = replace(hits, unknown=encoded.unknown)
+        elif encoded.unknown or encoded.truncated:
+            notes = [*hits.notes, *([TRUNCATED] if encoded.truncated else [])]
+            hits = replace(hits, unknown=encoded.unknown, notes=notes)
         return dumps(SearchResponse(hits, self._on_map(hits, encoded) if q.on_map else None))
 
+    def _of_both(self, hits: Hits) -> Hits:
+        """Results for a picture with words, which is no query that any calibration has seen: no
+        probability, no percentile, and it is neither familiar nor not."""
+        return replace(
+            hits,
+            hits=[replace(hit, probability=None, p_value=None) for hit in hits.hits],
+            percentile=None,
+            familiar=None,
+            absent=None,
+            expected=None,
+        )
+
     def _on_map(self, hits: Hits, encoded: Encoded) -> OnMap | None:
-        if not hits.hits:
+        if not hits.hits or not self.sizes["images"]:
             return None
         own = encoded.batch[encoded.row : encoded.row + 1]
         items = (self.index.gaussian(id, hits.gallery) for id in hits.ids)
@@ -220,20 +242,28 @@ class Engine:
         found |= self._encode_texts(of["text"]) | self._encode_images(of["image"])
         words = {at: q.words for at, q in enumerate(queries) if q.words is not None}
         for at, text in self._encode_texts(words).items():
-            found[at] = attempt(self._together, found[at], text, queries[at].gallery)
+            q = queries[at]
+            found[at] = attempt(self._together, found[at], text, q.gallery, q.guarantee)
         return [found[at] for at in range(len(queries))]
 
     def _together(
-        self, picture: Encoded | Exception, text: Encoded | Exception, gallery: Gallery
+        self,
+        picture: Encoded | Exception,
+        text: Encoded | Exception,
+        gallery: Gallery,
+        guarantee: float | None,
     ) -> Encoded:
         """A picture and words as one query."""
+        if guarantee is not None:
+            raise ApiError(422, "no_guarantee", "no guarantee for a picture with words")
         parts = []
         for encoded in (picture, text):
             if isinstance(encoded, Exception):
                 raise encoded
             parts.append(encoded.batch[encoded.row : encoded.row + 1])
-        unknown = text.unknown if isinstance(text, Encoded) else ()
-        return Encoded(self.index.together(parts, gallery), 0, unknown)
+        assert isinstance(text, Encoded)
+        both = self.index.together(parts, gallery)
+        return Encoded(both, 0, text.unknown, text.truncated)
 
     def _encode_texts(self, texts: Mapping[int, str]) -> dict[int, Encoded | Exception]:
         """Texts without any known word are left out, all others encoded together."""
@@ -420,8 +450,14 @@ class Engine:
         ]
 
     def text_uncertainty(self, text: str) -> Uncertainty:
-        """How vague a caption is, in the form in which it would be searched for."""
-        return self.uncertainty(self.encode_texts([canonical(text)]), "captions")
+        """How vague a caption is, in the form in which it would be searched for. What the model
+        mostly does not know is not called vague, as in a search."""
+        plain = canonical(text)
+        found = self.uncertainty(self.encode_texts([plain]), "captions")
+        unknown = self.index.calibration.unknown_words(self.model.read([plain])[0])
+        if known_share(text, unknown) >= 0.5:
+            return found
+        return Uncertainty.of(found.uncertainty, None, "captions")
 
     def uncertainty(self, g: Gaussian, side: Gallery) -> Uncertainty:
         """How vague one caption, or how ambiguous one picture is."""

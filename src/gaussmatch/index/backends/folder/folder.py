@@ -107,8 +107,13 @@ class Folder(Backend):
         if not path.is_file():
             return None
         mark = self.manifest.files.get(name)
-        if mark is not None:
-            layout.check_mark(path, mark)
+        try:
+            if mark is not None:
+                layout.check_mark(path, mark)
+        except ValueError:
+            if not self.reload():  # else another process has written a new one
+                raise
+            return self.file(name)
         return path
 
     def size(self, gallery: Gallery) -> int:
