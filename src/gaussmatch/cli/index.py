@@ -16,9 +16,14 @@ from gaussmatch.cli.search import plain
 from gaussmatch.data import load_data
 from gaussmatch.data.embeddings import ENDINGS, columns_of
 from gaussmatch.data.pairs import SPLITS
-from gaussmatch.embedding import index_arrays, index_embeddings, index_parquet, is_embedding
+from gaussmatch.embedding import (
+    EmbeddingManifest,
+    index_arrays,
+    index_embeddings,
+    index_parquet,
+    is_embedding,
+)
 from gaussmatch.embedding.embed import whole_embedding
-from gaussmatch.embedding.shards import EmbeddingManifest
 from gaussmatch.index import (
     GALLERIES,
     Index,

@@ -166,14 +166,23 @@ class Hits:
         names = ", ".join(map(repr, unknown))
         note = f"the model does not know {names}" if unknown else "the query names nothing to see"
         return replace(
-            self,
-            hits=[replace(hit, probability=None, p_value=None) for hit in self.hits],
+            self.unjudged(),
             percentile=None if unknown else self.percentile,
             familiar=0.0,
-            absent=None,
-            expected=None,
             unknown=unknown,
             notes=[*notes, f"{note}: {NO_PROBABILITY}"],
+        )
+
+    def unjudged(self) -> Hits:
+        """The same for a query that no calibration has seen the like of: no probability, no
+        percentile, and it is neither familiar nor not."""
+        return replace(
+            self,
+            hits=[replace(hit, probability=None, p_value=None) for hit in self.hits],
+            percentile=None,
+            familiar=None,
+            absent=None,
+            expected=None,
         )
 
     @property

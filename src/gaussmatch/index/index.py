@@ -286,7 +286,7 @@ class Index:
                     found = top_k(parts, asked, wide, self.settings.rescore).complete()
                 kept = (found.score >= needed[:, None]).sum(1).tolist()
             notes = self._notes(side, gallery, asked.is_point)
-            if not size:
+            if not size and condition.conditions:
                 notes += unknown_field(condition.fields, self.fields(gallery))
             return self._hits(parts, found, asked, side, gallery, size, kept, guarantee, notes)
 

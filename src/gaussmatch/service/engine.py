@@ -196,7 +196,7 @@ class Engine:
         if found.percentile is not None:
             self.observe(q.type, found.percentile)
         if q.words is not None:
-            found = self._of_both(found)
+            found = found.unjudged()
         hits = found.part(q.offset, q.k)
         if q.sort:
             hits = hits.sorted(q.sort.removeprefix("-"), descending=q.sort.startswith("-"))
@@ -206,18 +206,6 @@ class Engine:
             notes = [*hits.notes, *([TRUNCATED] if encoded.truncated else [])]
             hits = replace(hits, unknown=encoded.unknown, notes=notes)
         return dumps(SearchResponse(hits, self._on_map(hits, encoded) if q.on_map else None))
-
-    def _of_both(self, hits: Hits) -> Hits:
-        """Results for a picture with words, which is no query that any calibration has seen: no
-        probability, no percentile, and it is neither familiar nor not."""
-        return replace(
-            hits,
-            hits=[replace(hit, probability=None, p_value=None) for hit in hits.hits],
-            percentile=None,
-            familiar=None,
-            absent=None,
-            expected=None,
-        )
 
     def _on_map(self, hits: Hits, encoded: Encoded) -> OnMap | None:
         if not hits.hits or not self.sizes["images"]:
