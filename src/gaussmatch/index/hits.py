@@ -12,7 +12,7 @@ from html import escape
 from typing import Any, Literal
 
 from gaussmatch.index.manifest import Gallery
-from gaussmatch.trust.wording import known_share
+from gaussmatch.trust.wording import mostly_known
 
 Level = Literal["vague", "ordinary", "specific"]
 NO_PROBABILITY = "no match probability"
@@ -157,11 +157,10 @@ class Hits:
         """The same for a query in words, of which the model does not know some or has read only the
         first. Where it does not know most of what the query names, or the query names nothing, no
         result has a probability; and what is not known is not called vague."""
-        known = known_share(text, unknown)
         notes = [*self.notes]
         if truncated:
             notes.append(TRUNCATED)
-        if known >= 0.5:
+        if mostly_known(text, unknown):
             return replace(self, unknown=unknown, notes=notes)
         names = ", ".join(map(repr, unknown))
         note = f"the model does not know {names}" if unknown else "the query names nothing to see"

@@ -44,7 +44,7 @@ from gaussmatch.service.settings import Settings
 from gaussmatch.service.suggest import examples, suggest
 from gaussmatch.trust import canonical
 from gaussmatch.trust.audit_report import PICTURES
-from gaussmatch.trust.wording import known_share
+from gaussmatch.trust.wording import mostly_known
 
 QueryType = Literal["text", "image", "item"]
 SIDES: dict[QueryType, Gallery] = {"text": "captions", "image": "images", "item": "images"}
@@ -443,7 +443,7 @@ class Engine:
         plain = canonical(text)
         found = self.uncertainty(self.encode_texts([plain]), "captions")
         unknown = self.index.calibration.unknown_words(self.model.read([plain])[0])
-        if known_share(text, unknown) >= 0.5:
+        if mostly_known(text, unknown):
             return found
         return Uncertainty.of(found.uncertainty, None, "captions")
 

@@ -80,6 +80,15 @@ def known_share(text: str, unknown: Sequence[str]) -> float:
     return sum(word not in strange for word in content) / len(content) if content else 0.0
 
 
+def mostly_known(text: str, unknown: Sequence[str]) -> bool:
+    """Whether a model that does not know these words knows what a query is about.
+
+    >>> mostly_known("a red dog", ["dog"]), mostly_known("a dog", ["dog"])
+    (True, False)
+    """
+    return known_share(text, unknown) >= 0.5
+
+
 def canonical(text: str) -> str:
     """A query without what adds nothing to it: frames ("a photo of …"), intensifiers, repetitions.
 
