@@ -54,7 +54,8 @@ class Recurrence(torch.autograd.Function):
     r, z = σ(W x + b + U h + c), k = tanh(W x + b + r·(U h + c)), h ← (1 − z)·k + z·h.
 
     Autograd would multiply out the gradient of U once a step and add up as many matrices of its
-    size. Here the steps' gradients are kept, side by side, and multiplied once.
+    size. Here the steps' gradients are kept, side by side, and multiplied once. Nothing is
+    multiplied with the h before the first step, which is 0.
     """
 
     @staticmethod
@@ -69,19 +70,24 @@ class Recurrence(torch.autograd.Function):
     ) -> Float[Tensor, "n d"]:
         """``words`` step by step, the longest sequences first; ``running`` counts the sequences
         that have a word at each step."""
-        d = u.shape[1]
-        gates = torch.addmm(b, words, w.T)  # r, z and k, once their step has run
-        before, inner = words.new_empty(2, len(words), d)  # h of the step before, U h + c of k
-        h, buffer = words.new_zeros(running[0], d), words.new_empty(running[0], 3 * d)
+        d, first = u.shape[1], running[0]
+        of_gates, of_k = u.split((2 * d, d))
+        # r, z and k, once their step has run
+        gates = torch.addmm(b + torch.cat([c[: 2 * d], torch.zeros_like(c[:d])]), words, w.T)
+        # h of the step before, and U h + c of k; both of the first step are without U, as h is 0
+        before, inner = words.new_zeros(2, len(words), d)
+        inner[:first] = c[2 * d :]
+        h = words.new_zeros(first, d)
         start = 0
         for n in running:
             rows = slice(start, start + n)
             now = h[:n]
-            before[rows] = now
-            recurrent = torch.addmm(c, now, u.T, out=buffer[:n])
-            inner[rows] = recurrent[:, 2 * d :]
             gate, k = gates[rows].split((2 * d, d), 1)
-            r, z = gate.add_(recurrent[:, : 2 * d]).sigmoid_().chunk(2, 1)
+            if start:
+                before[rows] = now
+                gate.addmm_(now, of_gates.T)
+                torch.addmm(c[2 * d :], now, of_k.T, out=inner[rows])
+            r, z = gate.sigmoid_().chunk(2, 1)
             k.addcmul_(r, inner[rows]).tanh_()
             torch.lerp(k, now, z, out=now)
             start += n
@@ -93,22 +99,29 @@ class Recurrence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Float[Tensor, "n d"]) -> tuple[Tensor | None, ...]:
         words, w, u, gates, before, inner = ctx.saved_tensors
-        d = u.shape[1]
-        r, z, k = gates.chunk(3, 1)
-        # what the gradient of h is multiplied by to be that of r, z and k before their functions
-        to_k = (1 - k * k).mul_(1 - z)
-        factors = torch.cat([to_k * inner * r * (1 - r), (before - k) * z * (1 - z), to_k * r], 1)
-        h, end = grad.clone(), len(words)
+        d, first = u.shape[1], ctx.running[0]
+        grads, to_k = torch.empty_like(gates), torch.empty_like(inner)
+        h, kept, end = grad.clone(), torch.empty_like(grad), len(words)
         for n in reversed(ctx.running):
             rows = slice(end - n, end)
-            now = h[:n]
-            factors[rows].view(n, 3, d).mul_(now[:, None])
-            to_k[rows].mul_(now)
-            now.mul_(z[rows]).addmm_(factors[rows], u)
+            now, past, in_k = h[:n], kept[:n], to_k[rows]
+            r, z, k = gates[rows].chunk(3, 1)
+            to_r, to_z, through_r = grads[rows].chunk(3, 1)
+            torch.mul(now, z, out=past)  # what goes on to the step before
+            torch.sub(before[rows], k, out=to_z).mul_(past)
+            to_z.addcmul_(to_z, z, value=-1)  # σ' = σ − σ²
+            torch.sub(now, past, out=in_k)
+            in_k.addcmul_(torch.mul(in_k, k, out=through_r), k, value=-1)  # tanh' = 1 − tanh²
+            torch.mul(in_k, r, out=through_r)
+            torch.mul(through_r, inner[rows], out=to_r)
+            to_r.addcmul_(to_r, r, value=-1)
             end -= n
-        grad_u, grad_c = factors.T @ before, factors.sum(0)
-        factors[:, 2 * d :] = to_k  # the inputs reach k without r
-        return factors @ w, None, factors.T @ words, grad_u, factors.sum(0), grad_c
+            if end:
+                torch.addmm(past, grads[rows], u, out=now)
+        grad_u, grad_c = grads[first:].T @ before[first:], grads.sum(0)
+        grads[:, 2 * d :] = to_k  # the inputs reach k without r
+        grad_b = torch.cat([grad_c[: 2 * d], to_k.sum(0)])
+        return grads @ w, None, grads.T @ words, grad_u, grad_b, grad_c
 
 
 class WordGRU(TextEncoder):
