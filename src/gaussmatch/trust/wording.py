@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from gaussmatch.data.queries import FUNCTION_WORDS, with_articles
@@ -89,6 +90,7 @@ def mostly_known(text: str, unknown: Sequence[str]) -> bool:
     return known_share(text, unknown) >= 0.5
 
 
+@lru_cache(256)  # a search needs it twice: to encode the query, and to judge what is known of it
 def canonical(text: str) -> str:
     """A query without what adds nothing to it: frames ("a photo of …"), intensifiers, repetitions.
 
@@ -105,7 +107,8 @@ def canonical(text: str) -> str:
         before = short
         for pattern in (_FRAME, _TAIL, _INTENSIFIER):
             cut = pattern.sub("", short)
-            short = cut if content_words(cut) else short
+            if cut != short and content_words(cut):
+                short = cut
         short = _without_repetition(short)
     return short
 
@@ -119,6 +122,8 @@ def _without_repetition(text: str) -> str:
             again = start + size
             joined = plain[again] == "and" and again + 1 + size <= len(words)
             second = again + 1 if joined else again
+            if plain[start] != plain[second]:
+                continue
             if plain[start:again] == plain[second : second + size]:
                 end = second + size
                 rest = text[words[end].start() :] if end < len(words) else ""
