@@ -304,6 +304,12 @@ def total(a: A) -> A:
     return result
 
 
+def dot(a: A, b: A) -> A:
+    """The inner product over the last dimension; the others broadcast."""
+    result: A = np.vecdot(a, b) if isinstance(a, np.ndarray) else (a * b).sum(-1)
+    return result
+
+
 def largest(parts: list[A]) -> A:
     """The largest of each number."""
     if isinstance(parts[0], np.ndarray):

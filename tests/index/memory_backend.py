@@ -58,8 +58,9 @@ class MemoryView:
     def arrays(self, rows: np.ndarray) -> ArrayGaussian:
         return Gaussian.cat([self.items[r][0] for r in rows.tolist()]).numpy()
 
-    def described(self, rows: np.ndarray) -> list[tuple[str, Mapping[str, Any]]]:
-        return [(self.items[r][1].id, self.items[r][1].meta) for r in rows.tolist()]
+    def described(self, rows: np.ndarray) -> tuple[list[str], list[Mapping[str, Any]]]:
+        found = [self.items[r][1] for r in rows.tolist()]
+        return [record.id for record in found], [record.meta for record in found]
 
     def uncertainty(self, rows: np.ndarray) -> np.ndarray | None:
         if not len(rows) or self.items[0][0].is_point:

@@ -119,7 +119,7 @@ def test_an_index_of_the_format_before_is_read_and_converted(tmp_path: Path):
     assert index.search(queries, 40) == before
     assert index.calibration.about == {"a": 1}
     index.compact()
-    assert json.loads(manifest.read_text())["format"] == 4
+    assert json.loads(manifest.read_text())["format"] == 5
     part = index.manifest.galleries["images"][0]
     assert all(mark.sha256 for mark in part.files.values())
 

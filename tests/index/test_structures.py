@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from similarities.contract import Largest
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import Index, IndexSettings, Record
 from gaussmatch.index.backends.folder import exact, graph
-from gaussmatch.index.backends.folder.segment import FILTERS
+from gaussmatch.index.backends.folder.segment import FILTERS, Segment
+from gaussmatch.index.backends.folder.structure import Allowed
 from gaussmatch.index.where import Where
 from gaussmatch.similarities import similarity
 
@@ -109,6 +111,51 @@ def test_a_filter_on_a_graph_finds_the_best_of_what_it_leaves(
         len({*h.ids} & {f"i{j}" for j in b}) for h, b in zip(found, best.tolist(), strict=True)
     ]
     assert np.mean(right) / 10 >= 0.95
+
+
+def test_a_graph_that_was_written_in_the_order_of_its_items_is_read(tmp_path, monkeypatch):
+    """As all were up to format 4; now linked items lie near each other."""
+    items, queries = clustered(500, 8), clustered(20, 8, seed=1)
+    settings = IndexSettings(structure="hnsw", flat_below=5)
+
+    def made(name: str) -> Segment:
+        index = Index.create(tmp_path / name, similarity="kl", settings=settings)
+        index.add(items, records(0, 500))
+        return index.backend.segments("images")[0]
+
+    new = made("new")
+    assert sorted(new.structure.rows[0].tolist()) == [*range(-1, 500)]
+    assert (new.structure.rows[0][:500] != np.arange(500)).any()
+    monkeypatch.setattr(graph, "_walked", lambda faiss, graph: np.arange(graph.ntotal))
+    old = made("old")
+    (old.path / "rows0.npy").unlink()
+    odd = Allowed(np.arange(500) % 2 == 1)
+    for allowed in (None, odd):
+        found = [
+            segment.structure.candidates(segment.structure.lifted(queries.numpy()), 10, allowed)
+            for segment in (new, old)
+        ]
+        assert (np.sort(found[0].rows) == np.sort(found[1].rows)).mean() > 0.95
+        assert allowed is None or (found[0].rows % 2 == 1).all()
+
+
+def test_compacting_brings_an_older_graph_into_the_new_order(tmp_path):
+    items, queries = clustered(500, 8), clustered(20, 8, seed=1)
+    settings = IndexSettings(structure="hnsw", flat_below=5)
+    index = Index.create(tmp_path / "i", similarity="kl", settings=settings)
+    index.add(items, records(0, 500))
+    before = index.manifest.galleries["images"]
+    index.compact()
+    assert index.manifest.galleries["images"] == before  # it is in that order already
+    with index.backend.writing():
+        files = {name: mark for name, mark in before[0].files.items() if name != "rows0.npy"}
+        older = index.manifest.with_parts("images", (replace(before[0], files=files),))
+        index.backend.save(older)
+    index.compact()
+    (part,) = index.manifest.galleries["images"]
+    assert part.name != before[0].name
+    assert "rows0.npy" in part.files
+    assert len(index.search(queries, 10)[0]) == 10
 
 
 def test_the_rows_of_the_last_filters_are_kept_and_no_deleted_one_among_them(tmp_path):

@@ -81,11 +81,12 @@ def check_query(
     if queries.mean.ndim != 2:
         raise ValueError(f"queries must be a batch (n, D), got {tuple(queries.mean.shape)}")
     found = queries.numpy()
-    mean, log_var = _largest(found.mean), _largest(found.log_var)
-    if not math.isfinite(mean + log_var):
-        raise ValueError("a query holds a NaN or infinity")
-    if log_var > MOST_LOG_VARIANCE:
-        raise ValueError(f"a query has log-variances beyond ±{MOST_LOG_VARIANCE:g}")
+    if _square(found.mean) + _square(found.log_var) > MOST_LOG_VARIANCE**2:  # or else all are less
+        mean, log_var = _largest(found.mean), _largest(found.log_var)
+        if not math.isfinite(mean + log_var):
+            raise ValueError("a query holds a NaN or infinity")
+        if log_var > MOST_LOG_VARIANCE:
+            raise ValueError(f"a query has log-variances beyond ±{MOST_LOG_VARIANCE:g}")
     if form is None:
         return found
     if found.dim != form["dim"]:
@@ -114,6 +115,12 @@ def _strange(g: Gaussian) -> int | None:
         if values is not None and not math.isfinite(_largest(values.numpy())):
             return int((~values.isfinite()).any(-1).nonzero()[0])
     return None
+
+
+def _square(values: np.ndarray | None) -> float:
+    """The sum of all squares; infinity where there is a NaN."""
+    square = 0.0 if values is None else float(np.vdot(values, values))
+    return square if square == square else math.inf
 
 
 def _largest(values: np.ndarray | None) -> float:

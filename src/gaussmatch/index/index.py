@@ -471,18 +471,18 @@ class Index:
     ) -> list[Hits]:
         """All that was found, judged together; of each query the first ``kept`` are returned."""
         calibration, (n, k) = self.calibration, found.score.shape
-        described, items = _described(parts, found)
+        ids, metas, items = _described(parts, found)
         of_items = None if items is None else items.reshape(n, k)
         shares = None if of_items is None else calibration.percentile(gallery, of_items)
         judged = calibration.judge(
             self.similarity, queries, side, gallery, found.score, of_items, size
         )
-        ids, metas = [one[0] for one in described], [one[1] for one in described]
+        scores = found.score.ravel().tolist()
         *columns, fits = (
-            _listed(x, n * k)
-            for x in (found.score, judged.probability, of_items, shares, judged.p_value)
+            _listed(x, n * k) for x in (judged.probability, items, shares, judged.p_value)
         )
-        hits = list(map(Hit, ids, *columns, metas, fits))
+        hits = list(map(Hit, ids, scores, *columns, metas, fits))
+        exhaustive = calibration.exhaustive
         own, share, familiar, absent = (
             _listed(x, n)
             for x in (judged.uncertainty, judged.percentile, judged.familiar, judged.absent)
@@ -498,7 +498,7 @@ class Index:
                 absent=absent[q],
                 expected=expected_matches(some),
                 guarantee=guarantee,
-                exhaustive=calibration.exhaustive,
+                exhaustive=exhaustive,
                 total=size if guarantee is None else count,
                 notes=notes,
             )
@@ -537,22 +537,25 @@ def existing_index(place: Place, **options: Any) -> Index | None:
         return None
 
 
-def _described(parts: Sequence[Searchable], found: TopK) -> tuple[Sequence[Any], np.ndarray | None]:
-    """Id and metadata of each result, one after the other; and their uncertainties, unless there
+def _described(
+    parts: Sequence[Searchable], found: TopK
+) -> tuple[list[str], list[Mapping[str, Any]], np.ndarray | None]:
+    """Ids and metadata of the results, one after the other; and their uncertainties, unless there
     are none."""
     place, row = found.part.ravel(), found.row.ravel()
     if len(parts) == 1:
-        return parts[0].described(row), parts[0].uncertainty(row)
-    described: list[Any] = [None] * len(row)
+        return *parts[0].described(row), parts[0].uncertainty(row)
+    ids: list[str] = [""] * len(row)
+    metas: list[Mapping[str, Any]] = [{}] * len(row)
     items = np.full(len(row), np.nan)
     for p, part in enumerate(parts):
         here = np.flatnonzero(place == p)
-        for at, line in zip(here.tolist(), part.described(row[here]), strict=True):
-            described[at] = line
+        for at, id_, meta in zip(here.tolist(), *part.described(row[here]), strict=True):
+            ids[at], metas[at] = id_, meta
         own = part.uncertainty(row[here])
         if own is not None:
             items[here] = own
-    return described, None if np.isnan(items).any() else items
+    return ids, metas, None if np.isnan(items).any() else items
 
 
 def _listed(values: np.ndarray | None, count: int) -> list[Any]:

@@ -17,7 +17,7 @@ from gaussmatch.trust.calibration import Gallery as Gallery
 
 StructureName = Literal["flat", "hnsw", "compressed"]
 STRUCTURES: tuple[StructureName, ...] = get_args(StructureName)
-FORMAT = 4
+FORMAT = 5
 MANIFEST = "manifest.json"
 
 
@@ -42,7 +42,7 @@ class IndexSettings:
     construction: int = 100
     search: int = 64
     recall: float = 0.95
-    rescore: int = 16
+    rescore: int = 12
     flat_below: int = 5000
 
     def __post_init__(self) -> None:
@@ -130,7 +130,8 @@ class IndexManifest:
 
     @staticmethod
     def loads(text: bytes, where: object) -> IndexManifest:
-        """Read it again. Format 2 has no checksums; up to format 3 the structure is called kind."""
+        """Read it again. Format 2 has no checksums; up to format 3 the structure is called kind; up
+        to format 4 a graph has its items in the order of the segment."""
         try:
             content = json.loads(text)
         except ValueError as error:

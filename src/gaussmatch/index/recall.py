@@ -11,7 +11,7 @@ import numpy as np
 from gaussmatch.gaussian import ArrayGaussian
 from gaussmatch.index.lift import LiftedQueries
 from gaussmatch.index.manifest import IndexSettings
-from gaussmatch.index.topk import Candidates
+from gaussmatch.index.topk import Candidates, shortlist
 
 REPORT = "graph.json"
 QUERIES, BEST = 64, 10
@@ -61,7 +61,7 @@ def measure(
     least -= 1e-9 * np.abs(least)
     width, recall = settings.search, 0.0
     while True:
-        found = scores(walk(width, max(settings.rescore, 2 * BEST)))
+        found = scores(walk(width, shortlist(BEST, settings.rescore)))
         recall = float(np.minimum((found >= least).sum(1), wanted).mean() / wanted)
         if recall >= settings.recall or width >= WIDEST * settings.search:
             break

@@ -19,6 +19,8 @@ from gaussmatch.index.lift import LiftedQueries
 QUERIES = 256  # at a time
 PAIRS = 256  # scored at a time: what is computed of them stays in the processor's cache
 ROUNDS = 4
+COARSE = 2
+"""Times as many candidates of a structure that has one byte of a coordinate."""
 
 
 class Candidates:
@@ -97,8 +99,8 @@ class Searchable(Protocol):
         """The same by looking at every row: slow and sure."""
 
     def arrays(self, rows: np.ndarray) -> ArrayGaussian: ...
-    def described(self, rows: np.ndarray) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """Id and metadata of each row."""
+    def described(self, rows: np.ndarray) -> tuple[list[str], list[Mapping[str, Any]]]:
+        """The id of each row, and its metadata."""
 
     def uncertainty(self, rows: np.ndarray) -> np.ndarray | None:
         """log det Σ of each row; ``None`` for points."""
@@ -136,14 +138,24 @@ class TopK:
         return TopK(self.part[:, ~short], self.row[:, ~short], self.score[:, ~short])
 
 
-def top_k(parts: Sequence[Searchable], queries: ArrayGaussian, k: int, shortlist: int) -> TopK:
+def shortlist(k: int, least: int) -> int:
+    """Candidates to score again for the k best, at least so many. A fifth more than k lost none of
+    the best where approximate scores are in float16; for a coarser structure see ``COARSE``.
+
+    >>> shortlist(10, 12), shortlist(10, 40)
+    (12, 40)
+    """
+    return max(least, k + k // 4)
+
+
+def top_k(parts: Sequence[Searchable], queries: ArrayGaussian, k: int, least: int) -> TopK:
     """The k best items for each query; fewer only where there are fewer.
 
     Exact structures bound what nothing that they left out exceeds. Where the k-th best score is not
     above that by more than the rounding seen on the shortlist, a longer one is requested.
 
     Args:
-        shortlist: candidates to score again, at least.
+        least: candidates to score again, see ``shortlist``.
     """
     k, n = min(k, sum(part.reach for part in parts)), len(queries)
     if not n:
@@ -152,7 +164,7 @@ def top_k(parts: Sequence[Searchable], queries: ArrayGaussian, k: int, shortlist
     found = []
     for start in range(0, n, QUERIES):
         some = queries if n <= QUERIES else queries[start : start + QUERIES]
-        count = max(shortlist, 2 * k)
+        count = shortlist(k, least)
         best, sure = _round(parts, some, k, count)
         for _ in range(ROUNDS):
             count *= 4
@@ -175,26 +187,30 @@ def _round(
     """The k best among ``count`` candidates, and for which queries they are so for sure; ``None``
     where nothing more can be done."""
     n = len(queries)
-    lifted: dict[int, LiftedQueries] = {}
-    proposed: dict[int, Candidates] = {}
-    for number, part in enumerate(parts):
-        if not part.reach:
-            continue
-        lifted[number] = part.lifted(queries)
-        found = part.candidates(lifted[number], count)
-        if not part.exact and _short(found, min(k, part.reach)):
-            found = part.scan(lifted[number], count)
-        proposed[number] = found
+    proposed = {
+        number: _proposed(part, queries, k, count)
+        for number, part in enumerate(parts)
+        if part.reach
+    }
     if not proposed:
         empty = np.empty((n, 0), dtype=np.int64)
         return TopK(empty, empty, np.empty((n, 0))), None
-    place, found = _together(proposed, count)
-    row = found.rows
-    score = _exact(parts, lifted, place, found)
-    order = np.lexsort((row, place, -score), axis=1)[:, :k]
+    if len(proposed) == 1:
+        ((number, (lifted, found)),) = proposed.items()
+        row, score = found.rows, _scores(parts[number], lifted, found)
+        order = np.lexsort((row, -score), axis=1)[:, :k]
+        place = np.zeros(order.shape, dtype=np.int64) + number
+    else:
+        every, found = _together({number: c for number, (_, c) in proposed.items()}, count)
+        row, score = found.rows, np.full(found.rows.shape, -np.inf)
+        for number, (lifted, _) in proposed.items():
+            where = np.nonzero((every == number) & (row >= 0))
+            score[where] = _scores_of(parts[number], lifted, row[where], where[0])
+        order = np.lexsort((row, every, -score), axis=1)[:, :k]
+        place = np.take_along_axis(every, order, 1)
     if n > 1:
         order += np.arange(0, row.size, row.shape[1])[:, None]
-    chosen = TopK(place.take(order), row.take(order), score.take(order))
+    chosen = TopK(place, row.take(order), score.take(order))
     if not k or not all(parts[number].exact for number in proposed):
         return chosen, None
     known = row >= 0
@@ -202,19 +218,24 @@ def _round(
     return chosen, (found.bound + 4 * rounding < chosen.score[:, -1]) | np.isneginf(found.bound)
 
 
-def _short(found: Candidates, wanted: int) -> bool:
-    """Whether some query was given fewer."""
-    if found.full:
-        return found.rows.shape[1] < wanted
-    return bool((found.rows >= 0).sum(1).min() < wanted)
+def _proposed(
+    part: Searchable, queries: ArrayGaussian, k: int, count: int
+) -> tuple[LiftedQueries, Candidates]:
+    """Candidates of one part; by looking at every row where it finds fewer than it must."""
+    lifted = part.lifted(queries)
+    found = part.candidates(lifted, count)
+    wanted = min(k, part.reach)
+    if not part.exact and (
+        found.rows.shape[1] < wanted if found.full else (found.rows >= 0).sum(1).min() < wanted
+    ):
+        found = part.scan(lifted, count)
+    return lifted, found
 
 
 def _together(proposed: Mapping[int, Candidates], count: int) -> tuple[np.ndarray, Candidates]:
-    """The most promising candidates of all parts, and the part of each."""
-    if len(proposed) == 1:
-        ((number, found),) = proposed.items()
-        place = np.zeros(found.rows.shape, dtype=np.int64)
-        return place + number if number else place, found
+    """The most promising candidates of several parts, and the part of each: ``count``, or as many
+    as a coarse part gives."""
+    count = max(count, *(c.rows.shape[1] for c in proposed.values()))
     places = [np.full(c.rows.shape, number) for number, c in proposed.items()]
     row, rough = [c.rows for c in proposed.values()], [c.scores for c in proposed.values()]
     bounds = [c.bound for c in proposed.values()]
@@ -226,26 +247,31 @@ def _together(proposed: Mapping[int, Candidates], count: int) -> tuple[np.ndarra
     return columns[0], Candidates(columns[1], columns[2], reduce(np.maximum, bounds))
 
 
-def _exact(
-    parts: Sequence[Searchable],
-    lifted: Mapping[int, LiftedQueries],
-    place: np.ndarray,
-    candidates: Candidates,
+def _scores(part: Searchable, queries: LiftedQueries, found: Candidates) -> np.ndarray:
+    """Of all candidates, (n, c) in float64; −inf where there is no row."""
+    row = found.rows
+    if not found.full:
+        scores, where = np.full(row.shape, -np.inf), np.nonzero(row >= 0)
+        scores[where] = _scores_of(part, queries, row[where], where[0])
+        return scores
+    if row.size <= PAIRS:
+        return queries.scores(part.arrays(row.ravel())).reshape(row.shape)
+    step = max(1, PAIRS // row.shape[1])
+    parts = [
+        queries.scores(part.arrays(row[some].ravel()), some)
+        for some in (slice(start, start + step) for start in range(0, len(row), step))
+    ]
+    return np.concatenate(parts).reshape(row.shape)
+
+
+def _scores_of(
+    part: Searchable, queries: LiftedQueries, rows: np.ndarray, of: np.ndarray
 ) -> np.ndarray:
-    """Scores in float64; −inf where there is no row."""
-    row = candidates.rows
-    if len(lifted) == 1 and candidates.full:
-        ((number, queries),) = lifted.items()
-        step = max(1, PAIRS // row.shape[1])
-        some = [slice(start, start + step) for start in range(0, len(row), step)]
-        found = [queries.scores(parts[number].arrays(row[s].ravel()), s) for s in some]
-        return (np.concatenate(found) if len(found) > 1 else found[0]).reshape(row.shape)
-    scores = np.full(row.shape, -np.inf)
-    for number, queries in lifted.items():
-        query, column = np.nonzero((place == number) & (row >= 0))
-        for start in range(0, len(query), PAIRS):
-            q, c = query[start : start + PAIRS], column[start : start + PAIRS]
-            scores[q, c] = queries.scores(parts[number].arrays(row[q, c]), q)
+    """Of each row with query ``of`` it, (c) in float64."""
+    scores = np.empty(len(rows))
+    for start in range(0, len(rows), PAIRS):
+        some = slice(start, start + PAIRS)
+        scores[some] = queries.scores(part.arrays(rows[some]), of[some])
     return scores
 
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gaussmatch.gaussian import A, ArrayGaussian, Gaussian, Moments, Side, largest, total
+from gaussmatch.gaussian import A, ArrayGaussian, Gaussian, Moments, Side, dot, largest, total
 
 SIDES: tuple[Side, ...] = get_args(Side)
 
@@ -148,7 +148,7 @@ class Similarity(ABC):
     def of_lifted(self, images: Lifted[A], captions: Lifted[A]) -> A:
         """Scores of sides that are lifted already, (..., W) each; other dimensions broadcast."""
         return self._best(
-            total(a * b if self.metric == "inner_product" else (a - b) ** 2)
+            dot(a, b) if self.metric == "inner_product" else total((a - b) ** 2)
             for a, b in zip(images, captions, strict=True)
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gaussmatch.gaussian import A, Gaussian, Moments, Side, joined, total
+from gaussmatch.gaussian import A, Gaussian, Moments, Side, dot, joined, total
 from gaussmatch.similarities.base import Lifted, Similarity, check_side
 
 
@@ -132,5 +132,5 @@ def _reference(g: Moments[A]) -> A:
     """q of KL(p ‖ q) as a vector: [−½/σ², μ/σ², 1, −½(Σμ²/σ² + ln det Σ − D)]."""
     precision: A = g.variance**-1
     scaled: A = g.mean * precision
-    constant: A = -0.5 * (total(g.mean * scaled) + g.uncertainty() - g.dim)[..., None]
+    constant: A = -0.5 * (dot(g.mean, scaled) + g.uncertainty() - g.dim)[..., None]
     return joined(-0.5 * precision, scaled, 1.0, constant)

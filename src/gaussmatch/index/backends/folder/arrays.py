@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
 
 def mapped(path: Path, rows: int | None = None) -> np.ndarray:
@@ -36,6 +39,13 @@ def created(path: Path, shape: Sequence[int]) -> np.ndarray:
             if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise OSError(f"{path}: cannot be written ({error})") from error
     return array
+
+
+def as_tensor(array: np.ndarray) -> Tensor:
+    """A float32 array as a tensor in the same memory. It may be mapped for reading, of which torch
+    would warn: nothing may be written to it."""
+    memory = (ctypes.c_float * array.size).from_address(array.ctypes.data)
+    return torch.frombuffer(memory, dtype=torch.float32).view(array.shape)
 
 
 def blocks(total: int, size: int = 4096) -> Iterator[slice]:

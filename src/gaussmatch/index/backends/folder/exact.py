@@ -10,7 +10,7 @@ import torch
 
 from gaussmatch.evaluation.scores import query_scores
 from gaussmatch.gaussian import ArrayGaussian
-from gaussmatch.index.backends.folder.arrays import blocks, created, mapped
+from gaussmatch.index.backends.folder.arrays import as_tensor, blocks, created, mapped
 from gaussmatch.index.backends.folder.structure import Allowed, SegmentContent, Structure
 from gaussmatch.index.lift import SAMPLE, Lift, LiftedQueries
 from gaussmatch.index.topk import Candidates
@@ -19,7 +19,10 @@ faiss: Any = None  # the extra 'search'; flat search works without it
 with suppress(ImportError):
     import faiss
 
-ROWS = 65_536  # items of one product, without faiss
+ROWS = 16_384  # items of one product
+MANY = 8
+"""Queries from which on a product of all with the items is faster than faiss, which goes through
+the items for each of them: four times with 256."""
 
 
 class Flat(Structure):
@@ -106,12 +109,12 @@ def nearest(
     q: np.ndarray, array: np.ndarray, count: int, inner: bool, allowed: Allowed | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows and raw values of the best ``count``, best first."""
-    if allowed is not None and (faiss is None or allowed.count < 0.2 * len(array)):
+    if allowed is not None and allowed.count < 0.2 * len(array):
         some = allowed.rows  # few: copying them is cheaper than looking at all
         rows, raw = nearest(q, array[some], count, inner)
         return some[rows], raw
-    if faiss is None:
-        return _torch_nearest(q, array, count, inner)
+    if faiss is None or len(q) >= MANY:
+        return _by_product(q, array, count, inner, allowed)
     rows = np.empty((len(q), count), dtype=np.int64)
     raw = np.empty((len(q), count), dtype=np.float32)
     selector = None
@@ -126,18 +129,21 @@ def nearest(
     return rows, raw
 
 
-def _torch_nearest(
-    q: np.ndarray, array: np.ndarray, count: int, inner: bool
+def _by_product(
+    q: np.ndarray, array: np.ndarray, count: int, inner: bool, allowed: Allowed | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    queries = torch.from_numpy(q)
+    queries, items = torch.from_numpy(q), as_tensor(array)
+    banned = None if allowed is None else torch.from_numpy(~allowed.mask)
     best, rows = torch.empty(len(q), 0), torch.empty(len(q), 0, dtype=torch.long)
     for block in blocks(len(array), ROWS):
-        part = torch.from_numpy(np.array(array[block]))
+        part = items[block]
         close = queries @ part.T
         if not inner:
-            close = 2 * close - part.square().sum(-1) - queries.square().sum(-1, keepdim=True)
-        here = torch.arange(block.start, block.stop).expand(len(q), -1)
-        best, rows = torch.cat([best, close], 1), torch.cat([rows, here], 1)
+            close.mul_(2).sub_(part.square().sum(-1)).sub_(queries.square().sum(-1, keepdim=True))
+        if banned is not None:
+            close.masked_fill_(banned[block], -torch.inf)
+        found, at = close.topk(min(count, close.shape[1]))
+        best, rows = torch.cat([best, found], 1), torch.cat([rows, at + block.start], 1)
         best, order = best.topk(min(count, best.shape[1]))
         rows = rows.gather(1, order)
     return rows.numpy(), (best if inner else -best).numpy()

@@ -281,7 +281,7 @@ class Folder(Backend):
         if not total:
             return
         wanted = wanted_structure(self.similarity(gallery), self.settings, total)
-        if len(joined) == 1 and joined[0].dead is None and joined[0].part.structure == wanted:
+        if len(joined) == 1 and joined[0].current and joined[0].part.structure == wanted:
             return
         for segment in joined:
             layout.verify(self.path, segment.part)

@@ -8,29 +8,28 @@ items are linked) and *walked* with the inner product (the score). Measured in d
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
 from functools import partial
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from gaussmatch.checks import extra
 from gaussmatch.files import read_json, to_json
 from gaussmatch.gaussian import ArrayGaussian
-from gaussmatch.index.backends.folder.arrays import blocks
+from gaussmatch.index.backends.folder.arrays import blocks, mapped
 from gaussmatch.index.backends.folder.exact import Scan, nearest
 from gaussmatch.index.backends.folder.structure import Allowed, SegmentContent, Structure
 from gaussmatch.index.lift import SAMPLE, Lift, LiftedQueries
 from gaussmatch.index.manifest import IndexSettings
 from gaussmatch.index.recall import BEST, QUERIES, REPORT, Recall, measure
-from gaussmatch.index.topk import Candidates
+from gaussmatch.index.topk import COARSE, Candidates
 
 MOST = 20.0
 """Standard deviations: farther coordinates are cut off, in the graph only. One wild item would
 otherwise be a hub that every walk ends in; scores are exact anyway."""
-ENOUGH = 0.6
-"""Of the shortlist: the part of it that a filtered walk must reach. With a tenth allowed it finds
-96 % of the ten best."""
 STEP = 25
 """Items read in order while a walk takes one step: where a filter leaves so few that a walk would
 take longer, the coded vectors of these are looked at one by one."""
@@ -43,11 +42,15 @@ class Hnsw(Structure):
     """A graph with the lifted items in float16; one graph for each lift.
 
     Half the bytes of float32, and as they decide how long a walk takes, it is faster by a quarter;
-    the shortlist is scored again anyway.
+    the shortlist is scored again anyway. Items that are linked lie near each other, see
+    ``_walked``, which makes it faster by a sixth.
     """
 
     name: ClassVar[str] = "hnsw"
     coding: ClassVar[str] = "QT_fp16"
+    enough: ClassVar[float] = 1.0
+    """The part of a shortlist that a filtered walk must reach. With a tenth allowed it finds 95 %
+    of the ten best."""
 
     @classmethod
     def build(cls, content: SegmentContent) -> None:
@@ -61,12 +64,19 @@ class Hnsw(Structure):
             for block in blocks(content.items, 65_536):
                 graph.add(_padded(lift.items(content.read(block))[i]).clip(-MOST, MOST))
             _walk_by_score(faiss, graph, lift)
+            rows = _walked(faiss, graph)
+            graph.permute_entries(rows)
+            np.save(content.folder / f"rows{i}.npy", np.append(rows, -1))
             file = content.folder / f"graph{i}.faiss"
             try:
                 faiss.write_index(graph, str(file))
             except RuntimeError as error:  # a full disk
                 raise OSError(f"{file}: cannot be written ({error})") from error
         cls(content).measure(content)
+
+    @classmethod
+    def current(cls, files: Collection[str]) -> bool:
+        return "rows0.npy" in files
 
     def measure(self, content: SegmentContent) -> None:
         """Note beside the graph how well it searches, and how wide a walk must be."""
@@ -99,12 +109,18 @@ class Hnsw(Structure):
         self.scan = Scan(content)
         self.settings, self.total = content.settings, content.items
         self._ways: dict[int, Any] = {}
-        self.graphs = []
+        self._allowed: WeakKeyDictionary[Allowed, list[Allowed]] = WeakKeyDictionary()
+        self.graphs, self.rows = [], []
         for i in range(len(self.lift.centres)):
             name = str(content.folder / f"graph{i}.faiss")
             graph = self.faiss.read_index(name, self.faiss.IO_FLAG_MMAP_IFC)
             graph.hnsw.is_similarity = self.lift.inner
             self.graphs.append(graph)
+            file = content.folder / f"rows{i}.npy"
+            if file.is_file():
+                self.rows.append(mapped(file, self.total + 1))
+            else:  # of an earlier version, in the order of the items
+                self.rows.append(np.append(np.arange(self.total), -1))
         self.width, self.exact = self.settings.search, False
         if (content.folder / REPORT).is_file():
             report = Recall(**read_json(content.folder / REPORT))
@@ -123,20 +139,38 @@ class Hnsw(Structure):
             return self.scan.candidates(queries, count, allowed)
         width = max(self.settings.search, self.width, count)
         if allowed is not None:  # the best ones allowed are so many of all
-            width += int(ENOUGH * count * self.total / reach)
+            width += int(self.enough * count * self.total / reach)
         found, vectors = [], map(_padded, queries.vectors)
         for number, (q, graph) in enumerate(zip(vectors, self.graphs, strict=True)):
-            if allowed is None or STEP * width < reach:
-                raw, rows = graph.search(q, count, params=self._way(width, allowed))
+            own = None if allowed is None else self._in_graph(allowed, number)
+            if own is None or STEP * width < reach:
+                raw, rows = self._walk(graph, q, count, self._way(width, own))
             elif SKIPPED * reach < self.total:
-                raw, rows = self._decoded(graph, q, count, allowed.rows)
+                raw, rows = self._decoded(graph, q, count, own.rows)
             else:
-                way = self.faiss.SearchParameters(sel=self.faiss.IDSelectorBitmap(allowed.bits))
+                way = self.faiss.SearchParameters(sel=self.faiss.IDSelectorBitmap(own.bits))
                 raw, rows = graph.storage.search(q, count, params=way)
+            rows = self.rows[number].take(rows)  # −1, for none, stays: it is the last one
             found.append((rows, partial(queries.rough, number, raw)))
         if len(found) == 1:
             return Candidates(*found[0])
         return Candidates.merged([(rows, rough()) for rows, rough in found], whole=False)
+
+    def _walk(
+        self, graph: Any, q: np.ndarray, count: int, way: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """``graph.search`` without its checks, which take a hundredth of an answer."""
+        raw = np.empty((len(q), count), dtype=np.float32)
+        rows = np.empty((len(q), count), dtype=np.int64)
+        pointers = map(self.faiss.swig_ptr, (q, raw, rows))
+        graph.search_c(len(q), next(pointers), count, *pointers, way)
+        return raw, rows
+
+    def _in_graph(self, allowed: Allowed, number: int) -> Allowed:
+        """The same in the order of a graph; kept as long as the filter is."""
+        if allowed not in self._allowed:
+            self._allowed[allowed] = [Allowed(allowed.mask.take(r[:-1])) for r in self.rows]
+        return self._allowed[allowed][number]
 
     def _decoded(
         self, graph: Any, q: np.ndarray, count: int, some: np.ndarray
@@ -163,6 +197,12 @@ class Compressed(Hnsw):
 
     name: ClassVar[str] = "compressed"
     coding: ClassVar[str] = "QT_8bit"
+    enough: ClassVar[float] = 1 / COARSE
+
+    def candidates(
+        self, queries: LiftedQueries, count: int, allowed: Allowed | None = None
+    ) -> Candidates:
+        return super().candidates(queries, COARSE * count, allowed)
 
 
 def _padded(vectors: np.ndarray) -> np.ndarray:
@@ -171,6 +211,33 @@ def _padded(vectors: np.ndarray) -> np.ndarray:
     padded = np.zeros((n, width + -width % 16), dtype=np.float32)
     padded[:, :width] = vectors
     return padded
+
+
+def _walked(faiss: Any, graph: Any) -> np.ndarray:
+    """The items in the order in which a walk through all of the graph, breadth first, meets them:
+    so those that a search looks at one after the other share pages and cache lines."""
+    links, total = graph.hnsw.nb_neighbors(0), graph.ntotal
+    every = faiss.rev_swig_ptr(graph.hnsw.neighbors.data(), graph.hnsw.neighbors.size())
+    first = faiss.vector_to_array(graph.hnsw.offsets)[:-1].astype(np.int64)
+    rows, met = np.empty(total, dtype=np.int64), np.zeros(total, dtype=bool)
+    start, stop, unmet = 0, 0, 0
+    while stop < total:
+        if not stop:
+            new = np.array([graph.hnsw.entry_point])
+        elif start == stop:  # the rest: no link led there
+            unmet += int(np.argmin(met[unmet:]))
+            new = np.array([unmet])
+        else:
+            some = rows[start : min(stop, start + 4096)]
+            start += len(some)
+            linked = every[first[some][:, None] + np.arange(links)].ravel()
+            linked = linked[linked >= 0]
+            linked = linked[~met[linked]]
+            new = linked[np.sort(np.unique(linked, return_index=True)[1])]
+        met[new] = True
+        rows[stop : stop + len(new)] = new
+        stop += len(new)
+    return rows
 
 
 def _walk_by_score(faiss: Any, graph: Any, lift: Lift) -> None:

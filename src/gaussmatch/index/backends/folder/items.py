@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -29,7 +31,8 @@ from gaussmatch.index.where import MetadataColumn, Scalar, Where, value_type
 
 FILE, LINES, STARTS = "items.sqlite", "records.jsonl", "records.npy"
 _AT_ONCE = 500  # parameters of one statement
-_decode = json.JSONDecoder().decode
+_DECODED = 256  # lines in one call: more would set off the garbage collector
+_decode = json.JSONDecoder().raw_decode
 
 
 def write_items(folder: Path, records: Iterable[Record]) -> int:
@@ -69,9 +72,10 @@ class ItemStore:
         self._db = _connected(folder / FILE)
         self._columns: dict[str, MetadataColumn] = {}
         self._starts = mapped(folder / STARTS)
-        self._lines = (
-            np.memmap(folder / LINES, np.uint8, "r").data if len(self._starts) > 1 else b""
-        )
+        self._lines: mmap | bytes = b""
+        if len(self._starts) > 1:  # an empty file cannot be mapped
+            with open(folder / LINES, "rb") as file:
+                self._lines = mmap(file.fileno(), 0, access=ACCESS_READ)
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """id → row, for those that are here."""
@@ -82,21 +86,26 @@ class ItemStore:
             found |= self._query(f"SELECT id, row FROM items WHERE id IN ({marks})", some)
         return found
 
-    def lines(self, rows: np.ndarray) -> list[tuple[str, dict[str, Any], str | None]]:
-        """Id, metadata and source of each row."""
+    def lines(self, rows: np.ndarray) -> Iterator[list[tuple[str, dict[str, Any], str | None]]]:
+        """Id, metadata and source of each row, some rows at a time."""
         starts, stops = self._starts.take(rows).tolist(), self._starts.take(rows + 1).tolist()
-        lines = [self._lines[a:b] for a, b in zip(starts, stops, strict=True)]
-        try:
-            found: list[Any] = _decode((b"[%b]" % b",".join(lines)).decode())  # one call for all
-        except ValueError as error:
-            raise ValueError(
-                f"{self._folder / LINES}: damaged ({error}); restore the index or make it again"
-            ) from error
-        return found
+        for some in blocks(len(starts), _DECODED):
+            lines = [self._lines[a:b] for a, b in zip(starts[some], stops[some], strict=True)]
+            try:
+                text = (b"[%b]" % b",".join(lines)).decode()
+                found, end = _decode(text)
+                if len(found) != len(lines) or end != len(text):
+                    raise ValueError(f"{len(found)} records in {len(lines)} lines")
+            except ValueError as error:
+                raise ValueError(
+                    f"{self._folder / LINES}: damaged ({error}); restore the index or make it again"
+                ) from error
+            yield found
 
     def records(self, rows: np.ndarray) -> list[Record]:
         """Without thumbnails."""
-        return [Record(id_, meta, None, source) for id_, meta, source in self.lines(rows)]
+        found = chain.from_iterable(self.lines(rows))
+        return [Record(id_, meta, None, source) for id_, meta, source in found]
 
     def thumbnail(self, row: int) -> bytes | None:
         found = self._query("SELECT jpeg FROM thumbnails WHERE row = ?", [row])

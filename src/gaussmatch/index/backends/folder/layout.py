@@ -31,7 +31,7 @@ BUILDING = ".building.lock"
 _SEGMENT = re.compile(rf"({'|'.join(GALLERIES)})-[0-9a-f]{{12}}")
 _DELETED = re.compile(rf"{_SEGMENT.pattern}\.deleted-\d+\.npy")
 _IN_SEGMENT = re.compile(
-    r"items\.sqlite|records\.(jsonl|npy)|(mean|log_var|uncertainty|lifted\d)\.npy"
+    r"items\.sqlite|records\.(jsonl|npy)|(mean|log_var|uncertainty|lifted\d|rows\d)\.npy"
     r"|lift\.safetensors|graph\d\.faiss|graph\.json"
 )
 _AT_TOP = re.compile(r"(manifest|calibration)\.json|\.lock|\.gaussmatch-index")

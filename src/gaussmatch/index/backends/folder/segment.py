@@ -98,6 +98,11 @@ class Segment:
                 "restore the index or make it again"
             ) from error
 
+    @property
+    def current(self) -> bool:
+        """Whether nothing would be gained by writing it again."""
+        return self.dead is None and STRUCTURES[self.part.structure].current(self.part.files)
+
     def describe(self) -> dict[str, Any]:
         """With what was measured of its graph, if it has one."""
         report = read_json(self.path / REPORT) if REPORT in self.part.files else {}
@@ -169,8 +174,13 @@ class SegmentView:
     def scan(self, queries: LiftedQueries, count: int) -> Candidates:
         return self.segment.scan.candidates(queries, count, self.allowed)
 
-    def described(self, rows: np.ndarray) -> list[tuple[str, Mapping[str, Any]]]:
-        return [(id_, meta) for id_, meta, _ in self.segment.items.lines(rows)]
+    def described(self, rows: np.ndarray) -> tuple[list[str], list[Mapping[str, Any]]]:
+        ids: list[str] = []
+        metas: list[Mapping[str, Any]] = []
+        for lines in self.segment.items.lines(rows):
+            ids += [line[0] for line in lines]
+            metas += [line[1] for line in lines]
+        return ids, metas
 
     def uncertainty(self, rows: np.ndarray) -> np.ndarray | None:
         held = self.segment.uncertainty

@@ -6,7 +6,7 @@ A structure proposes candidates with approximate scores, see ``topk``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -75,6 +75,11 @@ class Structure(ABC):
     @abstractmethod
     def build(cls, content: SegmentContent) -> None:
         """Write the files that ``__init__`` opens."""
+
+    @classmethod
+    def current(cls, files: Collection[str]) -> bool:
+        """Whether these files of a segment are as ``build`` writes them now."""
+        return True
 
     @abstractmethod
     def __init__(self, content: SegmentContent) -> None: ...

@@ -15,7 +15,7 @@ from gaussmatch.index.backends.milvus.client import Client
 from gaussmatch.index.backends.milvus.filter import ids as among
 from gaussmatch.index.lift import Lift, LiftedQueries
 from gaussmatch.index.manifest import Gallery, IndexSettings
-from gaussmatch.index.topk import Candidates
+from gaussmatch.index.topk import COARSE, Candidates
 from gaussmatch.similarities import Similarity
 
 MOST = 16_384  # results of one query that Milvus gives at most
@@ -93,7 +93,8 @@ class CollectionView:
     def candidates(self, queries: LiftedQueries, count: int) -> Candidates:
         """The best of each lift, as Milvus finds them."""
         c = self.collection
-        count = min(count, MOST, self.reach)
+        coarse = COARSE if c.settings.structure == "compressed" else 1
+        count = min(coarse * count, MOST, self.reach)
         found = []
         for number, vectors in enumerate(queries.vectors):
             answers = c.client(
@@ -135,9 +136,9 @@ class CollectionView:
         found = [self._rows[r] for r in rows.tolist()]
         return coding.gaussian(found, self.collection.form).numpy()
 
-    def described(self, rows: np.ndarray) -> list[tuple[str, Mapping[str, Any]]]:
+    def described(self, rows: np.ndarray) -> tuple[list[str], list[Mapping[str, Any]]]:
         found = [coding.record(self._rows[r]) for r in rows.tolist()]
-        return [(record.id, record.meta) for record in found]
+        return [record.id for record in found], [record.meta for record in found]
 
     def uncertainty(self, rows: np.ndarray) -> np.ndarray | None:
         if not self.collection.form["variances"]:
