@@ -124,8 +124,9 @@ def row(
 
 
 def slope(what: str, sizes: Sequence[int], calls: Sequence[Call], turns: int, limit: float) -> Row:
-    """The exponent x of time ∝ size^x, fitted; the spread is that of neighbouring sizes."""
-    times = [min(used(call) for _ in range(max(2, turns // 2))) for call in calls]
+    """The exponent x of time ∝ size^x, fitted; the spread is that of neighbouring sizes. The sizes
+    take turns, and the least time of each counts."""
+    times = np.min([[used(call) for call in calls] for _ in range(turns)], axis=0)
     x, y = np.log(sizes), np.log(times)
     steps = np.diff(y) / np.diff(x)
     fitted = float(np.polyfit(x, y, 1)[0])
@@ -337,8 +338,10 @@ def search(sizes: Sizes) -> Iterator[Row]:
     records = [Record(str(k), {"tenth": k % 10, "rare": k % 1000}) for k in range(sizes.items)]
     with tempfile.TemporaryDirectory() as folder:
         flat, graph = (Path(folder) / name for name in ("flat", "hnsw"))
-        exact = Index.create(flat, similarity="kl")
-        exact.add(gallery, records)
+        Index.create(flat, similarity="kl").add(gallery, records)
+        Index.create(graph, similarity="kl", settings=settings).add(gallery, records)
+        del records  # whoever searches has opened an index, and not just made it
+        exact, approximate = Index.open(flat), Index.open(graph)
         width = exact.backend.segments("images")[0].structure.arrays[0].shape[1]
         dice = np.random.default_rng(0)
         plain = faiss.IndexFlatIP(width)
@@ -355,8 +358,6 @@ def search(sizes: Sizes) -> Iterator[Row]:
         yield row("search", f"exact, {len(queries)} at once, {of}", "faiss flat", ratios, limit=1.1)
         del plain
 
-        approximate = Index.create(graph, similarity="kl", settings=settings)
-        approximate.add(gallery, records)
         structure = approximate.backend.segments("images")[0].structure
         bare = faiss.IndexHNSWFlat(dim, settings.links)
         bare.hnsw.efConstruction = settings.construction
@@ -428,11 +429,11 @@ def service(sizes: Sizes) -> Iterator[Row]:
         tiny = ["--data.size", "tiny", "--training.epochs", "1"]
         assert command(["train", "scenes/vsepp-kl", "--out", run, *tiny]) == 0
         assert command(["index", run, "--out", index]) == 0
-        words = [index, "--queries", str(10 * sizes.queries), "--texts", f"{folder}/texts.json"]
+        words = [index, "--queries", str(20 * sizes.queries), "--texts", f"{folder}/texts.json"]
         words += ["--concurrency", "32", "--seconds", "120"]
         shares, slowest = [], []
         with serving(Path(index), 1, Path(folder) / "log") as (pid, address):
-            for _ in range(3):
+            for _ in range(sizes.turns):
                 alone = ask("library", words)
                 before = processor(pid)
                 through = ask("clients", [*words, "--address", address])
@@ -567,6 +568,15 @@ SECTIONS: dict[str, Callable[[Sizes], Iterator[Row]]] = {
 }
 
 
+def alone(section: str, quick: bool) -> list[Row]:
+    """A section in a process of its own: what the others leave in memory would slow it down."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "rows.json"
+        words = [sys.executable, __file__, section, "--json", str(found)]
+        subprocess.run([*words, *(["--quick"] if quick else [])], check=True)
+        return [Row(**row) for row in json.loads(found.read_text(encoding="utf-8"))["rows"]]
+
+
 def machine() -> dict[str, str | int]:
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
@@ -620,13 +630,16 @@ def main() -> None:
     faiss.omp_set_num_threads(1)
     sizes, about = QUICK if options.quick else FULL, machine()
     rows: list[Row] = []
-    for name in options.sections or SECTIONS:
+    sections = options.sections or list(SECTIONS)
+    for name in sections:
         started = time.monotonic()
-        for made in SECTIONS[name](sizes):
+        for made in SECTIONS[name](sizes) if len(sections) == 1 else alone(name, options.quick):
             made = replace(made, limit=None) if options.quick else made
             rows.append(made)
-            print(f"{made.what} / {made.against}: {made.ratio:.3g}  {made.met}", flush=True)
-        print(f"-- {name}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+            if len(sections) == 1:
+                print(f"{made.what} / {made.against}: {made.ratio:.3g}  {made.met}", flush=True)
+        if len(sections) == 1:
+            print(f"-- {name}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     for path in filter(None, (options.json, options.markdown)):
         path.parent.mkdir(parents=True, exist_ok=True)
     if options.json:

@@ -39,7 +39,7 @@ from gaussmatch.similarities import similarity
 K = 10
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 clock = time.perf_counter
-WIDTHS = (*range(10, 32, 2), *range(32, 64, 4), *range(64, 129, 8), 192, 256, 384, 512)
+WIDTHS = (*range(10, 64), *range(64, 129, 8), 192, 256, 384, 512)
 
 
 def main() -> None:
