@@ -92,6 +92,19 @@ def test_a_graph_on_clustered_gaussians_finds_95_percent(tmp_path):
     assert np.mean(right) / 10 >= 0.95
 
 
+def test_a_graph_walks_by_the_scores_of_items_that_are_far_surer_than_most(tmp_path):
+    """Their coordinates lie dozens of standard deviations away; cut off, they looked best."""
+    items, queries = clustered(500, 8), clustered(20, 8, seed=1)
+    items.log_var[::10] -= 6
+    settings = IndexSettings(structure="hnsw", flat_below=5)
+    index = Index.create(tmp_path / "i", similarity="kl", settings=settings)
+    index.add(items, records(0, 500), "captions")
+    structure = index.backend.segments("captions")[0].structure
+    found = structure.candidates(structure.lifted(queries.numpy()), 400)
+    scores = truth("kl", items, queries, "captions").numpy()
+    np.testing.assert_allclose(found.scores, np.take_along_axis(scores, found.rows, 1), rtol=0.01)
+
+
 @pytest.mark.parametrize(
     ("percent", "skipped"), [(1, 50), (1, 200), (10, 200), (40, 200), (90, 200)]
 )

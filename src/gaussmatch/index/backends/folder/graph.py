@@ -2,13 +2,14 @@
 
 An inner product is no distance, and a graph that links each item to those of largest inner product
 links everything to a few long vectors: on Gaussians under KL it finds as little as a third of the
-true ten best. So the graph is *built* with the Euclidean distance between standardised items (near
-items are linked) and *walked* with the inner product (the score). Measured in docs/search.md.
+true ten best. So near items are *linked*, by the Euclidean distance between standardised items in
+which coordinates that queries weigh more count more, and the graph is *walked* with the inner
+product (the score). Measured in docs/results.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from functools import partial
 from typing import Any, ClassVar
@@ -18,18 +19,20 @@ import numpy as np
 
 from gaussmatch.checks import extra
 from gaussmatch.files import read_json, to_json
-from gaussmatch.gaussian import ArrayGaussian
+from gaussmatch.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.index.backends.folder.arrays import blocks, mapped
 from gaussmatch.index.backends.folder.exact import Scan, nearest
 from gaussmatch.index.backends.folder.structure import Allowed, SegmentContent, Structure
 from gaussmatch.index.lift import SAMPLE, Lift, LiftedQueries
-from gaussmatch.index.manifest import IndexSettings
 from gaussmatch.index.recall import BEST, QUERIES, REPORT, Recall, measure
 from gaussmatch.index.topk import COARSE, Candidates
 
-MOST = 20.0
-"""Standard deviations: farther coordinates are cut off, in the graph only. One wild item would
-otherwise be a hub that every walk ends in; scores are exact anyway."""
+LINKED = 5.0
+"""Standard deviations: farther coordinates are cut off where items are linked. One wild item would
+otherwise be a hub that every walk ends in."""
+WEIGHT = 1 / 3
+"""The power of what queries weigh, in the distance that links items: 0 needs a tenth more steps for
+the same recall, 1 finds less."""
 STEP = 25
 """Items read in order while a walk takes one step: where a filter leaves so few that a walk would
 take longer, the coded vectors of these are looked at one by one."""
@@ -48,7 +51,10 @@ class Hnsw(Structure):
 
     name: ClassVar[str] = "hnsw"
     coding: ClassVar[str] = "QT_fp16"
-    enough: ClassVar[float] = 1.0
+    most: ClassVar[float] = 1e4
+    """Standard deviations: farther coordinates, which float16 may not hold, are cut off in the
+    walk."""
+    enough: ClassVar[float] = 0.8
     """The part of a shortlist that a filtered walk must reach. With a tenth allowed it finds 95 %
     of the ten best."""
 
@@ -58,12 +64,20 @@ class Hnsw(Structure):
         some = content.some(SAMPLE)
         lift = Lift.of(content.similarity, content.gallery, some)
         lift.save(content.folder)
-        for i, sample in enumerate(a.clip(-MOST, MOST) for a in lift.items(some)):
-            graph = cls._empty(faiss, sample, content.settings)
-            graph.hnsw.efConstruction = content.settings.construction
+        links, most = content.settings.links, cls.most
+        for i, (sample, weight) in enumerate(
+            zip(map(_padded, lift.items(some)), _weights(lift, some), strict=True)
+        ):
+            graph = _empty(faiss, cls.coding, sample.shape[1], links, inner=lift.inner)
+            graph.train(sample.clip(-most, most))
+            linked = _empty(faiss, Hnsw.coding, sample.shape[1], links, inner=False)
+            linked.hnsw.efConstruction = content.settings.construction
             for block in blocks(content.items, 65_536):
-                graph.add(_padded(lift.items(content.read(block))[i]).clip(-MOST, MOST))
-            _walk_by_score(faiss, graph, lift)
+                items = lift.items(content.read(block))[i]
+                linked.add(_padded(items.clip(-LINKED, LINKED) * weight))
+                graph.storage.add(_padded(items.clip(-most, most)))
+            graph.hnsw, graph.ntotal = linked.hnsw, linked.ntotal
+            del linked
             rows = _walked(faiss, graph)
             graph.permute_entries(rows)
             np.save(content.folder / f"rows{i}.npy", np.append(rows, -1))
@@ -94,14 +108,6 @@ class Hnsw(Structure):
 
         report = measure(content.settings, queries, best, walk, items, name)
         (content.folder / REPORT).write_text(to_json(asdict(report)), encoding="utf-8")
-
-    @classmethod
-    def _empty(cls, faiss: Any, sample: np.ndarray, settings: IndexSettings) -> Any:
-        sample = _padded(sample)
-        bits = getattr(faiss.ScalarQuantizer, cls.coding)
-        graph = faiss.IndexHNSWSQ(sample.shape[1], bits, settings.links, faiss.METRIC_L2)
-        graph.train(sample)
-        return graph
 
     def __init__(self, content: SegmentContent) -> None:
         self.faiss = needed()
@@ -197,12 +203,19 @@ class Compressed(Hnsw):
 
     name: ClassVar[str] = "compressed"
     coding: ClassVar[str] = "QT_8bit"
-    enough: ClassVar[float] = 1 / COARSE
+    most: ClassVar[float] = 80.0  # a byte divides what lies between the extremes
+    enough: ClassVar[float] = Hnsw.enough / COARSE
 
     def candidates(
         self, queries: LiftedQueries, count: int, allowed: Allowed | None = None
     ) -> Candidates:
         return super().candidates(queries, COARSE * count, allowed)
+
+
+def _empty(faiss: Any, coding: str, width: int, links: int, *, inner: bool) -> Any:
+    """A graph of no items yet."""
+    metric = faiss.METRIC_INNER_PRODUCT if inner else faiss.METRIC_L2
+    return faiss.IndexHNSWSQ(width, getattr(faiss.ScalarQuantizer, coding), links, metric)
 
 
 def _padded(vectors: np.ndarray) -> np.ndarray:
@@ -240,11 +253,16 @@ def _walked(faiss: Any, graph: Any) -> np.ndarray:
     return rows
 
 
-def _walk_by_score(faiss: Any, graph: Any, lift: Lift) -> None:
-    if lift.inner:
-        faiss.downcast_index(graph.storage).metric_type = faiss.METRIC_INNER_PRODUCT
-        graph.metric_type = faiss.METRIC_INNER_PRODUCT
-        graph.hnsw.is_similarity = True
+def _weights(lift: Lift, some: Gaussian) -> Iterator[np.ndarray]:
+    """How much each coordinate counts where items are linked: by what queries weigh, of which the
+    items themselves, as queries, are typical. In a distance all count alike."""
+    for vectors in lift.queries(some.numpy()).vectors:
+        if not lift.inner:
+            yield np.ones(vectors.shape[1], dtype=np.float32)
+            continue
+        length = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+        mean = np.sqrt(np.mean((vectors / np.maximum(length, 1e-30)) ** 2, axis=0))
+        yield ((mean / mean.max()) ** WEIGHT).astype(np.float32)
 
 
 def needed() -> Any:
