@@ -47,8 +47,8 @@ test: check
 docs: setup
 	$(BIN)/mkdocs build --strict
 
-bench: setup
-	$(BIN)/python benchmarks/bench.py --json docs/performance.json --markdown docs/performance.md
+bench: setup  # threads wait as they do in the command line
+	OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/bench.py --json docs/performance.json --markdown docs/performance.md
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,10 @@ class UnknownWordsError(ValueError):
         super().__init__(
             f"caption {rows[0]} {captions[rows[0]]!r} has no word that this model knows"
         )
+
+
+def _opened(picture: str | os.PathLike[str] | Image.Image) -> Image.Image:
+    return picture if isinstance(picture, Image.Image) else open_picture(picture)
 
 
 class Model:
@@ -205,6 +210,5 @@ class Model:
         if self._transform is None:
             own = self.matcher.image_transform
             self._transform = featuriser(self.recipe.data) if own is None else own
-        return self._transform(
-            [p if isinstance(p, Image.Image) else open_picture(p) for p in pictures]
-        )
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            return self._transform([*pool.map(_opened, pictures)])

@@ -33,7 +33,7 @@ from gaussmatch.encoders.pretrained import (
     image_tower,
     text_tower,
 )
-from gaussmatch.encoders.pretrained.base import Subwords, filled, weights_sha256
+from gaussmatch.encoders.pretrained.base import Subwords, Transform, filled, weights_sha256
 from gaussmatch.encoders.torchvision_compat import make_importable
 
 make_importable()
@@ -457,6 +457,42 @@ def test_a_frozen_encoder_runs_in_onnxruntime_where_that_is_installed(
     monkeypatch.undo()
     for one in found:
         torch.testing.assert_close(one, plain.encode(texts), atol=1e-5, rtol=0)
+
+
+class Averages(ImageTower):
+    """The mean color of a picture, three times as bright."""
+
+    name, width, accelerated = "averages", 3, True
+
+    def described(self) -> Transform:
+        return Transform(size=4)
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        return 3 * pictures.mean((2, 3))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_pictures_share_threads_in_onnxruntime_and_keep_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    pytest.importorskip("onnxruntime", reason="needs the extra 'onnx'")
+    pytest.importorskip("onnx", reason="needs the extra 'onnx'")
+    monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    pictures = [Image.new("RGB", (8, 6), (20 * k, 10, 255 - 20 * k)) for k in range(7)]
+    plain, fast = Averages(), Averages()
+    accelerate(fast)
+    wanted = plain.encode(pictures)
+    torch.testing.assert_close(wanted[:, 0], torch.arange(7) * 60 / 255)
+    assert fast.fast is not None
+    assert fast.at_once == max(2, threads)
+    torch.testing.assert_close(fast.encode(pictures), wanted, atol=1e-6, rtol=0)
+    for n in (1, 2, 7):  # fewer than threads, and shares of unequal size
+        batch = torch.stack([*map(plain.transform, pictures[:n])])
+        torch.testing.assert_close(fast.run(batch), wanted[:n], atol=1e-6, rtol=0)
+    broken = [pictures[0], Image.new("RGB", (8, 6)), None]
+    with pytest.raises(AttributeError):
+        fast.encode(broken)  # type: ignore[list-item]
 
 
 def test_an_encoder_that_cannot_be_exported_runs_in_torch_with_a_warning(

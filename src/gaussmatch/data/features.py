@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +20,7 @@ from gaussmatch.encoders.backbone import Backbone
 from gaussmatch.encoders.base import ImageTransform
 from gaussmatch.encoders.onnx import accelerate
 from gaussmatch.encoders.pretrained import ImageTower, image_tower
+from gaussmatch.encoders.pretrained.base import stacked
 from gaussmatch.files import read_json, write_json
 
 MANIFEST = "manifest.json"
@@ -102,9 +102,12 @@ def featuriser_with(net: ImageTower, layout: Layout) -> ImageTransform:
         accelerate(net)
 
     def featurise(images: Sequence[Image.Image]) -> np.ndarray:
-        pictures = map(net.transform, images)
-        chunks = iter(lambda: list(islice(pictures, net.at_once)), [])
-        return np.concatenate([encode(net, layout, torch.stack(chunk)) for chunk in chunks])
+        if layout == "pooled":
+            return net.encode(images).numpy()
+        chunks = (images[i : i + net.at_once] for i in range(0, len(images), net.at_once))
+        return np.concatenate(
+            [encode(net, layout, stacked(map(net.transform, some))) for some in chunks]
+        )
 
     return featurise
 

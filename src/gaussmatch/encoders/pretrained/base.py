@@ -7,6 +7,7 @@ import importlib.util
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -111,7 +112,8 @@ class ImageTower(Tower, ABC):
     whole: bool = False
 
     def transform(self, picture: Image.Image, whole: bool | None = None) -> Float[Tensor, "3 h w"]:
-        """A picture as ``forward`` takes it; ``whole`` is that of the encoder if not given."""
+        """A picture as ``forward`` takes it; ``whole`` is that of the encoder if not given. Several
+        threads call it."""
         return self.view(whole)(picture)
 
     def view(self, whole: bool | None = None) -> Transform:
@@ -129,15 +131,31 @@ class ImageTower(Tower, ABC):
 
     @property
     def at_once(self) -> int:
-        """Pictures that go through it together: on a CPU few are fastest."""
-        return 2 if self.device.type == "cpu" else 64
+        """Pictures that go through it together: on a CPU few are fastest, in onnxruntime one for
+        each thread."""
+        if self.device.type != "cpu":
+            return 64
+        return 2 if self.fast is None else max(2, torch.get_num_threads())
 
     @torch.inference_mode()
     def encode(self, pictures: Sequence[Image.Image]) -> Float[Tensor, "n width"]:
-        batch = self.at_once
-        chunks = (pictures[i : i + batch] for i in range(0, len(pictures), batch))
-        inputs = (torch.stack([*map(self.transform, chunk)]) for chunk in chunks)
-        return torch.cat([self.run(given.to(self.device)).float().cpu() for given in inputs])
+        """Threads transform the pictures. In onnxruntime each also runs the network on its own, one
+        picture after the other, so that none waits for another."""
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            if self.fast is not None and self.device.type == "cpu":
+                return torch.cat(
+                    [*pool.map(lambda p: self.run(stacked([self.transform(p)])), pictures)]
+                )
+            step = self.at_once
+            chunks = (pictures[i : i + step] for i in range(0, len(pictures), step))
+            inputs = (stacked(pool.map(self.transform, chunk)) for chunk in chunks)
+            return torch.cat([self.run(given.to(self.device)).float().cpu() for given in inputs])
+
+
+def stacked(planes: Iterable[Float[Tensor, "3 h w"]]) -> Float[Tensor, "n 3 h w"]:
+    """Transformed pictures as a batch. By numpy: the threads of torch would go on spinning while
+    those of onnxruntime work."""
+    return torch.from_numpy(np.stack([p.numpy() for p in planes]))
 
 
 class TextTower(Tower, ABC):
