@@ -470,7 +470,7 @@ def encoding(sizes: Sizes) -> Iterator[Row]:
         for file in files:  # 640 × 480, smooth as photos are
             few = Image.fromarray(dice.integers(0, 255, (12, 16, 3), dtype=np.uint8))
             few.resize((640, 480), Image.Resampling.BICUBIC).save(file, quality=90)
-        pictures = [open_picture(file) for file in files[:16]]
+        pictures = [open_picture(file) for file in files[:48]]
         pixels = torch.stack([tower.transform(picture) for picture in pictures])
         texts = [f"a dog number {k} runs on the beach" for k in range(256)]
         tokens = pad(sentences.tokenizer.rows(texts))
@@ -483,7 +483,7 @@ def encoding(sizes: Sizes) -> Iterator[Row]:
             with torch.inference_mode():
                 bare = lambda: [tower.run(some) for some in pixels.split(tower.at_once)]  # noqa: E731
                 ours = partial(model.encode_images, pictures)
-                what = f"16 photos, Model.encode_images, {name}"
+                what = f"{len(pictures)} photos, Model.encode_images, {name}"
                 ratios = compare(ours, bare, sizes, wall)
                 yield row("encoding", what, "the bare network", ratios, limit=1.11)
                 ratios = compare(ours, bare, sizes)

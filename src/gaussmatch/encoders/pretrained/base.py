@@ -56,7 +56,8 @@ class Transform:
     ) -> Float[Tensor, "3 h w"]:
         """The values of a picture, or of a box of it, after a resize to (width, height)."""
         how = Image.Resampling[self.interpolation.upper()]
-        picture = picture.convert("RGB").resize(size, how)
+        picture = picture if picture.mode == "RGB" else picture.convert("RGB")
+        picture = picture.resize(size, how)
         picture = picture if box is None else picture.crop(box)
         planes = np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))  # while still bytes
         values = planes.astype(np.float32)
@@ -143,9 +144,7 @@ class ImageTower(Tower, ABC):
         picture after the other, so that none waits for another."""
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             if self.fast is not None and self.device.type == "cpu":
-                return torch.cat(
-                    [*pool.map(lambda p: self.run(stacked([self.transform(p)])), pictures)]
-                )
+                return torch.cat([*pool.map(lambda p: self.run(self.transform(p)[None]), pictures)])
             step = self.at_once
             chunks = (pictures[i : i + step] for i in range(0, len(pictures), step))
             inputs = (stacked(pool.map(self.transform, chunk)) for chunk in chunks)
