@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from search_speed import clustered
 
+from gaussmatch.evaluation.scores import query_scores
 from gaussmatch.index import GALLERIES
-from gaussmatch.index.lift import SAMPLE, Lift, scores
+from gaussmatch.index.lift import SAMPLE, Lift
 from gaussmatch.similarities import similarity
 
 CELLS = 256
@@ -34,9 +35,9 @@ def main() -> None:
     used = similarity(options.similarity)
     items, queries = clustered(options.items, 100, options.dim)
     for gallery in GALLERIES:
-        truth = scores(used, gallery, items, queries).topk(10).indices.numpy()
+        truth = query_scores(used, queries, items, gallery).topk(10).indices.numpy()
         lift = Lift.of(used, gallery, items[:SAMPLE])
-        vectors, lifted = lift.items(items)[0], lift.queries(queries).vectors[0]
+        vectors, lifted = lift.items(items)[0], lift.queries(queries.numpy()).vectors[0]
         metric = faiss.METRIC_INNER_PRODUCT if lift.inner else faiss.METRIC_L2
         graph = faiss.IndexHNSWFlat(vectors.shape[1], 32, metric)
         graph.hnsw.efConstruction = 100

@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from search_speed import clustered
 
+from gaussmatch.evaluation.scores import query_scores
 from gaussmatch.gaussian import Gaussian
 from gaussmatch.index import Index, IndexSettings, Record
-from gaussmatch.index.lift import scores
 from gaussmatch.similarities import similarity
 
 K, LEAST = 10, 0.95
@@ -115,7 +115,7 @@ def measured(
         return f"refused: {error}", 1.0
     index.compact()
     own, items = similarity(name).for_query("captions"), items.to(torch.float32)
-    best = scores(own, "images", items, queries).topk(K).indices.numpy()
+    best = query_scores(own, queries, items, "images").topk(K).indices.numpy()
     found = [[int(id) for id in hits.ids] for hits in index.search(queries.to(torch.float32), K)]
     recall = float(np.mean([np.isin(b, f).mean() for b, f in zip(best, found, strict=True)]))
     info = index.info()

@@ -65,3 +65,13 @@ def test_there_are_three_notebooks() -> None:
         "train-and-compare",
         "uncertainty-on-photos",
     ]
+
+
+def test_the_benchmarks_that_the_documentation_names_can_be_started() -> None:
+    """They are no part of the package, so nothing else would notice a name that has moved."""
+    pytest.importorskip("faiss", reason="needs the extra 'search'")
+    folder = ROOT / "benchmarks"
+    names = ", ".join(sorted(path.stem for path in folder.glob("*.py")))
+    code = f"import {names}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

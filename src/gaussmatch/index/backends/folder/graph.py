@@ -203,7 +203,7 @@ class Compressed(Hnsw):
 
     name: ClassVar[str] = "compressed"
     coding: ClassVar[str] = "QT_8bit"
-    most: ClassVar[float] = 80.0  # a byte divides what lies between the extremes
+    most: ClassVar[float] = 40.0  # a byte divides what lies between the extremes
     enough: ClassVar[float] = Hnsw.enough / COARSE
 
     def candidates(
