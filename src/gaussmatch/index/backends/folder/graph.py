@@ -31,8 +31,8 @@ LINKED = 5.0
 """Standard deviations: farther coordinates are cut off where items are linked. One wild item would
 otherwise be a hub that every walk ends in."""
 WEIGHT = 1 / 3
-"""The power of what queries weigh, in the distance that links items: 0 needs a tenth more steps for
-the same recall, 1 finds less."""
+"""The power of what queries weigh, in the distance that links items: on five galleries 0 took 3 to
+33 % more steps for the same recall, and 1 found less on some."""
 STEP = 25
 """Items read in order while a walk takes one step: where a filter leaves so few that a walk would
 take longer, the coded vectors of these are looked at one by one."""
