@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gaussmatch.cli import main as gaussmatch
+from gaussmatch.apps.cli import main as gaussmatch
 
 
 def main() -> None:

@@ -19,14 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gaussmatch.data import load_data
-from gaussmatch.data.batches import image_batches
-from gaussmatch.data.embeddings import embedded_once
-from gaussmatch.data.pairs import Pairs
-from gaussmatch.encoders.pretrained import text_tower
-from gaussmatch.metrics import auroc
-from gaussmatch.recipe import DataRecipe
-from gaussmatch.trust.audit import cross_fitted
+from gaussmatch.core.metrics import auroc
+from gaussmatch.data.pairs import Pairs, image_batches
+from gaussmatch.models.encoders.pretrained import text_tower
+from gaussmatch.models.features import load_data
+from gaussmatch.models.features.texts import embedded_once
+from gaussmatch.models.recipe import DataRecipe
+from gaussmatch.search.trust.audit import cross_fitted
 
 SHARES = (0.05, 0.2)
 FIRST = 100

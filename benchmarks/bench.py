@@ -35,21 +35,21 @@ from torch.nn.functional import normalize
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import gaussmatch as gm
-from gaussmatch.cli import main as command
-from gaussmatch.data.batches import Batch
+from gaussmatch.apps.cli import main as command
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.metrics import Relevance
+from gaussmatch.core.similarities import SIMILARITIES, similarity
 from gaussmatch.data.pictures import open_picture
-from gaussmatch.encoders.base import Tokens, pad
-from gaussmatch.encoders.vocabulary import SPECIALS, Vocabulary
-from gaussmatch.evaluation.blocks import Blocks
-from gaussmatch.evaluation.retrieval import ranks
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, IndexSettings, Record
-from gaussmatch.matcher import build
-from gaussmatch.metrics import Relevance
-from gaussmatch.recipe import LossRecipe, ModelRecipe, TrainingRecipe
-from gaussmatch.similarities import SIMILARITIES, similarity
-from gaussmatch.training.objective import Objective, total
-from gaussmatch.training.setup import optimizer
+from gaussmatch.learn.evaluation.blocks import Blocks
+from gaussmatch.learn.evaluation.retrieval import ranks
+from gaussmatch.learn.training.batches import Batch
+from gaussmatch.learn.training.objective import Objective, total
+from gaussmatch.learn.training.setup import optimizer
+from gaussmatch.models.encoders.base import Tokens, pad
+from gaussmatch.models.encoders.vocabulary import SPECIALS, Vocabulary
+from gaussmatch.models.matcher import build
+from gaussmatch.models.recipe import LossRecipe, ModelRecipe, TrainingRecipe
+from gaussmatch.search import Index, IndexSettings, Record
 
 Call = Callable[[], object]
 

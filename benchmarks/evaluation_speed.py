@@ -18,10 +18,10 @@ from pathlib import Path
 
 import torch
 
-from gaussmatch.evaluation.retrieval import ranks
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.metrics import Relevance, summary
-from gaussmatch.similarities import SIMILARITIES, Similarity, similarity
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.metrics import Relevance, summary
+from gaussmatch.core.similarities import SIMILARITIES, Similarity, similarity
+from gaussmatch.learn.evaluation.retrieval import ranks
 
 
 def main() -> None:

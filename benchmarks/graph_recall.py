@@ -22,10 +22,10 @@ import torch
 from search_speed import clustered, recall_of
 
 import gaussmatch as gm
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, IndexSettings, Record
-from gaussmatch.index.manifest import GALLERIES, Gallery
-from gaussmatch.similarities.base import other_side
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.similarities.base import other_side
+from gaussmatch.search import Index, IndexSettings, Record
+from gaussmatch.search.manifest import GALLERIES, Gallery
 
 QUERIES = 500
 WIDTHS = (14, 16, 18, 20, 22, 25, 28, 32, 36, 40, 45, 50, 57, 64, 80, 128)

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import torch
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, IndexSettings, Record
-from gaussmatch.trust import Calibration
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.search import Index, IndexSettings, Record
+from gaussmatch.search.trust import Calibration
 
 EMPTY = (".lock", ".gaussmatch-index")
 

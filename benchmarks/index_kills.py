@@ -30,11 +30,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from index.kills import check, contents, one_kill
 
-from gaussmatch.index import Index
-from gaussmatch.index.backends.folder.layout import load_manifest
-from gaussmatch.index.fill import COMMIT
-from gaussmatch.index.index import CALIBRATION
-from gaussmatch.index.manifest import MANIFEST
+from gaussmatch.search import Index
+from gaussmatch.search.backends.folder.layout import load_manifest
+from gaussmatch.search.fill import COMMIT
+from gaussmatch.search.index import CALIBRATION
+from gaussmatch.search.manifest import MANIFEST
 
 LOOK = 0.002  # seconds between two looks at a manifest
 

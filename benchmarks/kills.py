@@ -37,11 +37,11 @@ from index.kills import contents
 from toy import toy_data
 from training.test_loop import RECIPE
 
+from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.files import sha256
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, IndexSettings, Record, backup, merge
-from gaussmatch.run import WEIGHTS
-from gaussmatch.training.loop import train
+from gaussmatch.learn.training.loop import train
+from gaussmatch.models.run import WEIGHTS
+from gaussmatch.search import Index, IndexSettings, Record, backup, merge
 
 Work = Callable[[Path], object]
 """Something done in a folder."""

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from search_speed import clustered
 
-from gaussmatch.evaluation.scores import query_scores
-from gaussmatch.index import GALLERIES
-from gaussmatch.index.lift import SAMPLE, Lift
-from gaussmatch.similarities import similarity
+from gaussmatch.core.similarities import similarity
+from gaussmatch.learn.evaluation.scores import query_scores
+from gaussmatch.search import GALLERIES
+from gaussmatch.search.lift import SAMPLE, Lift
 
 CELLS = 256
 

@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from search_speed import clustered
 
-from gaussmatch.evaluation.scores import query_scores
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, IndexSettings, Record
-from gaussmatch.similarities import similarity
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.similarities import similarity
+from gaussmatch.learn.evaluation.scores import query_scores
+from gaussmatch.search import Index, IndexSettings, Record
 
 K, LEAST = 10, 0.95
 PARTS = ("segments", "collections")

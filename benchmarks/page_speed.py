@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from chromium import chromium, served
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, Record
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.search import Index, Record
 
 TARGETS = {"search": 150.0, "frames": 30.0}
 SECONDS = 4  # that the map is dragged

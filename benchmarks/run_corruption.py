@@ -24,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from toy import toy_data
 from training.test_loop import RECIPE
 
-from gaussmatch import run
 from gaussmatch.files import sha256
-from gaussmatch.training.checkpoint import find_checkpoint
-from gaussmatch.training.loop import train
+from gaussmatch.learn.training.checkpoint import find_checkpoint
+from gaussmatch.learn.training.loop import train
+from gaussmatch.models import run
 
 FILES = (*run.MODEL, run.METRICS, run.CHECKPOINT, run.PREVIOUS, run.MANIFEST)
 

@@ -31,10 +31,10 @@ import faiss
 import numpy as np
 import torch
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, IndexSettings, Record
-from gaussmatch.index.backends.folder.graph import Hnsw
-from gaussmatch.similarities import similarity
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.similarities import similarity
+from gaussmatch.search import Index, IndexSettings, Record
+from gaussmatch.search.backends.folder.graph import Hnsw
 
 K = 10
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}

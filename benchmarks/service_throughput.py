@@ -177,7 +177,7 @@ def ask(role: str, words: list[str]) -> dict[str, float]:
 
 def library(options: argparse.Namespace) -> None:
     """Time the batches; leave texts and found ids for the clients."""
-    from gaussmatch.index import Index
+    from gaussmatch.search import Index
 
     index = Index.open(options.index)
     records, _ = index.some(10 * options.queries, "captions")

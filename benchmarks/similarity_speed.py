@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gaussmatch as gm
-from gaussmatch.similarities import SIMILARITIES
+from gaussmatch.core.similarities import SIMILARITIES
 
 
 class Largest(TorchDispatchMode):

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from search_speed import clustered, threads
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, IndexSettings, Record
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.search import Index, IndexSettings, Record
 
 STRUCTURES = ("flat", "hnsw", "compressed")
 TARGETS = (10**6, 10**8, 10**9)

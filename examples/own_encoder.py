@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import gaussmatch as gm
-from gaussmatch.losses import TripletLoss, negatives
-from gaussmatch.metrics import spearman
+from gaussmatch.core.losses import TripletLoss, negatives
+from gaussmatch.core.metrics import spearman
 
 
 class Tower(nn.Module):

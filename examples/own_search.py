@@ -17,9 +17,9 @@ import torch
 from own_encoder import draw, train
 
 import gaussmatch as gm
-from gaussmatch.index import Hits, Index, IndexSettings, Record
-from gaussmatch.metrics import Relevance, spearman
-from gaussmatch.trust import Calibration, calibrate_gaussians
+from gaussmatch.core.metrics import Relevance, spearman
+from gaussmatch.search import Hits, Index, IndexSettings, Record
+from gaussmatch.search.trust import Calibration, calibrate_gaussians
 
 
 def fits(images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:

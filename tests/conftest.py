@@ -9,10 +9,10 @@ from typing import Any
 from jaxtyping import install_import_hook
 
 CORE = (
-    "gaussmatch.gaussian",
-    "gaussmatch.similarities",
-    "gaussmatch.losses",
-    "gaussmatch.metrics",
+    "gaussmatch.core.gaussian",
+    "gaussmatch.core.similarities",
+    "gaussmatch.core.losses",
+    "gaussmatch.core.metrics",
 )
 install_import_hook(list(CORE), "beartype.beartype")  # before anything imports the core
 
@@ -61,7 +61,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of VSE++ KL, one epoch on tiny scenes; only to be read."""
-    from gaussmatch.cli import main
+    from gaussmatch.apps.cli import main
 
     out = tmp_path_factory.mktemp("tiny-run") / "run"
     quick = ["--data.size", "tiny", "--training.epochs", "1"]

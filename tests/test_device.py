@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gaussmatch.cli import main
+from gaussmatch.apps.cli import main
 from gaussmatch.device import VARIABLE, choose_device, default_device
-from gaussmatch.run import load
+from gaussmatch.models.run import load
 
 
 @pytest.fixture(autouse=True)

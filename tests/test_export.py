@@ -12,14 +12,14 @@ import torch
 from PIL import Image
 
 import gaussmatch as gm
-from gaussmatch.cli import main
-from gaussmatch.encoders.base import Tokens, pad
-from gaussmatch.encoders.onnx import TOKENS, Network, write
-from gaussmatch.encoders.vocabulary import Vocabulary
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Record
-from gaussmatch.matcher import Matcher, build
-from gaussmatch.published import export_onnx
+from gaussmatch.apps.cli import main
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.models.encoders.base import Tokens, pad
+from gaussmatch.models.encoders.onnx import TOKENS, Network, write
+from gaussmatch.models.encoders.vocabulary import Vocabulary
+from gaussmatch.models.matcher import Matcher, build
+from gaussmatch.models.published import export_onnx
+from gaussmatch.search import Record
 
 pytest.importorskip("onnx", reason="needs the extra 'onnx'")
 pytest.importorskip("onnxruntime", reason="needs the extra 'onnx'")
@@ -88,7 +88,7 @@ def test_an_exported_model_is_indexed_searched_and_served(
     pytest.importorskip("fastapi", reason="needs the extra 'service'")
     from starlette.testclient import TestClient
 
-    from gaussmatch.service.app import create_app
+    from gaussmatch.apps.service.app import create_app
 
     out, photos = tmp_path / "exported", tmp_path / "photos"
     photos.mkdir()
@@ -177,7 +177,7 @@ def test_parquet_of_other_programs_and_of_other_models(tiny_run: Path, tmp_path:
     pa = pytest.importorskip("pyarrow", reason="needs the extra 'arrow'")
     import pyarrow.parquet
 
-    from gaussmatch.embedding import index_parquet, write_parquet
+    from gaussmatch.search.embedding import index_parquet, write_parquet
 
     file = tmp_path / "theirs.parquet"
     vectors = np.eye(4, dtype=np.float32)

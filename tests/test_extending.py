@@ -11,15 +11,15 @@ import pytest
 import torch
 from PIL import Image
 
-from gaussmatch.cli import main
+from gaussmatch.apps.cli import main
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.metrics.measures import MEASURES, heading, shown
+from gaussmatch.core.similarities import SIMILARITIES, similarity
 from gaussmatch.data import SOURCES, recognise
-from gaussmatch.encoders.pretrained import LIBRARIES, image_tower
-from gaussmatch.evaluation.blocks import Blocks
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, Record
-from gaussmatch.metrics.measures import MEASURES, heading, shown
-from gaussmatch.recipe import ModelRecipe
-from gaussmatch.similarities import SIMILARITIES, similarity
+from gaussmatch.learn.evaluation.blocks import Blocks
+from gaussmatch.models.encoders.pretrained import LIBRARIES, image_tower
+from gaussmatch.models.recipe import ModelRecipe
+from gaussmatch.search import Index, Record
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
 
@@ -34,7 +34,7 @@ def example(first_line: str) -> ModuleType:
 
 
 def test_a_similarity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = example("src/gaussmatch/similarities/euclid.py").Euclid
+    made = example("src/gaussmatch/core/similarities/euclid.py").Euclid
     with pytest.raises(ValueError, match="euclid"):
         ModelRecipe(similarity="euclid")
     monkeypatch.setitem(SIMILARITIES, made.name, made)
@@ -51,11 +51,11 @@ def test_a_similarity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = example("src/gaussmatch/encoders/pretrained/colours.py")
+    module = example("src/gaussmatch/models/encoders/pretrained/colours.py")
     with pytest.raises(ValueError, match="no encoder 'colours:mean'"):
         image_tower("colours:mean")
     monkeypatch.setitem(LIBRARIES, "colours", ("image",))
-    monkeypatch.setitem(sys.modules, "gaussmatch.encoders.pretrained.colours", module)
+    monkeypatch.setitem(sys.modules, "gaussmatch.models.encoders.pretrained.colours", module)
     embedded = image_tower("colours:mean").encode([Image.new("RGB", (8, 6), (255, 0, 51))])
     assert torch.allclose(embedded, torch.tensor([[1.0, 0.0, 0.2]]))
 
@@ -79,7 +79,7 @@ def test_a_data_source(
 
 
 def test_a_measure(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = example("one entry of MEASURES in src/gaussmatch/metrics/measures.py").entry
+    entry = example("one entry of MEASURES in src/gaussmatch/core/metrics/measures.py").entry
     with pytest.raises(ValueError, match="unknown measure 'i2t_r50'"):
         heading("i2t_r50")
     monkeypatch.setitem(MEASURES, entry.key, entry)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaussmatch.gaussian import Gaussian
+from gaussmatch.core.gaussian import Gaussian
 
 KINDS = ["point", "sphere", "ellipsoid"]
 

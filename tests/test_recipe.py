@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gaussmatch.recipe import Recipe, all_recipes, load_recipe
-from gaussmatch.recipe.migrations import identity
+from gaussmatch.models.recipe import Recipe, all_recipes, load_recipe
+from gaussmatch.models.recipe.migrations import identity
 
 
 @pytest.mark.parametrize("path", all_recipes(), ids=lambda p: f"{p.parent.name}/{p.stem}")

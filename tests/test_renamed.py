@@ -8,15 +8,15 @@ from pathlib import Path
 
 import torch
 
-from gaussmatch.data.features import MANIFEST as FEATURES
-from gaussmatch.data.features import Manifest
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, IndexSettings, Record
-from gaussmatch.index.manifest import MANIFEST
-from gaussmatch.recipe import load_recipe
-from gaussmatch.recipe.migrations import identity
-from gaussmatch.run import LOG
-from gaussmatch.training.log import read_log
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.learn.training.log import read_log
+from gaussmatch.models.features.features import MANIFEST as FEATURES
+from gaussmatch.models.features.features import Manifest
+from gaussmatch.models.recipe import load_recipe
+from gaussmatch.models.recipe.migrations import identity
+from gaussmatch.models.run import LOG
+from gaussmatch.search import Index, IndexSettings, Record
+from gaussmatch.search.manifest import MANIFEST
 
 
 def test_a_recipe_with_loss_kind(tmp_path: Path) -> None:

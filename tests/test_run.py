@@ -16,14 +16,14 @@ from toy import toy_data, toy_words
 from training.test_loop import RECIPE
 
 import gaussmatch as gm
-from gaussmatch import run
 from gaussmatch.data import scenes
 from gaussmatch.files import read_json, write_json
-from gaussmatch.matcher import build
-from gaussmatch.model import UnknownWordsError
-from gaussmatch.recipe import ModelRecipe, identity, migrations
-from gaussmatch.run import CALIBRATION, PROBE, keeping, read_listed, replacing
-from gaussmatch.training.loop import train
+from gaussmatch.learn.training.loop import train
+from gaussmatch.models import run
+from gaussmatch.models.matcher import build
+from gaussmatch.models.model import UnknownWordsError
+from gaussmatch.models.recipe import ModelRecipe, identity, migrations
+from gaussmatch.models.run import CALIBRATION, PROBE, keeping, read_listed, replacing
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 from gaussmatch.data.pairs import DataSet, Pairs
-from gaussmatch.encoders import WordGRU
-from gaussmatch.encoders.vocabulary import SPECIALS, Vocabulary
-from gaussmatch.training import loop
+from gaussmatch.learn.training import loop
+from gaussmatch.models.encoders import WordGRU
+from gaussmatch.models.encoders.vocabulary import SPECIALS, Vocabulary
 
 WORDS = [
     ["red", "blue", "green", "black"],

@@ -17,62 +17,65 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gaussmatch import losses as losses
-    from gaussmatch import metrics as metrics
-    from gaussmatch import plot as plot
+    from gaussmatch.core import losses as losses
+    from gaussmatch.core import metrics as metrics
+    from gaussmatch.core.gaussian import Gaussian as Gaussian
+    from gaussmatch.core.similarities import Similarity as Similarity
+    from gaussmatch.core.similarities import similarity as similarity
     from gaussmatch.data import DataSet as DataSet
     from gaussmatch.data import Pairs as Pairs
-    from gaussmatch.data import load_data as load_data
     from gaussmatch.data import scenes as scenes
-    from gaussmatch.encoders import Probabilistic as Probabilistic
-    from gaussmatch.evaluation.evaluate import evaluate as evaluate
-    from gaussmatch.gaussian import Gaussian as Gaussian
-    from gaussmatch.index import Hit as Hit
-    from gaussmatch.index import Hits as Hits
-    from gaussmatch.index import Index as Index
-    from gaussmatch.index.index import open_index as open_index
-    from gaussmatch.model import Model as Model
-    from gaussmatch.model import UncertaintyWarning as UncertaintyWarning
-    from gaussmatch.published import from_pretrained as from_pretrained
-    from gaussmatch.published import push_to_hub as push_to_hub
-    from gaussmatch.published import save_pretrained as save_pretrained
-    from gaussmatch.recipe import Recipe as Recipe
-    from gaussmatch.recipe import load_recipe as load_recipe
-    from gaussmatch.run import load as load
-    from gaussmatch.similarities import Similarity as Similarity
-    from gaussmatch.similarities import similarity as similarity
-    from gaussmatch.training.loop import train as train
+    from gaussmatch.learn import plot as plot
+    from gaussmatch.learn.evaluation.evaluate import evaluate as evaluate
+    from gaussmatch.learn.training.loop import train as train
+    from gaussmatch.models.encoders import Probabilistic as Probabilistic
+    from gaussmatch.models.features import load_data as load_data
+    from gaussmatch.models.model import Model as Model
+    from gaussmatch.models.model import UncertaintyWarning as UncertaintyWarning
+    from gaussmatch.models.published import from_pretrained as from_pretrained
+    from gaussmatch.models.published import push_to_hub as push_to_hub
+    from gaussmatch.models.published import save_pretrained as save_pretrained
+    from gaussmatch.models.recipe import Recipe as Recipe
+    from gaussmatch.models.recipe import load_recipe as load_recipe
+    from gaussmatch.models.run import load as load
+    from gaussmatch.search import Hit as Hit
+    from gaussmatch.search import Hits as Hits
+    from gaussmatch.search import Index as Index
+    from gaussmatch.search.index import open_index as open_index
 
 __version__ = "0.2.0"
 
 _HOME = {
     "DataSet": "gaussmatch.data",
-    "Gaussian": "gaussmatch.gaussian",
-    "Hit": "gaussmatch.index",
-    "Hits": "gaussmatch.index",
-    "Index": "gaussmatch.index",
-    "Model": "gaussmatch.model",
+    "Gaussian": "gaussmatch.core.gaussian",
+    "Hit": "gaussmatch.search",
+    "Hits": "gaussmatch.search",
+    "Index": "gaussmatch.search",
+    "Model": "gaussmatch.models.model",
     "Pairs": "gaussmatch.data",
-    "Probabilistic": "gaussmatch.encoders",
-    "Recipe": "gaussmatch.recipe",
-    "Similarity": "gaussmatch.similarities",
-    "UncertaintyWarning": "gaussmatch.model",
-    "evaluate": "gaussmatch.evaluation.evaluate",
-    "from_pretrained": "gaussmatch.published",
-    "load": "gaussmatch.run",
-    "load_data": "gaussmatch.data",
-    "load_recipe": "gaussmatch.recipe",
-    "losses": "gaussmatch",
-    "metrics": "gaussmatch",
-    "open_index": "gaussmatch.index.index",
-    "plot": "gaussmatch",
-    "push_to_hub": "gaussmatch.published",
-    "save_pretrained": "gaussmatch.published",
+    "Probabilistic": "gaussmatch.models.encoders",
+    "Recipe": "gaussmatch.models.recipe",
+    "Similarity": "gaussmatch.core.similarities",
+    "UncertaintyWarning": "gaussmatch.models.model",
+    "evaluate": "gaussmatch.learn.evaluation.evaluate",
+    "from_pretrained": "gaussmatch.models.published",
+    "load": "gaussmatch.models.run",
+    "load_data": "gaussmatch.models.features",
+    "load_recipe": "gaussmatch.models.recipe",
+    "losses": "gaussmatch.core",
+    "metrics": "gaussmatch.core",
+    "open_index": "gaussmatch.search.index",
+    "plot": "gaussmatch.learn",
+    "push_to_hub": "gaussmatch.models.published",
+    "save_pretrained": "gaussmatch.models.published",
     "scenes": "gaussmatch.data",
-    "similarity": "gaussmatch.similarities",
-    "train": "gaussmatch.training.loop",
+    "similarity": "gaussmatch.core.similarities",
+    "train": "gaussmatch.learn.training.loop",
 }
 """Where each public name lives; a test compares this with the imports above."""
+
+_MODULES = ("losses", "metrics", "plot")
+"""Those of them that are modules."""
 
 __all__ = list(_HOME)
 
@@ -83,9 +86,7 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module 'gaussmatch' has no attribute {name!r}")
     found = (
-        import_module(f"gaussmatch.{name}")
-        if home == "gaussmatch"
-        else getattr(import_module(home), name)
+        import_module(f"{home}.{name}") if name in _MODULES else getattr(import_module(home), name)
     )
     globals()[name] = found
     return found

@@ -2,6 +2,6 @@
 
 import sys
 
-from gaussmatch.cli import main
+from gaussmatch.apps.cli import main
 
 sys.exit(main())

@@ -6,6 +6,13 @@ import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+SCHEMA = {
+    "extra": "forbid",
+    "json_schema_serialization_defaults_required": True,
+    "use_attribute_docstrings": True,
+}
+"""How pydantic reads these types: the strings below the fields become their descriptions."""
+
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
     """``"did you mean 'train'?"``, or an empty string if no name is close.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gaussmatch.cli import main
+from gaussmatch.apps.cli import main
 from gaussmatch.files import read_json
 
 QUICK = ["--data.size", "tiny", "--training.epochs", "1"]

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from gaussmatch.cli import VERBS, main
-from gaussmatch.cli.parser import SECTIONS, Parser
+from gaussmatch.apps.cli import VERBS, main
+from gaussmatch.apps.cli.parser import SECTIONS, Parser
 
 SUBVERBS = {
     "index": ("", "add", "delete", "update", "merge", "compact", "drop", "info"),
@@ -148,7 +148,7 @@ def test_threads_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_needs_no_torch_does_not_import_it(words: list[str]) -> None:
     code = f"""
 import sys
-from gaussmatch.cli import main
+from gaussmatch.apps.cli import main
 main({words!r})
 heavy = sorted({{"torch", "numpy", "jsonargparse", "yaml"}} & set(sys.modules))
 assert not heavy, heavy
@@ -161,7 +161,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     """As in ``gaussmatch … | head -1``: nothing on standard error, and the exit code of SIGPIPE."""
     reader, writer = os.pipe()
     os.close(reader)
-    code = "import sys; from gaussmatch.cli import main; sys.exit(main(['data', 'where']))"
+    code = "import sys; from gaussmatch.apps.cli import main; sys.exit(main(['data', 'where']))"
     done = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")

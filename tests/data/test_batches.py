@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy import toy_encoder, toy_pairs
 
-from gaussmatch.data.batches import Batch, Batches, Waiting
 from gaussmatch.data.pairs import Pairs, RandomViews, joined
 from gaussmatch.data.queries import shortened
-from gaussmatch.recipe import TrainingRecipe
+from gaussmatch.learn.training.batches import Batch, Batches, Waiting
+from gaussmatch.models.recipe import TrainingRecipe
 
 PAIRS = toy_pairs("train", 200, 0)
 ENCODER = toy_encoder(PAIRS.captions)

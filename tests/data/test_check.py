@@ -11,9 +11,10 @@ import pytest
 from data.files import flickr8k, photo
 from PIL import Image
 
-from gaussmatch.cli import main
-from gaussmatch.data import SOURCES, load_data, recognise, source
-from gaussmatch.recipe import DataRecipe
+from gaussmatch.apps.cli import main
+from gaussmatch.data import SOURCES, recognise, source
+from gaussmatch.models.features import load_data
+from gaussmatch.models.recipe import DataRecipe
 
 
 def check(root: Path, *words: str) -> int:

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from data.files import features, photo, write_json
 
-from gaussmatch.data import coco, cxc, load_data, visual_genome
+from gaussmatch.data import coco, cxc, visual_genome
 from gaussmatch.data.pairs import Region
-from gaussmatch.experiments.crops import crop_pairs
-from gaussmatch.recipe import DataRecipe
+from gaussmatch.learn.studies.crops import crop_pairs
+from gaussmatch.models.features import load_data
+from gaussmatch.models.recipe import DataRecipe
 
 YEARS = {"train2014": range(1, 5), "val2014": range(5, 13)}
 HEADER = "caption,image,agg_score,sampling_method\n"

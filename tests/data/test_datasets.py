@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 import gaussmatch as gm
-from gaussmatch.cli import main
+from gaussmatch.apps.cli import main
 from gaussmatch.data import datasets as source
 from gaussmatch.data import recognise
-from gaussmatch.recipe import DataRecipe
+from gaussmatch.models.recipe import DataRecipe
 
 library: Any = pytest.importorskip("datasets", reason="needs the extra 'datasets'")
 

@@ -12,17 +12,17 @@ from data.files import flickr8k, own_photos, photo
 from safetensors.torch import save_file
 
 import gaussmatch as gm
-from gaussmatch.cli import main
-from gaussmatch.data import featuriser, load_data
-from gaussmatch.data.extract import Boxes, ExtractionPlan, extract
-from gaussmatch.data.features import Layout, Manifest, describe, encode
+from gaussmatch.apps.cli import main
 from gaussmatch.data.flickr import read_flickr8k
 from gaussmatch.data.listing import Photo
 from gaussmatch.data.pairs import RandomViews
 from gaussmatch.data.pictures import open_picture
-from gaussmatch.encoders.backbone import Backbone
-from gaussmatch.encoders.torchvision_compat import make_importable
-from gaussmatch.recipe import DataRecipe
+from gaussmatch.models.encoders.backbone import Backbone
+from gaussmatch.models.encoders.torchvision_compat import make_importable
+from gaussmatch.models.features import featuriser, load_data
+from gaussmatch.models.features.extract import Boxes, ExtractionPlan, extract
+from gaussmatch.models.features.features import Layout, Manifest, describe, encode
+from gaussmatch.models.recipe import DataRecipe
 
 make_importable()
 timm = pytest.importorskip("timm", reason="features of photos need the extra 'vision'")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from data.files import features, flickr8k, write_json
 
-from gaussmatch.data import featuriser, load_data
 from gaussmatch.data.flickr import read_flickr8k, read_flickr30k
-from gaussmatch.recipe import DataRecipe
+from gaussmatch.models.features import featuriser, load_data
+from gaussmatch.models.recipe import DataRecipe
 
 
 def test_flickr8k_small(tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ from data.files import flickr8k, photo
 from PIL import Image
 from toy import toy_encoder
 
-from gaussmatch.data import load_data
-from gaussmatch.data.batches import Batches, image_batches
-from gaussmatch.data.pairs import RandomViews
+from gaussmatch.data.pairs import RandomViews, image_batches
 from gaussmatch.data.pictures import open_picture
-from gaussmatch.data.pixels import PhotoPixels, pixel_transform
-from gaussmatch.encoders.pretrained.base import Transform
-from gaussmatch.encoders.torchvision_compat import make_importable
-from gaussmatch.recipe import DataRecipe, Recipe, TrainingRecipe
+from gaussmatch.learn.training.batches import Batches
+from gaussmatch.models.encoders.pretrained.base import Transform
+from gaussmatch.models.encoders.torchvision_compat import make_importable
+from gaussmatch.models.features import load_data
+from gaussmatch.models.features.pixels import PhotoPixels, pixel_transform
+from gaussmatch.models.recipe import DataRecipe, Recipe, TrainingRecipe
 
 make_importable()
 pytest.importorskip("timm", reason="pixels of photos need the extra 'vision'")

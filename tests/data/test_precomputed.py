@@ -9,10 +9,10 @@ import pytest
 import torch
 from data.test_coco import write_coco, write_ids
 
-from gaussmatch.data import featuriser, load_data
-from gaussmatch.data.batches import image_batches
+from gaussmatch.data.pairs import image_batches
 from gaussmatch.data.precomputed import load, read_split
-from gaussmatch.recipe import DataRecipe
+from gaussmatch.models.features import featuriser, load_data
+from gaussmatch.models.recipe import DataRecipe
 
 
 def write(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from gaussmatch.core.losses import disorder, log_rivals
 from gaussmatch.data.queries import (
     FLOOR,
     GENERAL,
@@ -18,7 +19,6 @@ from gaussmatch.data.queries import (
     content_words,
     generalised,
 )
-from gaussmatch.losses import disorder, log_rivals
 
 CAPTIONS = [
     "a red bus on a street",

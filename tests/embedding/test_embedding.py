@@ -16,18 +16,18 @@ import pytest
 import torch
 from PIL import Image
 
-from gaussmatch.cli import main
-from gaussmatch.embedding import EmbeddingManifest, Share, embed, index_embeddings
-from gaussmatch.embedding.embed import Work
-from gaussmatch.embedding.ray_engine import embed_with_ray
-from gaussmatch.embedding.shards import ShardContent
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import GALLERIES, Hits, Index, Record, index_pairs, update
-from gaussmatch.index.joined import JoinedIndex
-from gaussmatch.index.sources import SplitSource
-from gaussmatch.metrics import Relevance
-from gaussmatch.similarities import similarity
-from gaussmatch.trust import calibrate_gaussians
+from gaussmatch.apps.cli import main
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.metrics import Relevance
+from gaussmatch.core.similarities import similarity
+from gaussmatch.search import GALLERIES, Hits, Index, Record, index_pairs, update
+from gaussmatch.search.embedding import EmbeddingManifest, Share, embed, index_embeddings
+from gaussmatch.search.embedding.embed import Work
+from gaussmatch.search.embedding.ray_engine import embed_with_ray
+from gaussmatch.search.embedding.shards import ShardContent
+from gaussmatch.search.joined import JoinedIndex
+from gaussmatch.search.sources import SplitSource
+from gaussmatch.search.trust import calibrate_gaussians
 
 SHARD = 256
 
@@ -119,7 +119,7 @@ def test_each_part_does_its_own_and_nothing_twice(
 def test_a_killed_shard_leaves_nothing(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gaussmatch.embedding import shards
+    from gaussmatch.search.embedding import shards
 
     def killed(*given: object) -> None:
         raise KeyboardInterrupt
@@ -257,7 +257,7 @@ def test_ray_makes_the_same_files(
     tiny_run: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = FakeRay()
-    monkeypatch.setattr("gaussmatch.embedding.ray_engine._ray", lambda: fake)
+    monkeypatch.setattr("gaussmatch.search.embedding.ray_engine._ray", lambda: fake)
     work = Work(tiny_run, "test")
     embedding = EmbeddingManifest.load(whole)
     assert embed_with_ray(work, embedding, tmp_path / "out", workers=2)

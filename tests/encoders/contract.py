@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gaussmatch.gaussian import Gaussian
+from gaussmatch.core.gaussian import Gaussian
 
 
 class EncoderContract:

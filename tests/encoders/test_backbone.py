@@ -9,9 +9,10 @@ import torch
 from encoders.contract import EncoderContract
 from torch import nn
 
-from gaussmatch.encoders import Probabilistic, Projection
-from gaussmatch.encoders.backbone import Backbone, NormMode, SceneNet, statistics
-from gaussmatch.encoders.torchvision_compat import make_importable
+from gaussmatch.data.scenes.backbone import SceneNet
+from gaussmatch.models.encoders import Probabilistic, Projection
+from gaussmatch.models.encoders.backbone import Backbone, NormMode, statistics
+from gaussmatch.models.encoders.torchvision_compat import make_importable
 
 make_importable()
 pytest.importorskip("timm", reason="networks by name need the extra 'vision'")

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 from toy import toy_words
 
-from gaussmatch.encoders import Probabilistic, Projection, Shape, Tokens, WordGRU, pad
-from gaussmatch.encoders.backbone import SceneNet
-from gaussmatch.encoders.gru import LastState
+from gaussmatch.data.scenes.backbone import SceneNet
+from gaussmatch.models.encoders import Probabilistic, Projection, Shape, Tokens, WordGRU, pad
+from gaussmatch.models.encoders.gru import LastState
 
 
 class TestProjection(EncoderContract):
@@ -222,7 +222,7 @@ def test_relative_variances_are_bounded_times_the_dimension(shape: Shape) -> Non
 
 
 def test_smooth_bound_keeps_a_gradient_where_the_clamp_has_none() -> None:
-    from gaussmatch.encoders.probabilistic import bounded
+    from gaussmatch.models.encoders.probabilistic import bounded
 
     grads = {}
     for bound in ("clamp", "smooth"):

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_packed_sequence
 
-from gaussmatch.encoders.vsrn import CaptionGenerator
-from gaussmatch.losses import generation_loss, teacher_forcing
+from gaussmatch.core.losses import generation_loss, teacher_forcing
+from gaussmatch.models.encoders.vsrn import CaptionGenerator
 
 V, D, H, W, REGIONS = 11, 6, 8, 5, 4
 IDS = torch.tensor([[1, 5, 6, 2, 0, 0], [1, 7, 2, 0, 0, 0], [1, 8, 9, 10, 4, 2]])

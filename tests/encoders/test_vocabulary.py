@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gaussmatch.encoders import pad
-from gaussmatch.encoders.vocabulary import SPECIALS, Vocabulary, Words
+from gaussmatch.models.encoders import pad
+from gaussmatch.models.encoders.vocabulary import SPECIALS, Vocabulary, Words
 
 CAPTIONS = ["a red dog", "a red cat", "A RED dog!", "a café"]
 

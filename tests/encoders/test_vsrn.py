@@ -10,8 +10,8 @@ from encoders.contract import EncoderContract
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from gaussmatch.encoders import Probabilistic
-from gaussmatch.encoders.vsrn import Graph, GraphBlock, RegionReasoning, ZeroNorm
+from gaussmatch.models.encoders import Probabilistic
+from gaussmatch.models.encoders.vsrn import Graph, GraphBlock, RegionReasoning, ZeroNorm
 
 F, REGIONS = 10, 7
 

@@ -11,19 +11,19 @@ import torch
 from toy import toy_data
 from training.test_loop import RECIPE
 
-from gaussmatch.cli import main
-from gaussmatch.data import load_data
+from gaussmatch.apps.cli import main
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.metrics import Relevance
+from gaussmatch.core.similarities import similarity
 from gaussmatch.data.pairs import DataSet
-from gaussmatch.evaluation.evaluate import against, evaluate, evaluate_run, measure_run
-from gaussmatch.evaluation.reliability import ambiguity, best_scores
-from gaussmatch.evaluation.scores import blocks_of
-from gaussmatch.evaluation.tables import latex, markdown, rows
 from gaussmatch.files import read_json
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.metrics import Relevance
-from gaussmatch.run import load
-from gaussmatch.similarities import similarity
-from gaussmatch.training.loop import train
+from gaussmatch.learn.evaluation.evaluate import against, evaluate, evaluate_run, measure_run
+from gaussmatch.learn.evaluation.reliability import ambiguity, best_scores
+from gaussmatch.learn.evaluation.scores import blocks_of
+from gaussmatch.learn.evaluation.tables import latex, markdown, rows
+from gaussmatch.learn.training.loop import train
+from gaussmatch.models.features import load_data
+from gaussmatch.models.run import load
 
 
 @pytest.fixture(scope="module")

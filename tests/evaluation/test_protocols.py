@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from gaussmatch.evaluation.protocols import Truth, folded, measures_of
-from gaussmatch.evaluation.retrieval import top
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.metrics import (
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.metrics import (
     Relevance,
     contiguous_folds,
     map_at_r,
@@ -18,7 +16,9 @@ from gaussmatch.metrics import (
     r_precision,
     recall_at_k,
 )
-from gaussmatch.similarities import similarity
+from gaussmatch.core.similarities import similarity
+from gaussmatch.learn.evaluation.protocols import Truth, folded, measures_of
+from gaussmatch.learn.evaluation.retrieval import top
 
 IMAGES, CAPTIONS, DIM = 20, 60, 8
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from gaussmatch.evaluation.blocks import Blocks
-from gaussmatch.evaluation.retrieval import ranks, top
-from gaussmatch.evaluation.scores import blocks_of
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.metrics import Relevance, first_ranks, recall_at_k
-from gaussmatch.metrics.ranking import NEVER
-from gaussmatch.similarities import SIMILARITIES, Similarity, similarity
-from gaussmatch.similarities.base import SIDES
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.metrics import Relevance, first_ranks, recall_at_k
+from gaussmatch.core.metrics.ranking import NEVER
+from gaussmatch.core.similarities import SIMILARITIES, Similarity, similarity
+from gaussmatch.core.similarities.base import SIDES
+from gaussmatch.learn.evaluation.blocks import Blocks
+from gaussmatch.learn.evaluation.retrieval import ranks, top
+from gaussmatch.learn.evaluation.scores import blocks_of
 
 NAMES = tuple(SIMILARITIES)
 LIFTED = tuple(name for name, s in SIMILARITIES.items() if s.no_lift is None)
@@ -92,7 +92,7 @@ def test_closeness_is_the_score(name, side):
 @pytest.mark.parametrize("name", ["kl", "min_kl", "wasserstein"])
 @pytest.mark.parametrize("tile", [(1, 1), (7, 20), (30, 8), (99, 99)])
 def test_tiles_cover_everything_once(name, tile, monkeypatch):
-    monkeypatch.setattr("gaussmatch.evaluation.blocks.TILE", tile)
+    monkeypatch.setattr("gaussmatch.learn.evaluation.blocks.TILE", tile)
     s, pairs = similarity(name), relation(0.2)
     images, captions = gaussians(IMAGES, "ellipsoid"), gaussians(CAPTIONS, "ellipsoid")
     blocks = Blocks(s, images, captions)

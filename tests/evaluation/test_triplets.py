@@ -12,10 +12,10 @@ from PIL import Image
 from toy import toy_pairs
 
 from gaussmatch.data.pairs import Region
-from gaussmatch.evaluation.triplets import area, cut, overlap, selection, triplet, triplets
-from gaussmatch.experiments.crops import crop_pairs
-from gaussmatch.recipe import DataRecipe
-from gaussmatch.run import load
+from gaussmatch.learn.evaluation.triplets import area, cut, overlap, selection, triplet, triplets
+from gaussmatch.learn.studies.crops import crop_pairs
+from gaussmatch.models.recipe import DataRecipe
+from gaussmatch.models.run import load
 
 SIZE = (100, 100)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from reproduced import MINI
 
-from gaussmatch.cli import main
+from gaussmatch.apps.cli import main
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gaussmatch.experiments.experiment import Column
-from gaussmatch.experiments.paper import PAPER
-from gaussmatch.experiments.tables import heads
+from gaussmatch.learn.studies.experiment import Column
+from gaussmatch.learn.studies.paper import PAPER
+from gaussmatch.learn.studies.tables import heads
 
 
 @pytest.fixture(scope="module")

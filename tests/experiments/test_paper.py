@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gaussmatch.encoders.torchvision_compat import make_importable
-from gaussmatch.experiments.experiment import Claim, Column, Experiment, TableRow
-from gaussmatch.experiments.paper import PAPER, experiment
-from gaussmatch.experiments.reproduce import (
+from gaussmatch.learn.studies.experiment import Claim, Column, Experiment, TableRow
+from gaussmatch.learn.studies.paper import PAPER, experiment
+from gaussmatch.learn.studies.reproduce import (
     Outcome,
     Setting,
     check_plan,
@@ -18,8 +17,9 @@ from gaussmatch.experiments.reproduce import (
     made_before,
     plan,
 )
-from gaussmatch.experiments.sections import _commands
-from gaussmatch.recipe import all_recipes, find_recipe, load_recipe
+from gaussmatch.learn.studies.sections import _commands
+from gaussmatch.models.encoders.torchvision_compat import make_importable
+from gaussmatch.models.recipe import all_recipes, find_recipe, load_recipe
 
 DATA = ("scenes", "flickr8k", "flickr30k", "coco")
 SIX = [f"{way}_r{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)]

@@ -14,13 +14,13 @@ import pytest
 from data.files import flickr8k
 from reproduced import MINI, SMALL
 
-from gaussmatch.cli import main
-from gaussmatch.experiments import reproduce
-from gaussmatch.experiments.estimate import Cost, estimate
-from gaussmatch.experiments.paper import PAPER
-from gaussmatch.experiments.reproduce import Setting, plan
-from gaussmatch.experiments.store import Store
+from gaussmatch.apps.cli import main
 from gaussmatch.files import read_json
+from gaussmatch.learn.studies import reproduce
+from gaussmatch.learn.studies.estimate import Cost, estimate
+from gaussmatch.learn.studies.paper import PAPER
+from gaussmatch.learn.studies.reproduce import Setting, plan
+from gaussmatch.learn.studies.store import Store
 
 
 def test_all_nine_have_their_files(whole: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_trained_run_that_is_not_measured_costs_only_the_measuring(
 ) -> None:
     made = plan(["galleries"], Setting("scenes", overrides=("--training.epochs", "1")), tmp_path)
     costs = Cost(step=10.0, encode=0.0, measure=0.0, peak=0, kept=0)
-    monkeypatch.setattr("gaussmatch.experiments.estimate.measured", lambda *_: costs)
+    monkeypatch.setattr("gaussmatch.learn.studies.estimate.measured", lambda *_: costs)
     assert "in all about 0 s" not in estimate(made, 1)
     monkeypatch.setattr(Store, "trained", lambda *_: True)
     assert "in all about 0 s" in estimate(made, 1)

@@ -9,14 +9,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from gaussmatch.experiments.experiment import Claim, Column, Experiment, Slip, TableRow
-from gaussmatch.experiments.paper import experiment
-from gaussmatch.experiments.reproduce import Cell, Outcome, Plan, Setting
-from gaussmatch.experiments.results import Table, table, verdicts
-from gaussmatch.experiments.store import Run, Store, merged
-from gaussmatch.experiments.tables import latex, markdown
 from gaussmatch.files import write_json
-from gaussmatch.recipe import load_recipe
+from gaussmatch.learn.studies.experiment import Claim, Column, Experiment, Slip, TableRow
+from gaussmatch.learn.studies.paper import experiment
+from gaussmatch.learn.studies.reproduce import Cell, Outcome, Plan, Setting
+from gaussmatch.learn.studies.results import Table, table, verdicts
+from gaussmatch.learn.studies.store import Run, Store, merged
+from gaussmatch.learn.studies.tables import latex, markdown
+from gaussmatch.models.recipe import load_recipe
 
 KEYS = [f"{way}_r{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)]
 ONE = Experiment(

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gaussmatch.cli import main
-from gaussmatch.experiments.tune import Search, load_search, trials
+from gaussmatch.apps.cli import main
 from gaussmatch.files import read_json
-from gaussmatch.recipe import load_recipe, recipe_folder
+from gaussmatch.learn.studies.tune import Search, load_search, trials
+from gaussmatch.models.recipe import load_recipe, recipe_folder
 
 SEARCH = """
 title: two rows
@@ -45,7 +45,7 @@ def test_every_row_gets_as_many_trials_and_the_best_on_dev_is_chosen(
         assert best["dev_rsum"] == max(t["dev_rsum"] for t in mine)
         recipe = load_recipe(tmp_path / "out" / "best" / f"{row.lower()}.yaml")
         assert recipe.loss.name == best["fields"]["loss.name"]
-    monkeypatch.setattr("gaussmatch.experiments.tune.train", None)  # nothing is trained again
+    monkeypatch.setattr("gaussmatch.learn.studies.tune.train", None)  # nothing is trained again
     assert main(words) == 0
     assert main([*words, "--model.dim", "8"]) == 2  # another search, the same folder
     assert "another recipe" in capsys.readouterr().err

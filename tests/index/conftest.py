@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gaussmatch.index import Index
+from gaussmatch.search import Index
 
 
 @pytest.fixture(scope="session")

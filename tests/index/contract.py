@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, IndexSettings, Record
-from gaussmatch.similarities import SIMILARITIES, similarity
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.similarities import SIMILARITIES, similarity
+from gaussmatch.search import Index, IndexSettings, Record
 
 K = 10
 LIFTED = [name for name, s in SIMILARITIES.items() if s.no_lift is None]

@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import GALLERIES, Index, Record
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.search import GALLERIES, Index, Record
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 WRITER = """
 import sys, torch
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, Record, IndexSettings
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.search import Index, Record, IndexSettings
 path, log = sys.argv[1:]
 try:
     index = Index.create(path, similarity="kl", settings=IndexSettings("hnsw", flat_below=60))
@@ -44,8 +44,8 @@ with open(log, "a") as journal:
 
 STOPPING = """
 import sys
-from gaussmatch.cli import main
-from gaussmatch.index.backends.folder import layout
+from gaussmatch.apps.cli import main
+from gaussmatch.search.backends.folder import layout
 when, number, *words = sys.argv[1:]
 save, saved = layout.save_manifest, [0]
 

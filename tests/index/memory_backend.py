@@ -11,15 +11,15 @@ from typing import Any, Self
 
 import numpy as np
 
-from gaussmatch.evaluation.scores import query_scores
-from gaussmatch.gaussian import ArrayGaussian, Gaussian
-from gaussmatch.index.backend import Backend, Block
-from gaussmatch.index.lift import LiftedQueries
-from gaussmatch.index.manifest import GALLERIES, Gallery, IndexManifest
-from gaussmatch.index.record import Record
-from gaussmatch.index.topk import Candidates
-from gaussmatch.index.where import Where
-from gaussmatch.similarities import Similarity
+from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
+from gaussmatch.core.similarities import Similarity
+from gaussmatch.learn.evaluation.scores import query_scores
+from gaussmatch.search.backend import Backend, Block
+from gaussmatch.search.lift import LiftedQueries
+from gaussmatch.search.manifest import GALLERIES, Gallery, IndexManifest
+from gaussmatch.search.record import Record
+from gaussmatch.search.topk import Candidates
+from gaussmatch.search.where import Where
 
 Item = tuple[Gaussian, Record]
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from index.contract import clustered, records, truth
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, IndexSettings, Record, backends, merge
-from gaussmatch.trust import Calibration
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.search import Index, IndexSettings, Record, backends, merge
+from gaussmatch.search.trust import Calibration
 
 
 class BackendContract(ABC):

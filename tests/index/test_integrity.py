@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from index.contract import clustered, records
 
-from gaussmatch.cli import main
+from gaussmatch.apps.cli import main
 from gaussmatch.files import locked as lock_file
-from gaussmatch.index import Index, IndexSettings, Record, backup, merge
-from gaussmatch.index.backends.folder.folder import Folder
-from gaussmatch.trust import Calibration
+from gaussmatch.search import Index, IndexSettings, Record, backup, merge
+from gaussmatch.search.backends.folder.folder import Folder
+from gaussmatch.search.trust import Calibration
 
 
 def made(path: Path) -> Index:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from index.kills import ENVIRONMENT, check, contents, gaussmatch, kill_at, one_kill
 
-from gaussmatch.index import Index
+from gaussmatch.search import Index
 
 ROOT = Path(__file__).parent.parent.parent
 

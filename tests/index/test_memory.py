@@ -11,7 +11,7 @@ from data.test_pictures import one_colour_png
 
 INDEX = """
 import resource, sys
-from gaussmatch.cli import main
+from gaussmatch.apps.cli import main
 
 def peak():
     unit = 1 if sys.platform == "darwin" else 1024

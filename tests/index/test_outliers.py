@@ -10,8 +10,8 @@ import pytest
 import torch
 from index.contract import clustered, records, truth
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, IndexSettings
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.search import Index, IndexSettings
 
 
 def spoiled(how: str, n: int = 1500) -> Gaussian:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from index.contract import clustered, records
 
-from gaussmatch.cli import main
+from gaussmatch.apps.cli import main
 from gaussmatch.data.cache import made_once
-from gaussmatch.index import Index, merge
-from gaussmatch.index.backends.folder.layout import MARKER, discard
+from gaussmatch.search import Index, merge
+from gaussmatch.search.backends.folder.layout import MARKER, discard
 
 
 def everything(folder: Path) -> dict[Path, bytes]:
@@ -102,7 +102,7 @@ def test_a_merge_touches_only_its_own_leftovers(tmp_path: Path):
 
 MERGE = """
 import sys
-from gaussmatch.index import merge
+from gaussmatch.search import merge
 print("ready", flush=True)
 sys.stdin.readline()
 try:
@@ -140,7 +140,7 @@ def test_an_index_is_marked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise Dead
 
     with monkeypatch.context() as patched:
-        patched.setattr("gaussmatch.index.backends.folder.layout.save_manifest", die)
+        patched.setattr("gaussmatch.search.backends.folder.layout.save_manifest", die)
         with pytest.raises(Dead):
             Index.create(tmp_path / "i", similarity="kl")
     assert (tmp_path / "i" / MARKER).exists()

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image, TiffImagePlugin
 
-from gaussmatch.cli import main
+from gaussmatch.apps.cli import main
 from gaussmatch.data.metadata import photo_metadata
-from gaussmatch.index import Index, add_photos, update
+from gaussmatch.search import Index, add_photos, update
 
 RATIONAL = TiffImagePlugin.IFDRational
 XMP = (
@@ -203,9 +203,9 @@ def test_a_photo_that_vanishes_while_it_is_indexed_is_skipped(
         (folder / "trip" / "d.jpg").unlink(missing_ok=True)
         return encode(self, pictures, *args)
 
-    monkeypatch.setattr("gaussmatch.index.sources.AT_ONCE", 1)
-    monkeypatch.setattr("gaussmatch.index.sources.DECODERS", 1)
-    monkeypatch.setattr("gaussmatch.index.sources.PhotoSource.batch", 1)
+    monkeypatch.setattr("gaussmatch.search.sources.AT_ONCE", 1)
+    monkeypatch.setattr("gaussmatch.search.sources.DECODERS", 1)
+    monkeypatch.setattr("gaussmatch.search.sources.PhotoSource.batch", 1)
     monkeypatch.setattr(type(index.model), "encode_images", vanishing)
     done = update(index, folder, progress=False)
     assert (done.added, list(done.skipped)) == (3, ["trip/d.jpg"])

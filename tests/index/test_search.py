@@ -12,14 +12,14 @@ import pytest
 import torch
 from PIL import Image
 
-from gaussmatch.cli import main
-from gaussmatch.cli.search import conditions
-from gaussmatch.data import load_data
-from gaussmatch.index import Index, update
-from gaussmatch.metrics import calibration_error
-from gaussmatch.run import load
-from gaussmatch.trust import Calibration, calibrate
-from gaussmatch.trust.familiarity import CLEARLY
+from gaussmatch.apps.cli import main
+from gaussmatch.apps.cli.search import conditions
+from gaussmatch.core.metrics import calibration_error
+from gaussmatch.models.features import load_data
+from gaussmatch.models.run import load
+from gaussmatch.search import Index, update
+from gaussmatch.search.trust import Calibration, calibrate
+from gaussmatch.search.trust.familiarity import CLEARLY
 
 QUICK = ["--data.size", "tiny", "--training.epochs", "1"]
 
@@ -278,7 +278,7 @@ def test_without_its_data_a_model_can_still_be_indexed(runs, photos, tmp_path, c
     (run / "recipe.yaml").write_text(
         text.replace("name: scenes", "name: precomputed").replace("root: null", "root: nowhere")
     )
-    from gaussmatch.trust import kept_calibration
+    from gaussmatch.search.trust import kept_calibration
 
     with pytest.warns(UserWarning, match="no percentiles"):
         assert kept_calibration(run) == Calibration()

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from index.contract import clustered, records, truth
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, IndexBusyError, IndexSettings, Record, Where, merge
-from gaussmatch.index.backends.folder import folder as store
-from gaussmatch.index.backends.folder.layout import locked
-from gaussmatch.trust import Calibration
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.search import Index, IndexBusyError, IndexSettings, Record, Where, merge
+from gaussmatch.search.backends.folder import folder as store
+from gaussmatch.search.backends.folder.layout import locked
+from gaussmatch.search.trust import Calibration
 
 SMALL = IndexSettings(flat_below=4)
 IDS = [f"i{j}" for j in range(12)]
@@ -164,7 +164,7 @@ def test_a_writer_that_dies_leaves_the_old_index(tmp_path, monkeypatch, moment):
 
     place = "layout.atomic" if moment == "manifest" else "segment.sync"
     with monkeypatch.context() as patched:
-        patched.setattr(f"gaussmatch.index.backends.folder.{place}", die)
+        patched.setattr(f"gaussmatch.search.backends.folder.{place}", die)
         with pytest.raises(Dead):
             index.add(clustered(5), records(30, 35))
     folders = list((tmp_path / "i" / "segments").iterdir())
@@ -364,7 +364,7 @@ SPECS = st.one_of(
 def test_columns_and_python_agree_on_conditions(metas, spec):
     where = Where.of(spec)
     with tempfile.TemporaryDirectory() as folder:
-        from gaussmatch.index.backends.folder.items import ItemStore, write_items
+        from gaussmatch.search.backends.folder.items import ItemStore, write_items
 
         write_items(Path(folder), [Record(str(i), meta) for i, meta in enumerate(metas)])
         found = np.flatnonzero(ItemStore(Path(folder)).where(where)).tolist()

@@ -12,13 +12,13 @@ import torch
 from index.contract import IndexContract, clustered, records, truth
 from similarities.contract import Largest
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, IndexSettings, Record
-from gaussmatch.index.backends.folder import exact, graph
-from gaussmatch.index.backends.folder.segment import FILTERS, Segment
-from gaussmatch.index.backends.folder.structure import Allowed
-from gaussmatch.index.where import Where
-from gaussmatch.similarities import similarity
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.similarities import similarity
+from gaussmatch.search import Index, IndexSettings, Record
+from gaussmatch.search.backends.folder import exact, graph
+from gaussmatch.search.backends.folder.segment import FILTERS, Segment
+from gaussmatch.search.backends.folder.structure import Allowed
+from gaussmatch.search.where import Where
 
 
 class TestFlat(IndexContract):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gaussmatch.losses import negatives
+from gaussmatch.core.losses import negatives
 
 Loss = Callable[[Tensor, Tensor, Tensor], dict[str, Tensor]]
 

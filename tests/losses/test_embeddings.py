@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.losses import bottleneck, diversity, mean_discrepancy
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.losses import bottleneck, diversity, mean_discrepancy
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:

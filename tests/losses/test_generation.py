@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.utils.rnn import pad_packed_sequence
 
-from gaussmatch.losses import generation_loss, teacher_forcing
+from gaussmatch.core.losses import generation_loss, teacher_forcing
 
 START, END, PAD = 1, 2, 0
 

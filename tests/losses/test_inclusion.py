@@ -9,8 +9,8 @@ from scipy.integrate import quad
 from scipy.stats import norm
 from similarities.contract import draw, leaf
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.losses import inclusion, log_inclusion
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.losses import inclusion, log_inclusion
 
 
 @given(*[st.floats(-1, 1)] * 2, *[st.floats(-1, 1)] * 2)

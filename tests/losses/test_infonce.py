@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from losses.contract import LossContract
 from torch.nn.functional import cross_entropy
 
-from gaussmatch.losses import InfoNCE, negatives
+from gaussmatch.core.losses import InfoNCE, negatives
 
 
 class TestSum(LossContract):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from losses.contract import LossContract
 
-from gaussmatch.losses import PairwiseSigmoid, SoftContrastive, negatives
+from gaussmatch.core.losses import PairwiseSigmoid, SoftContrastive, negatives
 
 
 class TestSum(LossContract):

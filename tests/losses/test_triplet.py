@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from losses.contract import LossContract
 
-from gaussmatch.losses import TripletLoss, negatives
+from gaussmatch.core.losses import TripletLoss, negatives
 
 MININGS = ["hardest", "semi-hard", "sum"]
 

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import rankdata, spearmanr
 
-from gaussmatch.metrics import average_ranks, spearman
+from gaussmatch.core.metrics import average_ranks, spearman
 
 FEW = st.integers(-2, 2).map(float)  # many ties
 ANY = st.floats(-1e6, 1e6, width=32)

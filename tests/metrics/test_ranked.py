@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaussmatch.metrics import (
+from gaussmatch.core.metrics import (
     Relevance,
     contiguous_folds,
     first_hits,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gaussmatch.metrics import Relevance, first_ranks, over_queries, precision_at_r, recall_at
-from gaussmatch.metrics.ranking import NEVER, check_scores
+from gaussmatch.core.metrics import Relevance, first_ranks, over_queries, precision_at_r, recall_at
+from gaussmatch.core.metrics.ranking import NEVER, check_scores
 
 FEW = [-np.inf, -1.0, 0.0, 1.0, np.inf]
 

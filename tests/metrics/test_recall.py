@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaussmatch.metrics import median_rank, recall_at, summary
+from gaussmatch.core.metrics import median_rank, recall_at, summary
 
 RANKS = st.lists(st.integers(0, 20), min_size=1, max_size=12)
 

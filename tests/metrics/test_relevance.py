@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gaussmatch.metrics import Relevance
+from gaussmatch.core.metrics import Relevance
 
 MASKS = hnp.arrays(bool, hnp.array_shapes(min_dims=2, max_dims=2, max_side=6))
 

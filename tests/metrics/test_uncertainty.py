@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaussmatch.metrics import (
+from gaussmatch.core.metrics import (
     IsotonicProbability,
     MatchProbability,
     accuracy_by_bin,

@@ -181,7 +181,7 @@ def vsrn(
 
 def resnet18() -> nn.Module:
     """torchvision's network without its classifier, as the official codes leave it."""
-    from gaussmatch.encoders.torchvision_compat import make_importable
+    from gaussmatch.models.encoders.torchvision_compat import make_importable
 
     make_importable()
     import torchvision

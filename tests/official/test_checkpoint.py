@@ -14,7 +14,7 @@ import torch
 from official.gadgets import NAMES, gadgets
 from official.layouts import legacy, save, zipped
 
-from gaussmatch.official.checkpoint import read_checkpoint
+from gaussmatch.models.official.checkpoint import read_checkpoint
 
 
 @pytest.mark.parametrize("how", ["zip", "legacy", "python2"])

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 import gaussmatch as gm
-from gaussmatch.cli import main
+from gaussmatch.apps.cli import main
 from gaussmatch.files import read_json
-from gaussmatch.official import import_checkpoint
+from gaussmatch.models.official import import_checkpoint
 
 CAPTIONS = ["A dog runs.", 'a "CAFÉ" doesn\'t', "dog"]
 NUMBERS = [[1, 5, 4, 11, 6, 2], [1, 5, 10, 8, 9, 3, 7, 2], [1, 4, 2]]

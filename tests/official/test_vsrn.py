@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.functional import batch_norm, normalize
 
 import gaussmatch as gm
-from gaussmatch.cli import main
+from gaussmatch.apps.cli import main
 from gaussmatch.files import read_json
-from gaussmatch.official import import_checkpoint
+from gaussmatch.models.official import import_checkpoint
 
 
 def reason(state: dict[str, Tensor], regions: Tensor, flickr: bool) -> Tensor:

@@ -14,14 +14,14 @@ from jsonschema import Draft202012Validator
 from PIL import Image
 from starlette.testclient import TestClient
 
+from gaussmatch.apps.service import Settings, create_app
+from gaussmatch.apps.service.server import Server, listening
 from gaussmatch.data import scenes
-from gaussmatch.index import Index
-from gaussmatch.index.fill import index_pairs
-from gaussmatch.recipe import load_recipe
-from gaussmatch.service import Settings, create_app
-from gaussmatch.service.server import Server, listening
-from gaussmatch.training.loop import train
-from gaussmatch.trust import calibrate
+from gaussmatch.learn.training.loop import train
+from gaussmatch.models.recipe import load_recipe
+from gaussmatch.search import Index
+from gaussmatch.search.fill import index_pairs
+from gaussmatch.search.trust import calibrate
 
 
 def make_index(folder: Path, recipe: str = "scenes/vsepp-kl") -> Index:
@@ -30,7 +30,7 @@ def make_index(folder: Path, recipe: str = "scenes/vsepp-kl") -> Index:
     settings = load_recipe(recipe, words)
     data = scenes.load("tiny", features=settings.data.features, progress=False)
     train(settings, folder / "run", data=data)
-    from gaussmatch.run import load
+    from gaussmatch.models.run import load
 
     passed = {"captions": True, "images": True}  # whatever a model of one epoch deserves
     calibration = replace(calibrate(load(folder / "run"), data), gauges=passed)

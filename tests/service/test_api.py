@@ -15,10 +15,10 @@ import pytest
 from PIL import Image
 from service.served import CheckedClient, jpeg, make_index
 
-from gaussmatch.encoders import Reading
-from gaussmatch.index import Hit, Index, Record, Where
-from gaussmatch.service import Settings, create_app
-from gaussmatch.service.engine import Query
+from gaussmatch.apps.service import Settings, create_app
+from gaussmatch.apps.service.engine import Query
+from gaussmatch.models.encoders import Reading
+from gaussmatch.search import Hit, Index, Record, Where
 
 ID = "scenes/test/3"
 

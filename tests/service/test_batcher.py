@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gaussmatch.service.batcher import BRIEF, Batcher
-from gaussmatch.service.responses import ApiError
+from gaussmatch.apps.service.batcher import BRIEF, Batcher
+from gaussmatch.apps.service.responses import ApiError
 
 
 def double(jobs: list[int]) -> list[int | Exception]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from service.served import Served, make_index
 
-from gaussmatch.service import Settings
+from gaussmatch.apps.service import Settings
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
 from schemathesis import checks  # noqa: E402

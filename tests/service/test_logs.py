@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from gaussmatch.service import logs
+from gaussmatch.apps.service import logs
 
 
 @pytest.fixture
 def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     """Where log lines go, with logging set up as the service does it."""
     stream = io.StringIO()
-    names = ("gaussmatch.service", "uvicorn", "uvicorn.error", "uvicorn.access")
+    names = ("gaussmatch.apps.service", "uvicorn", "uvicorn.error", "uvicorn.access")
     for logger in map(logging.getLogger, names):
         for name in ("handlers", "level", "propagate"):
             monkeypatch.setattr(logger, name, getattr(logger, name))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from service_attacks import Service, answers, huge_pictures, large_upload
 
-from gaussmatch.cli import main
+from gaussmatch.apps.cli import main
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads memory from /proc")

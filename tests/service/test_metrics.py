@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gaussmatch.service.metrics import Metrics
+from gaussmatch.apps.service.metrics import Metrics
 
 
 def test_gauges_are_read_on_demand() -> None:

@@ -14,11 +14,11 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from gaussmatch.service.limits import RateLimit
-from gaussmatch.service.logs import JsonLines
-from gaussmatch.service.metrics import Metrics
-from gaussmatch.service.middleware import Middleware
-from gaussmatch.service.settings import Settings
+from gaussmatch.apps.service.limits import RateLimit
+from gaussmatch.apps.service.logs import JsonLines
+from gaussmatch.apps.service.metrics import Metrics
+from gaussmatch.apps.service.middleware import Middleware
+from gaussmatch.apps.service.settings import Settings
 
 KEY = "correct horse"
 
@@ -208,9 +208,9 @@ def test_requests_are_counted_by_route_not_by_path() -> None:
 def test_each_request_is_one_line_of_json_without_the_question(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with caplog.at_level(logging.INFO, "gaussmatch.service"):
+    with caplog.at_level(logging.INFO, "gaussmatch.apps.service"):
         client().get("/api/ok?text=private", headers={"X-Request-ID": "abc"})
-    (record,) = (r for r in caplog.records if r.name == "gaussmatch.service")
+    (record,) = (r for r in caplog.records if r.name == "gaussmatch.apps.service")
     line = json.loads(JsonLines().format(record))
     assert "private" not in str(line)
     assert line["event"] == "request"

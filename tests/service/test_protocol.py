@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from gaussmatch.service import protocol
-from gaussmatch.service.metrics import Metrics
-from gaussmatch.service.middleware import Middleware
-from gaussmatch.service.protocol import MAX_HEAD, MAX_HEADERS
-from gaussmatch.service.responses import Json
-from gaussmatch.service.server import Server, listening
-from gaussmatch.service.settings import Settings
+from gaussmatch.apps.service import protocol
+from gaussmatch.apps.service.metrics import Metrics
+from gaussmatch.apps.service.middleware import Middleware
+from gaussmatch.apps.service.protocol import MAX_HEAD, MAX_HEADERS
+from gaussmatch.apps.service.responses import Json
+from gaussmatch.apps.service.server import Server, listening
+from gaussmatch.apps.service.settings import Settings
 
 CHUNKED = b"POST /api/ok HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 GET = b"GET /api/ok HTTP/1.1\r\nHost: localhost\r\n"
@@ -166,7 +166,7 @@ def test_a_head_that_is_too_long_is_refused(sent: bytes) -> None:
 
 
 def test_slow_heads_and_bodies_are_closed_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "gaussmatch.service")
+    caplog.set_level(logging.WARNING, "gaussmatch.apps.service")
     body = b"POST /api/ok HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc"
     with serving(head_timeout=0.2, body_timeout=0.2, timeout=20) as address:
         status, _, body_of = exchange(address, GET)

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, quote, quote_plus, urlencode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaussmatch.service.requests import parameters
+from gaussmatch.apps.service.requests import parameters
 
 ASCII = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="#"))
 

@@ -12,10 +12,10 @@ import pytest
 from service.browsing import open_page, overflow, until, violations
 from service.served import CheckedClient, Served, jpeg, make_index
 
-from gaussmatch.index import Index
-from gaussmatch.service import Settings, create_app
-from gaussmatch.service.responses import ReviewResponse
-from gaussmatch.trust.audit_report import FIELDS, PICTURES, TABLE
+from gaussmatch.apps.service import Settings, create_app
+from gaussmatch.apps.service.responses import ReviewResponse
+from gaussmatch.search import Index
+from gaussmatch.search.trust.audit_report import FIELDS, PICTURES, TABLE
 
 ROWS = [
     ("misfit", 0.97, 3, 14, "", "a mismatch with probability 97 %", "a red star"),

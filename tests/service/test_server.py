@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from service.served import jpeg, make_index
 
-from gaussmatch.cli import main
+from gaussmatch.apps.cli import main
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ import pytest
 from PIL import Image
 from starlette.requests import Request
 
-from gaussmatch.service import requests
-from gaussmatch.service.limits import Budget
-from gaussmatch.service.responses import ApiError
-from gaussmatch.service.settings import Settings
+from gaussmatch.apps.service import requests
+from gaussmatch.apps.service.limits import Budget
+from gaussmatch.apps.service.responses import ApiError
+from gaussmatch.apps.service.settings import Settings
 
 Result = TypeVar("Result")
 

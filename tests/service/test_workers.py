@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 from service.served import make_index
 
-from gaussmatch.service import workers
+from gaussmatch.apps.service import workers
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.similarities import Side, Similarity, base, pairwise, similarity
-from gaussmatch.similarities.base import SIDES, CenteredLift, other_side
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.similarities import Side, Similarity, base, pairwise, similarity
+from gaussmatch.core.similarities.base import SIDES, CenteredLift, other_side
 
 LOW, HIGH = math.log(0.1), math.log(10.0)
 KINDS = ("ellipsoid", "sphere")

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import logsumexp
 from similarities.contract import LiftedContract, PairwiseContract
 
-from gaussmatch.similarities import SIMILARITIES, similarity
+from gaussmatch.core.similarities import SIMILARITIES, similarity
 
 
 class TestCosine(LiftedContract):

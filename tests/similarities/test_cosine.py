@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 from similarities.contract import draw, leaf
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.similarities import similarity
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.similarities import similarity
 
 
 def test_cosine_sees_neither_variances_nor_lengths():

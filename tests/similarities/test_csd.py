@@ -4,7 +4,7 @@ import pytest
 import torch
 from similarities.contract import draw
 
-from gaussmatch.similarities import similarity
+from gaussmatch.core.similarities import similarity
 
 
 def test_csd_is_the_expected_squared_distance_of_two_samples():

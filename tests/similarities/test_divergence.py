@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from similarities.contract import KINDS, draw
 from torch.distributions import Independent, Normal, kl_divergence
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.similarities import similarity
-from gaussmatch.similarities.divergence import KL
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.similarities import similarity
+from gaussmatch.core.similarities.divergence import KL
 
 KLS = st.sampled_from(["kl", "reverse_kl", "min_kl"])
 

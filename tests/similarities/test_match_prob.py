@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from similarities.contract import draw
 from torch import nn
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.similarities import similarity
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.similarities import similarity
 
 
 def near(n: int, dim: int = 6, seed: int = 0, log_var: float = -5.0) -> Gaussian:
@@ -106,7 +106,7 @@ def test_in_training_every_item_is_sampled_afresh():
 
 
 def test_in_training_a_caption_keeps_its_samples_across_blocks(monkeypatch):
-    from gaussmatch.similarities import base, pairwise
+    from gaussmatch.core.similarities import base, pairwise
 
     s, images, captions = similarity("match_prob").train(), near(6), near(7, seed=1)
     torch.manual_seed(3)

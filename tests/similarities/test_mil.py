@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from similarities.contract import Largest, leaf
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.similarities import base, similarity
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.similarities import base, similarity
 
 MIL = similarity("mil")
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gaussmatch.similarities import SIMILARITIES, similarity
+from gaussmatch.core.similarities import SIMILARITIES, similarity
 
 
 @pytest.mark.parametrize("name", SIMILARITIES)

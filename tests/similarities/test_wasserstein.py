@@ -6,8 +6,8 @@ import torch
 from scipy.linalg import sqrtm
 from similarities.contract import draw
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.similarities import similarity
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.similarities import similarity
 
 
 def test_wasserstein_is_the_general_formula():

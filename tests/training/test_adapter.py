@@ -20,13 +20,15 @@ from encoders.small import pictures, small_bert, small_hf, small_open_clip, smal
 from safetensors.numpy import save_file
 
 import gaussmatch as gm
-from gaussmatch.cli import main
+from gaussmatch.apps.cli import main
 from gaussmatch.data import embeddings
-from gaussmatch.data.embeddings import embedded_once, open_embeddings
-from gaussmatch.encoders.base import Tokens
-from gaussmatch.encoders.pretrained import TextTower, image_tower, text_tower
-from gaussmatch.encoders.pretrained.base import Subwords
-from gaussmatch.trust.familiarity import CLEARLY
+from gaussmatch.data.embeddings import open_embeddings
+from gaussmatch.models.encoders.base import Tokens
+from gaussmatch.models.encoders.pretrained import TextTower, image_tower, text_tower
+from gaussmatch.models.encoders.pretrained.base import Subwords
+from gaussmatch.models.features import texts as text_features
+from gaussmatch.models.features.texts import embedded_once
+from gaussmatch.search.trust.familiarity import CLEARLY
 
 IMAGES, WIDTH = 60, 12
 QUICK = ["--training.epochs=2", "--training.batch_size=32", "--model.adapter.hidden=16"]
@@ -124,7 +126,7 @@ def test_an_index_of_embeddings_is_served_without_words(arrays: Path) -> None:
     pytest.importorskip("fastapi", reason="needs the extra 'service'")
     from starlette.testclient import TestClient
 
-    from gaussmatch.service.app import create_app
+    from gaussmatch.apps.service.app import create_app
 
     assert adapt(arrays) == 0
     words = ["index", str(arrays / "run"), str(arrays / "img.npy"), "--out", str(arrays / "i")]
@@ -311,7 +313,7 @@ def test_texts_are_embedded_once_and_a_kill_loses_one_shard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path))
-    monkeypatch.setattr(embeddings, "SHARD", 4)
+    monkeypatch.setattr(text_features, "SHARD", 4)
     tower, texts = Letters(), [f"text{c}" for c in "abcdefghij"]
     wanted = tower.encode(texts).numpy()
     whole = tower.encode
@@ -382,7 +384,7 @@ def test_a_published_model_is_adapted_exported_indexed_searched_and_served(
     pytest.importorskip("fastapi", reason="needs the extra 'service'")
     from starlette.testclient import TestClient
 
-    from gaussmatch.service.app import create_app
+    from gaussmatch.apps.service.app import create_app
 
     monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path / "cache"))
     (tmp_path / "model").mkdir()

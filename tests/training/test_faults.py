@@ -13,10 +13,11 @@ from toy import killed_at
 from training.test_loop import RECIPE, run, weights
 
 import gaussmatch as gm
-from gaussmatch.cli import main
-from gaussmatch.recipe import Recipe, TrainingRecipe, load_recipe
-from gaussmatch.training import loop
-from gaussmatch.training.log import read_log
+from gaussmatch.apps.cli import main
+from gaussmatch.learn.training import loop
+from gaussmatch.learn.training.log import read_log
+from gaussmatch.models import run as run_folder
+from gaussmatch.models.recipe import Recipe, TrainingRecipe, load_recipe
 
 
 def with_training(**fields: object) -> Recipe:
@@ -71,7 +72,7 @@ def test_a_finished_run_goes_on_for_more_epochs(tmp_path: Path) -> None:
 
 def test_a_finished_run_without_a_checkpoint_cannot_go_on(tmp_path: Path) -> None:
     run(tmp_path, with_training(epochs=1))
-    gm.run.drop_checkpoints(tmp_path)
+    run_folder.drop_checkpoints(tmp_path)
     with pytest.raises(FileNotFoundError, match="no checkpoint to continue from"):
         run(tmp_path, with_training(epochs=2), resume=True)
     assert gm.load(tmp_path).recipe.training.epochs == 1
@@ -146,7 +147,7 @@ def test_a_run_that_claims_to_be_large_is_refused_before_memory_is_taken(tmp_pat
     run(tmp_path / "run", with_training(epochs=1))
     claims = tmp_path / "claims"
     claims.mkdir()
-    for name in gm.run.MODEL:
+    for name in run_folder.MODEL:
         shutil.copyfile(tmp_path / "run" / name, claims / name)
     text = (claims / "recipe.yaml").read_text()
     (claims / "recipe.yaml").write_text(text.replace("  dim: 16\n", "  dim: 8000\n"))

@@ -17,16 +17,16 @@ import torch
 from toy import Rows, toy_data, toy_words
 from training.test_loop import LEARNED, RECIPE, run, weights
 
-import gaussmatch as gm
-from gaussmatch.data.batches import Batches
-from gaussmatch.matcher import build
-from gaussmatch.recipe import LossRecipe, ModelRecipe, PVSERecipe, Recipe, TrainingRecipe
-from gaussmatch.training import gather, loop
-from gaussmatch.training.gradients import Gradients
-from gaussmatch.training.log import read_log
-from gaussmatch.training.objective import Objective
-from gaussmatch.training.setup import Precision, seed_everything, with_feature_dim
-from gaussmatch.training.start import initial_model
+from gaussmatch.learn.training import gather, loop
+from gaussmatch.learn.training.batches import Batches
+from gaussmatch.learn.training.gradients import Gradients
+from gaussmatch.learn.training.log import read_log
+from gaussmatch.learn.training.objective import Objective
+from gaussmatch.learn.training.setup import Precision, seed_everything, with_feature_dim
+from gaussmatch.learn.training.start import initial_model
+from gaussmatch.models.matcher import build
+from gaussmatch.models.recipe import LossRecipe, ModelRecipe, PVSERecipe, Recipe, TrainingRecipe
+from gaussmatch.models.run import is_finished
 
 CPU = torch.device("cpu")
 PVSE = replace(
@@ -237,7 +237,7 @@ def test_a_process_that_dies_ends_the_others_with_a_message(
     assert other is None
     assert main.startswith("RankLostError: another process of this training has ended")
     run(tmp_path / "run", resume=True)
-    assert gm.run.is_finished(tmp_path / "run")
+    assert is_finished(tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", ["micro_batch", "processes"])

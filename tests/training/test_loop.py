@@ -14,12 +14,12 @@ from toy import Rows, killed_at, toy_data
 import gaussmatch as gm
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.files import read_json
-from gaussmatch.recipe import DataRecipe, LossRecipe, ModelRecipe, Recipe, TrainingRecipe
-from gaussmatch.training.checkpoint import CheckpointWarning
-from gaussmatch.training.collapse import CollapseWarning
-from gaussmatch.training.log import read_log
-from gaussmatch.training.loop import train
-from gaussmatch.training.objective import Objective
+from gaussmatch.learn.training.checkpoint import CheckpointWarning
+from gaussmatch.learn.training.collapse import CollapseWarning
+from gaussmatch.learn.training.log import read_log
+from gaussmatch.learn.training.loop import train
+from gaussmatch.learn.training.objective import Objective
+from gaussmatch.models.recipe import DataRecipe, LossRecipe, ModelRecipe, Recipe, TrainingRecipe
 
 RECIPE = Recipe(
     title="toy",
@@ -101,7 +101,7 @@ def test_it_learns_and_leaves_a_whole_run(tmp_path: Path) -> None:
 def test_the_kept_model_is_the_best_on_validation(tmp_path: Path) -> None:
     model = run(tmp_path / "run")
     pairs = toy_data().dev
-    from gaussmatch.evaluation.retrieval import recalls
+    from gaussmatch.learn.evaluation.retrieval import recalls
 
     dev = recalls(model.matcher.similarity, *model.encode_pairs(pairs), pairs)
     assert dev["rsum"] == read_json(tmp_path / "run" / "metrics.json")["dev"]["rsum"]

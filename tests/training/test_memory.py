@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from gaussmatch.encoders.backbone import Backbone
-from gaussmatch.training.memory import activation_bytes, memory_line
-from gaussmatch.training.setup import Precision
+from gaussmatch.learn.training.memory import activation_bytes, memory_line
+from gaussmatch.learn.training.setup import Precision
+from gaussmatch.models.encoders.backbone import Backbone
 
 
 def test_a_chain_keeps_each_layers_output_once() -> None:

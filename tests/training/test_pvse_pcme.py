@@ -11,14 +11,24 @@ from toy import killed_at
 from training.test_vsrn import region_data
 
 import gaussmatch as gm
-from gaussmatch.cli import main
-from gaussmatch.data.batches import Batch, Batches
-from gaussmatch.encoders.vocabulary import Vocabulary
-from gaussmatch.evaluation.evaluate import measure_run
+from gaussmatch.apps.cli import main
+from gaussmatch.core.losses import (
+    SoftContrastive,
+    TripletLoss,
+    bottleneck,
+    diversity,
+    mean_discrepancy,
+)
 from gaussmatch.files import read_json
-from gaussmatch.losses import SoftContrastive, TripletLoss, bottleneck, diversity, mean_discrepancy
-from gaussmatch.matcher import Matcher, build
-from gaussmatch.recipe import (
+from gaussmatch.learn.evaluation.evaluate import measure_run
+from gaussmatch.learn.training.batches import Batch, Batches
+from gaussmatch.learn.training.collapse import CollapseWatch
+from gaussmatch.learn.training.log import read_log
+from gaussmatch.learn.training.loop import train
+from gaussmatch.learn.training.objective import Objective
+from gaussmatch.models.encoders.vocabulary import Vocabulary
+from gaussmatch.models.matcher import Matcher, build
+from gaussmatch.models.recipe import (
     DataRecipe,
     LossRecipe,
     ModelRecipe,
@@ -27,10 +37,6 @@ from gaussmatch.recipe import (
     Recipe,
     TrainingRecipe,
 )
-from gaussmatch.training.collapse import CollapseWatch
-from gaussmatch.training.log import read_log
-from gaussmatch.training.loop import train
-from gaussmatch.training.objective import Objective
 
 PVSE = Recipe(
     title="PVSE",

@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 from toy import toy_data
 from training.test_loop import RECIPE
 
-from gaussmatch.recipe import TrainingRecipe
-from gaussmatch.training.log import read_log
-from gaussmatch.training.loop import train
-from gaussmatch.training.setup import schedule
+from gaussmatch.learn.training.log import read_log
+from gaussmatch.learn.training.loop import train
+from gaussmatch.learn.training.setup import schedule
+from gaussmatch.models.recipe import TrainingRecipe
 
 
 def rates(settings: TrainingRecipe, steps: int) -> list[float]:

@@ -14,17 +14,17 @@ from safetensors.torch import load_file, save_file
 from toy import Rows, killed_at, toy_data
 
 import gaussmatch as gm
-from gaussmatch.cli import main
+from gaussmatch.apps.cli import main
 from gaussmatch.data.pairs import DataSet, Pairs
-from gaussmatch.encoders.backbone import Backbone, create
-from gaussmatch.encoders.torchvision_compat import make_importable
 from gaussmatch.files import read_json
-from gaussmatch.published import export_onnx
-from gaussmatch.recipe import DataRecipe, LossRecipe, ModelRecipe, Recipe, TrainingRecipe
-from gaussmatch.training import loop
-from gaussmatch.training.log import read_log
-from gaussmatch.training.loop import train
-from gaussmatch.training.start import StartWarning, frozen_recipe, load_backbone_weights
+from gaussmatch.learn.training import loop
+from gaussmatch.learn.training.log import read_log
+from gaussmatch.learn.training.loop import train
+from gaussmatch.learn.training.start import StartWarning, frozen_recipe, load_backbone_weights
+from gaussmatch.models.encoders.backbone import Backbone, create
+from gaussmatch.models.encoders.torchvision_compat import make_importable
+from gaussmatch.models.published import export_onnx
+from gaussmatch.models.recipe import DataRecipe, LossRecipe, ModelRecipe, Recipe, TrainingRecipe
 
 make_importable()
 pytest.importorskip("timm", reason="networks by name need the extra 'vision'")
@@ -328,7 +328,7 @@ def test_the_recipe_that_comes_first() -> None:
         frozen_recipe(nowhere)
 
 
-@pytest.mark.filterwarnings("ignore::gaussmatch.training.start.StartWarning")
+@pytest.mark.filterwarnings("ignore::gaussmatch.learn.training.start.StartWarning")
 def test_photos_fine_tune_in_one_command(
     tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,11 +12,14 @@ from safetensors.torch import load_file, save_file
 from toy import Rows, killed_at, toy_data, toy_encoder, toy_words
 
 import gaussmatch as gm
-from gaussmatch.data.batches import Batch, Batches
 from gaussmatch.data.pairs import DataSet, Pairs
-from gaussmatch.encoders import Tokenizer
-from gaussmatch.matcher import build
-from gaussmatch.recipe import (
+from gaussmatch.learn.training.batches import Batch, Batches
+from gaussmatch.learn.training.log import read_log
+from gaussmatch.learn.training.loop import train
+from gaussmatch.learn.training.objective import Objective, total
+from gaussmatch.models.encoders import Tokenizer
+from gaussmatch.models.matcher import build
+from gaussmatch.models.recipe import (
     DataRecipe,
     GeneratorRecipe,
     LossRecipe,
@@ -25,10 +28,7 @@ from gaussmatch.recipe import (
     TrainingRecipe,
     VSRNRecipe,
 )
-from gaussmatch.run import CHECKPOINT, MANIFEST, WEIGHTS
-from gaussmatch.training.log import read_log
-from gaussmatch.training.loop import train
-from gaussmatch.training.objective import Objective, total
+from gaussmatch.models.run import CHECKPOINT, MANIFEST, WEIGHTS
 
 MODEL = ModelRecipe(
     system="vsrn",

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gaussmatch.cli import main
-from gaussmatch.trust.audit import audit, cross_fitted
-from gaussmatch.trust.audit_report import word_vectors
+from gaussmatch.apps.cli import main
+from gaussmatch.search.trust.audit import audit, cross_fitted
+from gaussmatch.search.trust.audit_report import word_vectors
 
 N, D = 300, 12
 

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from gaussmatch.encoders.base import Reading
-from gaussmatch.evaluation.scores import query_scores
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.metrics import (
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.metrics import (
     Guarantee,
     Relevance,
     calibration_error,
@@ -23,9 +21,11 @@ from gaussmatch.metrics import (
     partial_spearman,
     spearman,
 )
-from gaussmatch.similarities import similarity
-from gaussmatch.trust import Calibration, Familiarity, calibrate_gaussians
-from gaussmatch.trust.calibration import TOP
+from gaussmatch.core.similarities import similarity
+from gaussmatch.learn.evaluation.scores import query_scores
+from gaussmatch.models.encoders.base import Reading
+from gaussmatch.search.trust import Calibration, Familiarity, calibrate_gaussians
+from gaussmatch.search.trust.calibration import TOP
 
 D = 8
 

@@ -12,13 +12,13 @@ import pytest
 import torch
 from PIL import Image
 
-from gaussmatch.cli import main
+from gaussmatch.apps.cli import main
+from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.data import scenes
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index
-from gaussmatch.run import load
-from gaussmatch.trust import Calibration, calibrate, canonical, kept_calibration
-from gaussmatch.trust.probe import (
+from gaussmatch.models.run import load
+from gaussmatch.search import Index
+from gaussmatch.search.trust import Calibration, calibrate, canonical, kept_calibration
+from gaussmatch.search.trust.probe import (
     Prober,
     edits,
     fitting_photos,
@@ -28,7 +28,7 @@ from gaussmatch.trust.probe import (
     read_fitting,
     verdict,
 )
-from gaussmatch.trust.wording import FILLERS, OTHER_DOMAINS, OTHER_DOMAINS_DEV, words_of
+from gaussmatch.search.trust.wording import FILLERS, OTHER_DOMAINS, OTHER_DOMAINS_DEV, words_of
 
 
 class WordModel:
@@ -170,8 +170,8 @@ def test_what_cannot_be_edited_is_judged_by_what_acting_on_it_gains(ratio, passe
 
 
 def test_search_separates_vague_unfamiliar_and_absent(probed, tmp_path):
-    from gaussmatch.data import load_data
-    from gaussmatch.index import index_pairs
+    from gaussmatch.models.features import load_data
+    from gaussmatch.search import index_pairs
 
     model = load(probed)
     data = load_data(model.recipe.data)

@@ -15,9 +15,9 @@ import torch
 from gaussmatch.data.embeddings import Embeddings, open_embeddings
 from gaussmatch.data.listing import Caption, Photo, cut, split_name
 from gaussmatch.data.pairs import SPLITS, DataSet, Pairs
+from gaussmatch.data.recipe import DataRecipe
 from gaussmatch.data.source import Source
 from gaussmatch.data.stored import StoredFeatures
-from gaussmatch.recipe import DataRecipe
 
 
 def load(recipe: DataRecipe) -> DataSet:

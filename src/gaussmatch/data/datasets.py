@@ -14,27 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from gaussmatch.checks import extra
-from gaussmatch.data import folder
+from gaussmatch.data import folder, hub
 from gaussmatch.data.cache import made_once
-from gaussmatch.data.check import check_listing
 from gaussmatch.data.folder import COLUMNS
 from gaussmatch.data.listing import Listing, split_name
-from gaussmatch.data.pairs import DataSet
-from gaussmatch.data.photos import load_photos
+from gaussmatch.data.recipe import DataRecipe
 from gaussmatch.data.source import Source
-from gaussmatch.encoders.pretrained import hub
 from gaussmatch.files import cache_root
-from gaussmatch.recipe import DataRecipe
 
 CAPTIONS = (*COLUMNS["caption"], "sentences", "caption_0")
 
 
-def load(recipe: DataRecipe) -> DataSet:
-    """The three splits of a data set."""
+def place(recipe: DataRecipe) -> Path:
+    """The folder of a data set in the cache."""
     if recipe.root is None:
         raise ValueError("data.root is not set: give the name of the data set, or its folder")
-    place = written(recipe.root)
-    return load_photos(recipe, place, read(place, recipe.root))
+    return written(recipe.root)
 
 
 def read(place: Path, name: str) -> Listing:
@@ -112,6 +107,6 @@ SOURCE = Source(
     "saved: data.root is its name on the hub, or the folder. It needs a column of images and one "
     "of captions.",
     signs=("dataset_dict.json", "dataset_info.json"),
-    load=load,
-    check=lambda root: check_listing(read(written(str(root)), root.name)),
+    place=place,
+    read=lambda recipe, root: read(root, recipe.root or root.name),
 )

@@ -7,10 +7,7 @@ in shards that survive a kill.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,15 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from gaussmatch.checks import extra
 from gaussmatch.data.stored import open_features, read_lines
-from gaussmatch.encoders.pretrained import TextTower
-from gaussmatch.files import atomic, cache_root, locked
+from gaussmatch.files import cache_root
 
-SHARD = 4096
-"""Texts in a shard, the most that a kill can lose."""
 IDS, TEXTS, VECTORS = (
     ("id", "image_id", "key"),
     ("caption", "text"),
@@ -268,74 +261,3 @@ def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
         ):
             found[name] = value
     return found
-
-
-def embedded_once(tower: TextTower, texts: Sequence[str], progress: bool = True) -> np.ndarray:
-    """The embeddings (n, width) of texts, from the cache or made into it, memory-mapped.
-
-    A list of texts is one file; texts that another list of the same encoder holds are copied from
-    there, so that data sets, splits and queries share what was embedded before. Of several
-    processes one embeds a list, and the others wait for it."""
-    encoder = hashlib.sha256(f"{tower.name} {tower.sha256()}".encode()).hexdigest()[:16]
-    keys = np.array([_key(text) for text in texts], np.uint64)
-    name = hashlib.sha256(keys.tobytes()).hexdigest()[:24]
-    target = cache_root() / "texts" / encoder / f"{name}.npy"
-    if not target.is_file():
-        with locked(target.with_suffix(".lock"), f"{target} is in use", wait=math.inf):
-            if not target.is_file():  # else another process made it in the meantime
-                _embed(tower, texts, keys, target, progress)
-    found: np.ndarray = np.load(target, mmap_mode="r")
-    return found
-
-
-def _embed(
-    tower: TextTower, texts: Sequence[str], keys: np.ndarray, target: Path, progress: bool
-) -> None:
-    parts = target.with_suffix(".parts")
-    starts = range(0, len(texts), SHARD)
-    earlier = [_Embedded(path) for path in sorted(target.parent.glob("*.npy"))]
-    with tqdm(total=len(texts), desc=tower.name, unit="text", disable=not progress) as bar:
-        for start in starts:
-            chunk, path = slice(start, start + SHARD), parts / f"{start:09}.npy"
-            if not path.is_file():
-                rows = np.full((len(texts[chunk]), tower.width), np.nan, np.float32)
-                for some in earlier:
-                    some.fill(keys[chunk], rows)
-                new = np.isnan(rows[:, 0]).nonzero()[0]
-                if len(new):
-                    rows[new] = tower.encode([texts[start + int(k)] for k in new]).numpy()
-                with atomic(path) as temporary, open(temporary, "wb") as file:
-                    np.save(file, rows)
-            bar.update(len(texts[chunk]))
-    with atomic(target.with_suffix(".keys")) as temporary:
-        keys.tofile(temporary)
-    with atomic(target) as temporary:
-        shape = (len(texts), tower.width)
-        joined = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
-        for start in starts:
-            joined[start : start + SHARD] = np.load(parts / f"{start:09}.npy")
-        joined.flush()
-        del joined
-    shutil.rmtree(parts)
-
-
-def _key(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
-
-
-class _Embedded:
-    """A finished list of embeddings, looked up by text."""
-
-    def __init__(self, path: Path) -> None:
-        self._vectors = np.load(path, mmap_mode="r")
-        keys = np.fromfile(path.with_suffix(".keys"), np.uint64)
-        self._order = keys.argsort(kind="stable")
-        self._keys = keys[self._order]
-
-    def fill(self, keys: np.ndarray, rows: np.ndarray) -> None:
-        """Write the embeddings of the texts that are here into their ``rows``."""
-        if not len(self._keys):
-            return
-        near = self._keys.searchsorted(keys).clip(max=len(self._keys) - 1)
-        found = (self._keys[near] == keys).nonzero()[0]
-        rows[found] = self._vectors[self._order[near[found]]]

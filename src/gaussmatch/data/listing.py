@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from gaussmatch.core.metrics.relevance import Relevance
 from gaussmatch.data.pairs import SPLITS, DataSet, ImageSource, Pairs, Region
-from gaussmatch.metrics.relevance import Relevance
 
 _SPLIT_NAMES = {
     **dict.fromkeys(("train", "training", "restval"), "train"),

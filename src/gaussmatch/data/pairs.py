@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from html import escape
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from PIL import Image
 from torch import Tensor
 
-from gaussmatch.metrics.relevance import Relevance
+from gaussmatch.core.metrics.relevance import Relevance
 
 SPLITS = ("train", "dev", "test")
 
@@ -217,3 +219,35 @@ class DataSet:
         if name not in SPLITS:
             raise ValueError(f"unknown split {name!r}; choose train, dev or test")
         return {"train": self.train, "dev": self.dev, "test": self.test}[name]
+
+
+def read_image(pairs: Pairs, index: int) -> np.ndarray:
+    """One image as float32; a NaN or infinity is refused here, where its position is known."""
+    image = np.asarray(pairs.images[index], dtype=np.float32)
+    if not np.isfinite(image).all():
+        place = tuple(int(i) for i in np.argwhere(~np.isfinite(image))[0])
+        raise ValueError(
+            f"{pairs.name}: the features of image {index} hold a NaN or infinity at {place}; "
+            "extract them again or remove the image"
+        )
+    return image
+
+
+def read_texts(pairs: Pairs, numbers: Sequence[int]) -> Sequence[str] | np.ndarray:
+    """Some captions of a split as ``Model.encode_texts`` takes them."""
+    if pairs.texts is not None:
+        return np.stack([pairs.texts[i] for i in numbers])
+    return [pairs.captions[i] for i in numbers]
+
+
+def read_images(pairs: Pairs, numbers: Iterable[int], read: Any = map) -> Float[Tensor, "n ..."]:
+    """Some images of a split as one batch; ``read`` may be the ``map`` of a pool of threads."""
+    return torch.from_numpy(np.stack(list(read(partial(read_image, pairs), numbers))))
+
+
+def image_batches(pairs: Pairs, batch_size: int, workers: int = 0) -> Iterator[Tensor]:
+    """All images of a split in order, for encoding; ``workers`` threads read those of a batch."""
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        for start in range(0, len(pairs.images), batch_size):
+            numbers = range(start, min(start + batch_size, len(pairs.images)))
+            yield read_images(pairs, numbers, pool.map if workers else map)

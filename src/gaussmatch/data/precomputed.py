@@ -19,9 +19,9 @@ from torch import Tensor
 from gaussmatch.data.check import Report, spread
 from gaussmatch.data.listing import Photo
 from gaussmatch.data.pairs import DataSet, Pairs
+from gaussmatch.data.recipe import DataRecipe
 from gaussmatch.data.source import Source, data_root
 from gaussmatch.data.stored import StoredFeatures, open_features, read_lines
-from gaussmatch.recipe import DataRecipe
 
 PER_IMAGE = 5
 """Captions of an image in the published files, where images come once for each caption."""

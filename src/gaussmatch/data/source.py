@@ -9,7 +9,7 @@ from pathlib import Path
 from gaussmatch.data.check import Report, check_listing
 from gaussmatch.data.listing import Listing
 from gaussmatch.data.pairs import DataSet
-from gaussmatch.recipe import DataRecipe
+from gaussmatch.data.recipe import DataRecipe
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Source:
         fields: fields of ``DataRecipe`` that only some sources read, and this one does.
         read: (recipe, folder) → photos, captions and splits, before any picture is opened.
         load: recipe → the data set.
+        place: recipe → the folder to read; ``data.root`` if not given.
         check: folder → what is there and what is wrong with it; that of photos if not given.
     """
 
@@ -36,6 +37,11 @@ class Source:
     read: Callable[[DataRecipe, Path], Listing] | None = None
     load: Callable[[DataRecipe], DataSet] | None = None
     check: Callable[[Path], Report] | None = None
+    place: Callable[[DataRecipe], Path] | None = None
+
+    def root(self, recipe: DataRecipe) -> Path:
+        """The folder that its files lie in."""
+        return data_root(recipe) if self.place is None else self.place(recipe)
 
     def listing(self, recipe: DataRecipe, root: Path) -> Listing:
         """What the files in ``root`` say; only sources of photos have it."""
@@ -49,7 +55,8 @@ class Source:
         """What is in a folder of this source, and what is wrong with it."""
         if self.check is not None:
             return self.check(root)
-        return check_listing(self.listing(DataRecipe(name=self.name, root=str(root)), root))
+        recipe = DataRecipe(name=self.name, root=str(root))
+        return check_listing(self.listing(recipe, self.root(recipe)))
 
 
 def data_root(recipe: DataRecipe) -> Path:

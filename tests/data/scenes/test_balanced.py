@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import torch
 
+from gaussmatch.core.metrics import spearman
 from gaussmatch.data.scenes import SIZES, balanced, load, make_split
-from gaussmatch.encoders.vocabulary import Vocabulary
-from gaussmatch.metrics import spearman
+from gaussmatch.models.encoders.vocabulary import Vocabulary
 
 SPLIT = make_split("dev", images=120)
 MADE = balanced(SPLIT.scenes, captions=400)

@@ -13,11 +13,17 @@ from PIL import Image
 from gaussmatch.data import cache as cache_module
 from gaussmatch.data import scenes
 from gaussmatch.data.pairs import DataSet
-from gaussmatch.data.scenes.backbone import WEIGHTS, _look, _Window, load_backbone, pretrain
+from gaussmatch.data.scenes.backbone import (
+    WEIGHTS,
+    SceneNet,
+    _look,
+    _Window,
+    load_backbone,
+    pretrain,
+)
 from gaussmatch.data.scenes.draw import draw
 from gaussmatch.data.scenes.truth import true_of
 from gaussmatch.data.scenes.world import COLOURS, SHAPES, Scene, Thing
-from gaussmatch.encoders.backbone import SceneNet
 
 
 @pytest.fixture(scope="module")

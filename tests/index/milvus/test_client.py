@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gaussmatch.index.backends.milvus import Address
-from gaussmatch.index.backends.milvus import client as client_module
-from gaussmatch.index.backends.milvus.client import (
+from gaussmatch.search.backends.milvus import Address
+from gaussmatch.search.backends.milvus import client as client_module
+from gaussmatch.search.backends.milvus.client import (
     ATTEMPTS,
     LONGEST_WAIT,
     Client,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaussmatch.index.backends.milvus.filter import expression, facts, id_of, ids, key, quoted
-from gaussmatch.index.where import Where
+from gaussmatch.search.backends.milvus.filter import expression, facts, id_of, ids, key, quoted
+from gaussmatch.search.where import Where
 
 parser = pytest.importorskip("milvus_lite.search.filter.parser")
 from milvus_lite.search.filter.eval.python_backend import _eval_row  # noqa: E402

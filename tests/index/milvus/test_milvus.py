@@ -10,14 +10,14 @@ import pytest
 import torch
 from index.contract import LIFTED
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import GALLERIES, Hits, Index, IndexSettings, Record, merge
-from gaussmatch.index.backends.milvus import collection as gallery_module
-from gaussmatch.index.backends.milvus import rows as coding
-from gaussmatch.index.lift import Lift
-from gaussmatch.index.topk import Candidates
-from gaussmatch.similarities import SIMILARITIES, similarity
-from gaussmatch.trust import Calibration
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.similarities import SIMILARITIES, similarity
+from gaussmatch.search import GALLERIES, Hits, Index, IndexSettings, Record, merge
+from gaussmatch.search.backends.milvus import collection as gallery_module
+from gaussmatch.search.backends.milvus import rows as coding
+from gaussmatch.search.lift import Lift
+from gaussmatch.search.topk import Candidates
+from gaussmatch.search.trust import Calibration
 
 pytest.importorskip("pymilvus")
 pytest.importorskip("milvus_lite")

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gaussmatch.gaussian import Gaussian
-from gaussmatch.index import Index, Record
-from gaussmatch.index.backends.milvus.client import ATTEMPTS
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.search import Index, Record
+from gaussmatch.search.backends.milvus.client import ATTEMPTS
 
 pytest.importorskip("pymilvus")
 pytest.importorskip("milvus_lite")

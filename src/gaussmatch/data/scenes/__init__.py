@@ -19,6 +19,7 @@ import torch
 from PIL import Image
 from tqdm import tqdm
 
+from gaussmatch.core.metrics.relevance import Relevance
 from gaussmatch.data.cache import made_once
 from gaussmatch.data.pairs import DataSet, Pairs, Region
 from gaussmatch.data.scenes.backbone import backbone_hash, load_backbone
@@ -28,7 +29,6 @@ from gaussmatch.data.scenes.draw import draw
 from gaussmatch.data.scenes.truth import true_of
 from gaussmatch.data.scenes.world import SHAPES, WIDTH, Dice, Scene, sample_scene
 from gaussmatch.files import cache_root
-from gaussmatch.metrics.relevance import Relevance
 
 __all__ = [
     "SIZES",

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gaussmatch.core.metrics.relevance import Relevance
 from gaussmatch.data.scenes.captions import kind_of
 from gaussmatch.data.scenes.forms import Exists, Form, Kind, On, all_of
 from gaussmatch.data.scenes.truth import true_of
 from gaussmatch.data.scenes.words import COLOUR_WORDS, NOUNS, ground, listed, phrase
 from gaussmatch.data.scenes.world import ATTRIBUTES, Dice, Scene
-from gaussmatch.metrics.relevance import Relevance
 
 LENGTHS = (9, 10)
 """Words of a caption, drawn independently of what it says."""

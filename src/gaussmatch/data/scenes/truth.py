@@ -12,6 +12,7 @@ from itertools import combinations
 import numpy as np
 import torch
 
+from gaussmatch.core.metrics.relevance import Relevance
 from gaussmatch.data.scenes.forms import (
     RELATIONS,
     Both,
@@ -24,7 +25,6 @@ from gaussmatch.data.scenes.forms import (
     related,
 )
 from gaussmatch.data.scenes.world import ATTRIBUTES, MOST, PLACES, Scene
-from gaussmatch.metrics.relevance import Relevance
 
 _SIZE_OF_SET = np.array([b.bit_count() for b in range(256)], dtype=np.uint8)
 

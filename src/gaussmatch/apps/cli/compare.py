@@ -1,0 +1,56 @@
+"""``gaussmatch compare RECIPE [RECIPE …] --seeds 5 --out DIR [--any.field value]``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gaussmatch.apps.cli.parser import SECTIONS, Parser
+from gaussmatch.core.metrics.measures import heading, shown
+from gaussmatch.files import write_json
+from gaussmatch.learn.evaluation.tables import plain_table
+from gaussmatch.learn.studies.compare import Compared, compare, plan
+
+SHOWN = ("rsum", "i2t_r_precision", "t2i_r_precision", "caption_rho", "image_rho")
+
+
+def run(argv: Sequence[str]) -> None:
+    parser = Parser(
+        "compare",
+        "Train recipes over several seeds, each chosen on validation, and print their "
+        "test measures as mean ± std. Finished runs are kept: run it again to continue.",
+        notes="Any field of the recipes can be given too, for all of them.",
+        examples=[
+            "gaussmatch compare scenes/vsepp scenes/vsepp-kl --seeds 5 --jobs 2",
+            "gaussmatch compare scenes/vsepp-kl --seeds 2 --data.size tiny --training.epochs 2",
+        ],
+        fields=SECTIONS,
+        computes=True,
+    )
+    parser.add_argument("recipes", nargs="+", help="YAML files or names such as scenes/vsepp-kl")
+    parser.add_argument("--seeds", type=int, default=5, help="runs per recipe")
+    parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="the output folder")
+    parser.add_argument("--jobs", type=int, default=1, help="parallel runs, which share the cores")
+    options = parser.parse(argv)
+    made = plan(options.recipes, options.seeds, options.out, options.overrides)
+    rows = compare(made, options.jobs)
+    write_json(options.out / "comparison.json", [vars(row) for row in rows])
+    print(seeds_table(rows))
+    print(f"written: {options.out / 'comparison.json'}")
+    failed = [f"{row.title}, {error}" for row in rows for error in row.errors]
+    if failed:
+        raise ValueError("some runs failed:\n  " + "\n  ".join(failed))
+
+
+def seeds_table(rows: Sequence[Compared]) -> str:
+    """Mean ± std over the seeds, one row for each recipe."""
+    keys = [key for key in SHOWN if any(row.mean_std(key) for row in rows)]
+    cells = [["model", "runs", *(heading(key) for key in keys)]]
+    for row in rows:
+        values = [row.mean_std(key) for key in keys]
+        texts = [
+            f"{shown(key, value[0])} ± {shown(key, value[1])}" if value else ""
+            for key, value in zip(keys, values, strict=True)
+        ]
+        cells.append([row.title, str(len(row.runs)), *texts])
+    return plain_table(cells)

@@ -1,0 +1,116 @@
+"""``gaussmatch evaluate RUN [RUN …] [--split test] [--against RUN] [--similarity cosine]
+[--data.field value]``."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gaussmatch.apps.cli.parser import Parser
+from gaussmatch.core.similarities import SIMILARITIES
+from gaussmatch.data import DataSet
+from gaussmatch.data.pairs import SPLITS
+from gaussmatch.files import write_json, write_text
+from gaussmatch.learn.evaluation.evaluate import Evaluation, against, file_stem, measure_run
+from gaussmatch.learn.evaluation.tables import comparison, measures_table, plain_table, rows
+from gaussmatch.learn.plot import WAYS, deciles, reliability, svg
+from gaussmatch.models.features import load_data
+from gaussmatch.models.run import is_shipped, load, locate, read_recipe
+
+
+def run(argv: Sequence[str]) -> None:
+    parser = Parser(
+        "evaluate",
+        "Measure runs on a split: everything that the data allows, with 95 % intervals by "
+        "bootstrap over queries. Written beside each run as JSON, Markdown and LaTeX.",
+        notes="Fields of the recipe's data can be given too: --data.seed 1 is another data set.",
+        examples=[
+            "gaussmatch evaluate runs/mine --against runs/demo/point",
+            "gaussmatch evaluate runs/mine --split dev --similarity cosine --data.seed 1",
+            "gaussmatch evaluate photos --data.name flickr8k --data.root FLICKR8K --out figures",
+        ],
+        fields=("data",),
+        computes=True,
+    )
+    parser.add_argument("runs", nargs="+", type=locate, help="run folders, or photos")
+    parser.add_argument("--split", default="test", choices=SPLITS, help="the split to measure")
+    parser.add_argument("--against", type=locate, help="a run to test each of the others against")
+    parser.add_argument(
+        "--similarity",
+        choices=list(SIMILARITIES),
+        help="rank by this instead of the model's own; cosine compares the means only",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="write into FOLDER/RUN instead of into the run"
+    )
+    options = parser.parse(argv)
+    overrides = options.overrides
+    stem = file_stem(options.split, overrides, options.similarity)
+    table, found = [], {}
+    for folder in dict.fromkeys([*options.runs, *filter(None, [options.against])]):
+        name = load(folder).recipe.title or folder.name
+        data = load_data(read_recipe(folder, overrides).data)
+        out = _target(options, folder)
+        measured = measure_run(folder, options.split, data, overrides, options.similarity, out=out)
+        found[folder] = (data, measured)
+        _show(name, out, stem, measured)
+        table.append((name, measured.measures))
+    print(measures_table(table))
+    if options.against is not None:
+        _compare(options, stem.replace("evaluation", "against", 1), found)
+
+
+def _target(options: Namespace, folder: Path) -> Path:
+    """Where the figures of a run are written."""
+    return folder if options.out is None else options.out / folder.name
+
+
+def _show(name: str, folder: Path, stem: str, measured: Evaluation) -> None:
+    measures = measured.measures
+    about = f"{measures['images']} images, {measures['captions']} captions"
+    print(f"{name} on {measures['data']}: {about}\n")
+    print(plain_table([("measure", "images", "captions"), *rows(measures)]))
+    for note in measures.get("notes", []):
+        print(f"note: {note}")
+    if is_shipped(folder):
+        print("\nnothing is written into the package; --out FOLDER keeps these figures\n")
+        return
+    written = [f"{stem}.{ending}" for ending in ("json", "md", "tex")]
+    try:
+        for picture, axes in _plots(stem, measured).items():
+            write_text(folder / f"{picture}.svg", svg(axes))
+            written.append(f"{picture}.svg")
+    except ImportError as error:
+        print(f"no plots: {error}")
+    print(f"\nwritten in {folder}: {', '.join(written)}\n")
+
+
+def _plots(stem: str, measured: Evaluation) -> dict[str, Any]:
+    """File name → recall by uncertainty, and how honest the match probability is each way."""
+    plots = {stem: deciles(measured.measures)} if "t2i_deciles" in measured.measures else {}
+    for way, stated in measured.stated.items():
+        title = f"Match probability, {WAYS[way]}"
+        plots[f"{stem}-reliability-{way}"] = reliability(*stated, title=title)
+    return plots
+
+
+def _compare(
+    options: Namespace, stem: str, found: Mapping[Path, tuple[DataSet, Evaluation]]
+) -> None:
+    data, theirs = found[options.against]
+    for folder in options.runs:
+        if folder == options.against:
+            continue
+        ours_data, ours = found[folder]
+        same = ours_data.split(options.split), data.split(options.split)
+        result = against(ours, theirs, same)
+        print(f"\n{folder} (ours) against {options.against} (theirs), paired over queries:")
+        print(plain_table(comparison(result)))
+        out = _target(options, folder)
+        if is_shipped(out):
+            continue
+        path = out / f"{stem}.json"
+        write_json(path, {"ours": str(folder), "theirs": str(options.against), "measures": result})
+        print(f"written: {path}")

@@ -1,0 +1,425 @@
+"""``gaussmatch index RUN [FOLDER] --out INDEX``, and what is done with an index afterwards."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+
+from gaussmatch.apps.cli.parser import Parser
+from gaussmatch.apps.cli.search import plain
+from gaussmatch.checks import did_you_mean
+from gaussmatch.data.embeddings import ENDINGS, columns_of
+from gaussmatch.data.pairs import SPLITS
+from gaussmatch.models.features import load_data
+from gaussmatch.models.model import Model
+from gaussmatch.models.run import PHOTOS, is_run, is_shipped, load, locate
+from gaussmatch.search import (
+    GALLERIES,
+    Index,
+    IndexSettings,
+    add_photos,
+    backup,
+    index_pairs,
+    update,
+)
+from gaussmatch.search import merge as merge_indexes
+from gaussmatch.search.backends import place
+from gaussmatch.search.embedding import (
+    EmbeddingManifest,
+    index_arrays,
+    index_embeddings,
+    index_parquet,
+    is_embedding,
+)
+from gaussmatch.search.embedding.embed import whole_embedding
+from gaussmatch.search.fill import Changes
+from gaussmatch.search.index import existing_index
+from gaussmatch.search.manifest import STRUCTURES, check_same_run
+from gaussmatch.search.sources import describe_ignored
+from gaussmatch.search.trust import kept_calibration
+
+STRICT = "stop at an unreadable photo instead of skipping and listing it"
+PARQUET = ".parquet"
+WIDTH = "candidates per graph search (64): more find more, but take longer"
+
+
+def run(argv: Sequence[str]) -> None:
+    if argv and argv[0] in VERBS:
+        VERBS[argv[0]](argv[1:])
+        return
+    if argv and not Path(argv[0]).exists() and (hint := did_you_mean(argv[0], VERBS)):
+        raise ValueError(f"neither a folder nor a verb: {argv[0]!r}; {hint}")
+    _make(argv)
+
+
+def _make(argv: Sequence[str]) -> None:
+    options = _make_options(argv)
+    model = load(options.run)
+    table = options.folder is not None and options.folder.suffix in ENDINGS
+    if options.folder is not None and not table:  # before anything is made
+        if model.recipe.data.name == "scenes":
+            print(
+                f"note: {options.run} was trained on drawn scenes and knows nothing about photos; "
+                "leave it out to use the photo model",
+                file=sys.stderr,
+            )
+        if not options.folder.is_dir():
+            raise FileNotFoundError(
+                f"{options.folder}: no such folder of photos, nor a file of embeddings "
+                f"({', '.join(ENDINGS)})"
+            )
+        if is_embedding(options.folder):
+            whole_embedding(options.folder)
+    index = existing_index(options.out, wait=options.wait)
+    new = index is None
+    index = _created(options) if index is None else _continued(index, options)
+    try:
+        _fill(index, model, options)
+    except Exception:
+        if new and not any(index.size(gallery) for gallery in GALLERIES):
+            index.drop()  # nothing came of it
+        raise
+    if not index.calibration.about:  # last: after a kill it is done again
+        index.set_calibration(kept_calibration(options.run))
+    print(_summary(index))
+    query = "'some words'" if model.reads_text else "--like ID"
+    print(f"next: gaussmatch search {quote(str(options.out))} {query}", file=sys.stderr)
+
+
+def _fill(index: Index, model: Model, options: Namespace) -> None:
+    folder = options.folder
+    if folder is None:
+        split = options.split or "test"
+        index_pairs(index, load_data(model.recipe.data).split(split), split)
+    elif folder.suffix in ENDINGS and _holds_gaussians(folder):
+        index_parquet(index, folder, options.gallery)
+    elif folder.suffix in ENDINGS:
+        added = index_arrays(index, folder, options.gallery or "images")
+        print(f"{added:,} added; rows whose id was there already are left as they are")
+    elif is_embedding(folder):
+        index_embeddings(index, folder)
+    else:
+        _report(update(index, folder, strict=options.strict))
+
+
+def _holds_gaussians(file: Path) -> bool:
+    """Whether a table holds Gaussians, as 'export' writes them, rather than embeddings."""
+    return {"id", "mean"} <= set(columns_of(file)) and file.suffix == PARQUET
+
+
+def _created(options: Namespace) -> Index:
+    return Index.create(options.out, options.run, settings=_chosen(IndexSettings(), options))
+
+
+def _continued(index: Index, options: Namespace) -> Index:
+    check_same_run(index.place, index.manifest.run, options.run)
+    if options.structure not in (None, index.settings.structure):
+        raise ValueError(
+            f"{options.out} has structure {index.settings.structure}; change that with "
+            f"'gaussmatch index compact {options.out} --structure {options.structure}'"
+        )
+    before = (index.manifest.source or {}).get("folder")
+    photos = options.folder is not None and options.folder.is_dir()
+    if photos and is_embedding(options.folder):  # of these photos, perhaps
+        photos = EmbeddingManifest.load(options.folder).source.get("folder") != before
+    if photos and before is not None and Path(str(before)) != options.folder.resolve():
+        raise ValueError(
+            f"{options.out} holds the photos of {before}. To have both, index {options.folder} "
+            "into another --out and join them with 'gaussmatch index merge'; if the folder was "
+            f"moved, 'gaussmatch index update {options.out} {options.folder}'"
+        )
+    _apply_settings(index, options)
+    return index
+
+
+def _make_options(argv: Sequence[str]) -> Namespace:
+    verbs = "\n".join(f"  gaussmatch index {name:8} {VERBS[name].__doc__}" for name in VERBS)
+    parser = Parser(
+        "index",
+        "Index photos with a model, to search them afterwards. If INDEX exists already, it "
+        "continues where it stopped: only new and changed photos are encoded.",
+        notes=f"with an index:\n{verbs}",
+        examples=[
+            "gaussmatch index my-photos --out photos.index",
+            "gaussmatch index runs/demo/probabilistic --split test --out demo.index",
+            "gaussmatch index runs/clip embeddings.parquet --out clip.index",
+        ],
+        computes=True,
+    )
+    parser.add_argument(
+        "run", type=Path, help="the run folder of the model (default: the photo model)"
+    )
+    parser.add_argument(
+        "folder",
+        type=Path,
+        nargs="?",
+        help="photos, a file of embeddings that the run was adapted to, or output of 'embed' or "
+        "'export' (default: the run's data)",
+    )
+    parser.add_argument("--out", type=place, required=True, help="a new folder, or milvus:…")
+    parser.add_argument("--split", choices=SPLITS, help="of the run's own data")
+    parser.add_argument(
+        "--gallery", choices=GALLERIES, help="what a file of embeddings is of (default: images)"
+    )
+    _add_structure(parser, "flat is exact (default); hnsw is fast")
+    parser.add_argument("--search", type=int, help=WIDTH)
+    parser.add_argument("--strict", action="store_true", help=STRICT)
+    _add_wait(parser)
+    options = parser.parse(argv)
+    if options.folder is None and options.run.suffix in ENDINGS:
+        parser.error(f"name the run that was adapted to such embeddings: RUN {options.run}")
+    if options.folder is None and options.run.is_dir() and not is_run(options.run):
+        options.run, options.folder = Path(PHOTOS), options.run
+    if options.folder is not None and options.split is not None:
+        parser.error("give a folder of photos or a --split of the run's own data, not both")
+    if options.run.is_file():
+        parser.error(f"{options.run} is a file; name its folder, or use 'gaussmatch index add'")
+    given, options.run = options.run, locate(options.run)
+    if not options.run.exists():
+        parser.error(f"{given}: no such folder of photos, nor a run")
+    if options.folder is None and is_shipped(options.run):
+        parser.error(f"{given} is the model in the package; name the folder of your photos")
+    return options
+
+
+def _add(argv: Sequence[str]) -> None:
+    """INDEX PHOTO …           add photos, with the ids that update would give them"""
+    parser = _parser(
+        "add",
+        "Add single photos to an index. Those in its folder get the ids that 'update' would give "
+        "them, others have their path as id.",
+        "gaussmatch index add photos.index dog.jpg cat.jpg",
+        "gaussmatch index add photos.index --replace dog.jpg",
+        computes=True,
+        writes=True,
+    )
+    parser.add_argument("photos", type=Path, nargs="+")
+    parser.add_argument("--replace", action="store_true", help="replace items with the same id")
+    options = parser.parse(argv)
+    index = Index.open(options.index, wait=options.wait)
+    done = add_photos(index, options.photos, replace=options.replace)
+    if not done.added + done.changed:
+        raise ValueError("; ".join(f"{id_}: {reason}" for id_, reason in done.skipped.items()))
+    _report(done)
+    print(_summary(index))
+
+
+def _delete(argv: Sequence[str]) -> None:
+    """INDEX ID …              delete items"""
+    parser = _parser(
+        "delete",
+        "Delete items of an index by their ids.",
+        "gaussmatch index delete photos.index dog.jpg",
+        "gaussmatch index delete photos.index --gallery captions test/12",
+        writes=True,
+    )
+    parser.add_argument("ids", nargs="+")
+    parser.add_argument("--gallery", choices=GALLERIES, default="images")
+    options = parser.parse(argv)
+    index = Index.open(options.index, wait=options.wait)
+    gone = index.delete(options.ids, options.gallery)
+    print(f"{gone} deleted\n{_summary(index)}")
+
+
+def _update(argv: Sequence[str]) -> None:
+    """INDEX [FOLDER]          encode what is new or changed, delete what is gone"""
+    parser = _parser(
+        "update",
+        "Bring an index up to date with the photos of a folder.",
+        "gaussmatch index update photos.index",
+        "gaussmatch index update photos.index my-photos --strict",
+        computes=True,
+        writes=True,
+    )
+    parser.add_argument("folder", type=Path, nargs="?", help="default: the folder used last time")
+    parser.add_argument("--strict", action="store_true", help=STRICT)
+    parser.add_argument(
+        "--yes", action="store_true", help="also where more than half of the photos are gone"
+    )
+    options = parser.parse(argv)
+    index = Index.open(options.index, wait=options.wait)
+    folder = options.folder or (index.manifest.source or {}).get("folder")
+    if folder is None:
+        parser.error(f"{options.index} was not made from a folder; name one")
+    _report(update(index, folder, strict=options.strict, delete_most=options.yes))
+    print(_summary(index))
+
+
+def _merge(argv: Sequence[str]) -> None:
+    """NEW INDEX …             one index of several; or of one, to copy it elsewhere"""
+    parser = Parser(
+        "index merge",
+        "Merge several indexes of one model into one. Each is a folder or milvus:…, so that "
+        "this also brings an index into Milvus, or back into a folder.",
+        examples=[
+            "gaussmatch index merge all.index 2023.index 2024.index",
+            "gaussmatch index merge milvus:photos.db photos.index",
+        ],
+    )
+    parser.add_argument("out", type=place, help="the merged index: a new folder, or milvus:…")
+    parser.add_argument("indexes", type=place, nargs="+")
+    _add_structure(parser, "default: that of the first")
+    parser.add_argument("--replace", action="store_true", help="for equal ids, keep the last")
+    options = parser.parse(argv)
+    settings = None
+    if options.structure is not None:
+        first = Index.open(options.indexes[0])
+        settings = replace(first.settings, structure=options.structure)
+        first.close()
+    merged = merge_indexes(options.out, options.indexes, settings=settings, replace=options.replace)
+    print(_summary(merged))
+
+
+def _compact(argv: Sequence[str]) -> None:
+    """INDEX [--structure NAME]     join segments, drop deleted items, change the structure"""
+    parser = _parser(
+        "compact",
+        "Join the segments of an index and drop deleted items.",
+        "gaussmatch index compact photos.index",
+        "gaussmatch index compact photos.index --structure hnsw --search 128",
+        writes=True,
+    )
+    _add_structure(parser, "change how it is searched")
+    parser.add_argument("--search", type=int, help=WIDTH)
+    options = parser.parse(argv)
+    index = Index.open(options.index, wait=options.wait)
+    _apply_settings(index, options)
+    index.compact()
+    print(_summary(index))
+
+
+def _apply_settings(index: Index, options: Namespace) -> None:
+    """Change how an index is searched, if an option says so."""
+    settings = _chosen(index.settings, options)
+    if settings != index.settings:
+        index.set_settings(settings)
+
+
+def _chosen(settings: IndexSettings, options: Namespace) -> IndexSettings:
+    changes = {"structure": options.structure, "search": options.search}
+    return replace(
+        settings, **{name: value for name, value in changes.items() if value is not None}
+    )
+
+
+def _drop(argv: Sequence[str]) -> None:
+    """INDEX --yes             remove an index"""
+    parser = _parser(
+        "drop",
+        "Remove an index with all its items; other files in its folder stay.",
+        "gaussmatch index drop photos.index --yes",
+        "gaussmatch index drop milvus:http://localhost:19530 --yes",
+    )
+    parser.add_argument("--yes", action="store_true", help="confirm; this cannot be undone")
+    options = parser.parse(argv)
+    if not options.yes:
+        parser.error(f"add --yes to remove {options.index} with all its items")
+    index = Index.open(options.index)
+    summary = _summary(index)
+    index.drop()
+    print(f"removed {summary}")
+
+
+def _info(argv: Sequence[str]) -> None:
+    """INDEX                   what is in it"""
+    parser = _parser(
+        "info",
+        "Describe an index, as JSON.",
+        "gaussmatch index info photos.index",
+        "gaussmatch index info milvus:photos.db",
+    )
+    print(json.dumps(Index.open(parser.parse(argv).index).info(), indent=2))
+
+
+def _verify(argv: Sequence[str]) -> None:
+    """INDEX                   check every file against its checksum"""
+    parser = _parser(
+        "verify",
+        "Check every file of an index against its checksum.",
+        "gaussmatch index verify photos.index",
+    )
+    index = Index.open(parser.parse(argv).index, verify=True)
+    print(f"intact: {_summary(index)}")
+
+
+def _backup(argv: Sequence[str]) -> None:
+    """INDEX NEW               copy it, even while others write to it"""
+    parser = _parser(
+        "backup",
+        "Copy an index to a new place: a consistent copy, even while others write to it.",
+        "gaussmatch index backup photos.index /backup/photos-monday",
+        "gaussmatch index backup milvus:http://localhost:19530 /backup/photos",
+    )
+    parser.add_argument("new", type=place, help="a new folder, or milvus:…")
+    options = parser.parse(argv)
+    print(_summary(backup(options.new, options.index)))
+
+
+def _restore(argv: Sequence[str]) -> None:
+    """BACKUP INDEX            make an index from a backup, verifying it first"""
+    parser = Parser(
+        "index restore",
+        "Make an index from a backup, which is verified first. The place must be free: move a "
+        "damaged index away, or remove it with 'gaussmatch index drop'.",
+        examples=["gaussmatch index restore /backup/photos-monday photos.index"],
+    )
+    parser.add_argument("backup", type=place)
+    parser.add_argument("index", type=place, help="a new folder, or milvus:…")
+    options = parser.parse(argv)
+    print(_summary(backup(options.index, options.backup)))
+
+
+VERBS: dict[str, Callable[[Sequence[str]], None]] = {
+    "add": _add,
+    "delete": _delete,
+    "update": _update,
+    "merge": _merge,
+    "compact": _compact,
+    "drop": _drop,
+    "info": _info,
+    "verify": _verify,
+    "backup": _backup,
+    "restore": _restore,
+}
+
+
+def _parser(
+    verb: str, text: str, *examples: str, computes: bool = False, writes: bool = False
+) -> Parser:
+    parser = Parser(f"index {verb}", text, examples=examples, computes=computes)
+    parser.add_argument("index", type=place)
+    if writes:
+        _add_wait(parser)
+    return parser
+
+
+def _add_structure(parser: Parser, help: str) -> None:
+    parser.add_argument("--structure", "--kind", choices=STRUCTURES, help=help)
+
+
+def _add_wait(parser: Parser) -> None:
+    parser.add_argument(
+        "--wait", type=float, default=30, help="seconds to wait while another process writes"
+    )
+
+
+def _report(changes: Changes) -> None:
+    print(f"{changes.added} added, {changes.changed} changed, {changes.deleted} deleted")
+    for id_, reason in changes.skipped.items():
+        print(f"skipped: {plain(id_)}: {plain(reason)}")
+    for line in describe_ignored(changes.ignored):
+        print(f"not indexed: {line}")
+
+
+def _summary(index: Index) -> str:
+    images, captions = index.size("images"), index.size("captions")
+    settings = index.settings
+    return (
+        f"{index.place}: {images:,} images, {captions:,} captions, {settings.structure}, "
+        f"{index.manifest.similarity}"
+    )

@@ -1,0 +1,148 @@
+"""``gaussmatch probe RUN [--fitting FILE.jsonl] [--chains FILE.csv] [--json OUT.json]``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gaussmatch.apps.cli.parser import Parser
+from gaussmatch.files import write_json
+from gaussmatch.learn.evaluation.tables import plain_table
+from gaussmatch.learn.plot import bars, lines, save
+from gaussmatch.models.features import load_data
+from gaussmatch.models.run import PROBE, is_shipped, load, locate, read_recipe
+from gaussmatch.search.trust.learn import keep_probe, kept_calibration
+from gaussmatch.search.trust.probe import probe
+
+OTHERS = {"words": "words", "best_score": "best score", "perplexity": "perplexity"}
+
+
+def run(argv: Sequence[str]) -> None:
+    parser = Parser(
+        "probe",
+        "Judge the uncertainty of a run: against people's judgements, truth where it is known, and "
+        "edits of known effect, each beside what needs no variances. The verdict is kept in the "
+        "run: a gauge that failed is not shown.",
+        examples=[
+            "gaussmatch probe runs/demo/probabilistic",
+            "gaussmatch probe RUN --fitting fitting_photos.jsonl --chains chains.csv --json p.json",
+            "gaussmatch probe RUN --data.name flickr8k --data.root DATA --plots plots",
+        ],
+        notes="Fields of the recipe's data can be given too; the verdict on other data than the "
+        "run's own is not kept.",
+        fields=("data",),
+        computes=True,
+    )
+    parser.add_argument("run", type=locate, help="a run folder, or photos")
+    parser.add_argument("--split", default="test", choices=("dev", "test"))
+    parser.add_argument(
+        "--fitting",
+        type=Path,
+        help="JSON lines with caption and fits, the number of photos that it fits",
+    )
+    parser.add_argument("--chains", type=Path, help="CSV: level_1 … level_n, general to specific")
+    parser.add_argument(
+        "--crowd",
+        type=Path,
+        help="Flickr8k's CrowdFlowerAnnotations.txt, with the captions beside it",
+    )
+    parser.add_argument("--unfamiliar", type=Path, help="queries of other domains, one per line")
+    parser.add_argument("--photos", type=Path, help="a folder of pictures unlike the model's")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="also draw the figures")
+    parser.add_argument("--json", type=Path, metavar="OUT.json", help="a copy of the figures")
+    options = parser.parse(argv)
+    model = load(options.run)
+    calibration = kept_calibration(options.run)
+    data = load_data(read_recipe(options.run, options.overrides).data)
+    given = ("fitting", "chains", "crowd", "unfamiliar", "photos")
+    files = {name: getattr(options, name) for name in given}
+    found = probe(model, data, calibration, split=options.split, **files)
+    written = [options.json]
+    if not options.overrides and not is_shipped(options.run):
+        keep_probe(options.run, found)
+        written.append(options.run / PROBE)
+    print(plain_table([("", "Σ", *OTHERS.values(), "combined"), *_rows(found)]))
+    for side, judged in found["verdict"].items():
+        why = "" if judged["passed"] else f": {'; '.join(judged['failed'])}"
+        print(f"\nthe gauge of {side} {'passed' if judged['passed'] else 'failed'}{why}")
+    if options.json is not None:
+        write_json(options.json, found)
+    if options.plots is not None:
+        written += _draw(options.plots, found)
+    print(f"\nwritten: {', '.join(map(str, filter(None, written))) or 'nothing'}")
+
+
+def _draw(folder: Path, found: Mapping[str, Any]) -> list[Path]:
+    """Risk and coverage of each side, and the shares that should be high, as SVG and PNG."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = {"sigma": "log det Σ", **OTHERS, "probability": "match probability"}
+    stems = []
+    for side, by in found["surest_half"].items():
+        named = {title: by[n]["curve"] for n, title in names.items() if n in by}
+        x = [coverage for coverage, _ in next(iter(named.values()))]
+        series = {title: [risk for _, risk in curve] for title, curve in named.items()}
+        series["chance"] = [by["aurc_random"]] * len(x)
+        axes = lines(
+            x, series, f"{side} as queries", "share of queries answered", "share wrong", ["chance"]
+        )
+        stems.append(folder / f"risk-coverage-{side}")
+        save(axes, stems[-1])
+    shares = {**found.get("edits", {}), **found.get("photo_edits", {})}
+    bars_of = {n: [v] for n, v in shares.items() if isinstance(v, float)}
+    bars_of |= {f"chains, {n}": [found["chains"][n]] for n in ("steps",) if "chains" in found}
+    if bars_of:
+        groups = {n: "photos" if n in found.get("photo_edits", {}) else "texts" for n in bars_of}
+        title = "Less sure after an edit (fillers: unmoved)"
+        stems.append(folder / "edits")
+        save(bars(bars_of, groups, title, "share of cases"), stems[-1])
+    return [stem.with_name(f"{stem.name}.svg") for stem in stems]
+
+
+def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Measure, the variance, and what needs none."""
+    rows = []
+    names = {
+        "fitting_photos": "photos that fit",
+        "true_counts": "true photos",
+        "judged_counts": "photos judged true, of a few",
+        "balanced": "true photos, equal length",
+        "crowd": "the crowd's judgement",
+    }
+    for key, title in names.items():
+        if key in found:
+            rho = found[key]
+            values = [rho.get("rho"), rho["rho_length"], rho["rho_best_score"]]
+            rows.append(_row(f"{title}, ρ", [*values, rho["rho_perplexity"]]))
+            rows.append(_row("  given length", [rho.get("rho_given_length")]))
+    if "chains" in found:
+        chains = found["chains"]
+        for figure in ("steps", "whole"):
+            others = [chains[name][figure] for name in OTHERS]
+            rows.append(_row(f"chains, {figure} in order", [chains.get(figure), *others]))
+    edits = found.get("edits", {})
+    for name, shares in edits.get("by_others", {}).items():
+        others = [shares[gauge] for gauge in OTHERS]
+        rows.append(_row(f"{name}, less sure", [edits.get(name), *others]))
+    for name in ("fillers", "fillers_as_typed"):
+        if name in edits:
+            rows.append(_row(f"{name.replace('_', ' ')}, unmoved", [edits[name]]))
+    photos = found.get("photo_edits", {})
+    for name, by_others in photos.get("by_others", {}).items():
+        values = [photos.get(name), None, by_others["best_score"], by_others["perplexity"]]
+        rows.append(_row(f"photo: {name}, less sure", values))
+    for side, by in found["surest_half"].items():
+        for figure, title in (("ratio", "R@1 of surest half / all"), ("aurc", "AURC")):
+            names_of = ("sigma", *OTHERS, "probability")
+            rows.append(_row(f"{side}: {title}", [by.get(n, {}).get(figure) for n in names_of]))
+    for key, title in (("unfamiliar", "other domains"), ("unfamiliar_photos", "other photos")):
+        strange = found.get(key, {})
+        values = [*(strange.get(f"auroc_{n}") for n in ("sigma", *OTHERS)), strange.get("auroc")]
+        if strange:
+            rows.append(_row(f"{title}, AUROC (last: familiarity)", values))
+    return rows
+
+
+def _row(title: str, values: Sequence[float | None]) -> tuple[str, ...]:
+    cells = ["" if value is None else f"{value:.3f}" for value in values]
+    return (title, *cells, *[""] * (5 - len(cells)))

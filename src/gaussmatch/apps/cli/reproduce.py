@@ -1,0 +1,132 @@
+"""``gaussmatch reproduce NAME [NAME …] --data DATA [--any.field value]``."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from gaussmatch.apps.cli.parser import SECTIONS, Parser
+from gaussmatch.learn.evaluation.tables import plain_table
+from gaussmatch.learn.studies import reproduce
+from gaussmatch.learn.studies.estimate import estimate
+from gaussmatch.learn.studies.paper import NAMES, PAPER
+from gaussmatch.learn.studies.sections import Section, write_all, write_page
+from gaussmatch.models.recipe import recipe_folder
+from gaussmatch.models.run import is_run
+
+DATA = sorted(path.parent.name for path in recipe_folder().glob("*/vsepp.yaml"))
+"""Folders of recipes that name the rows of the experiments."""
+
+
+def run(argv: Sequence[str]) -> None:
+    options = _parser().parse(argv)
+    given: dict[str, Any] = {f.name: getattr(options, f.name) for f in fields(reproduce.Setting)}
+    given |= {name: tuple(given[name]) for name in ("overrides", "rows", "imported")}
+    setting = reproduce.Setting(**given)
+    out = options.out or Path("runs/reproduce") / f"{options.data}{'-fast' * options.fast}"
+    jobs = options.jobs or (2 if options.data == "scenes" else 1)
+    names = PAPER if "all" in options.names else tuple(dict.fromkeys(options.names))
+    made = reproduce.plan(names, setting, out)
+    reproduce.check_plan(made)
+    if options.dry_run:
+        print(estimate(made, jobs))
+        return
+    started = time.perf_counter()
+    reproduce.claim_folder(out, setting, names)
+    outcome = reproduce.Outcome(made)
+    try:
+        outcome = reproduce.execute(made, jobs)
+    finally:  # interrupted or not, show what is there
+        sections = write_all(outcome)
+        page = write_page(
+            outcome, [*sections, *_earlier(made, {s.experiment.name for s in sections})]
+        )
+    print(_summary(sections))
+    print(f"\n{(time.perf_counter() - started) / 60:.1f} minutes. Open the report: {page}")
+    failed = [f"{run.name}: {error}" for run, error in outcome.errors.items()]
+    if failed:
+        raise ValueError(
+            "some runs failed (start again to try them again):\n  " + "\n  ".join(failed)
+        )
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "reproduce",
+        "Reproduce tables and figures of the paper on any data set: train what is missing, "
+        "measure, and write tables, plots and one HTML report. Run it again to continue.",
+        notes="Any field of the recipes can be given too, for all rows.",
+        examples=[
+            "gaussmatch reproduce all --data scenes --fast",
+            "gaussmatch reproduce coco cxc --data coco --data.root COCO --dry-run",
+            "gaussmatch reproduce ablation --rows 'VSE++ *' --seeds 2 --training.epochs 2",
+        ],
+        fields=SECTIONS,
+        computes=True,
+    )
+    parser.add_argument(
+        "names", nargs="+", choices=(*NAMES, "all"), help="experiments, or all of the paper"
+    )
+    parser.add_argument("--data", default="scenes", choices=DATA, help="the data set")
+    parser.add_argument("--out", type=Path, help="default: runs/reproduce/DATA, or DATA-fast")
+    parser.add_argument("--fast", action="store_true", help="scenes in half an hour on two cores")
+    parser.add_argument("--seeds", type=int, help="runs per row (default: as in the paper)")
+    parser.add_argument(
+        "--rows",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="only rows whose title fits, such as 'VSE++ *' (repeatable)",
+    )
+    parser.add_argument("--jobs", type=int, help="parallel runs (default: 2 on scenes, else 1)")
+    parser.add_argument(
+        "--visual-genome", help="folder of Visual Genome, for area and selection on photos"
+    )
+    parser.add_argument("--pooled", help="pooled features made by 'gaussmatch extract'")
+    parser.add_argument("--regions", help="region features, for VSRN, PVSE and PCME")
+    parser.add_argument("--weights", help="image network weights, for extraction and fine-tuning")
+    parser.add_argument("--checkpointing", action="store_true", help="fine-tune with less memory")
+    parser.add_argument(
+        "--imported",
+        action="append",
+        default=[],
+        type=row_and_folder,
+        metavar="ROW=RUN",
+        help="measure this run for a row instead of training it, such as 'VSRN=runs/imported'",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only print the plan, with time and disk space"
+    )
+    return parser
+
+
+def row_and_folder(text: str) -> tuple[str, str]:
+    row, equals, folder = text.partition("=")
+    if not equals or not is_run(folder):
+        raise ArgumentTypeError(f"{text!r} is not ROW=RUN, the title of a row and a run folder")
+    return row, folder
+
+
+def _earlier(made: reproduce.Plan, shown: set[str]) -> list[Section]:
+    """Experiments that were made in this folder before belong to its report too."""
+    sections = []
+    for name, setting in reproduce.made_before(made.out).items():
+        if name not in shown:
+            sections += write_all(reproduce.Outcome(reproduce.plan([name], setting, made.out)))
+    return sections
+
+
+def _summary(sections: Sequence[Section]) -> str:
+    cells = [("experiment", "rows", "runs", "holds", "does not", "unclear", "failed")]
+    for s in sections:
+        states = [v.state for v in s.verdicts]
+        lines = s.table.lines
+        counts = (len(lines), sum(line.runs for line in lines),
+                  *(states.count(k) for k in ("holds", "does not hold", "unclear")),
+                  sum(bool(line.errors) for line in lines))  # fmt: skip
+        cells.append((s.experiment.name, *map(str, counts)))  # type: ignore[arg-type]
+    return plain_table(cells)

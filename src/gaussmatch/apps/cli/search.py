@@ -1,0 +1,217 @@
+"""``gaussmatch search INDEX "two dogs in the snow"``, ``--image photo.jpg`` or ``--like ID``."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gaussmatch.apps.cli.parser import Parser
+from gaussmatch.search import GALLERIES, Hit, Hits, Index
+from gaussmatch.search.backends import place
+from gaussmatch.search.hits import NO_PROBABILITY
+from gaussmatch.search.joined import JoinedIndex
+from gaussmatch.search.trust.familiarity import CLEARLY
+from gaussmatch.search.where import unknown_field
+
+_CONDITION = re.compile(r"([^=<>!]+)(>=|<=|!=|=|<|>)(.*)", re.DOTALL)
+MOST = 60  # letters of a caption
+DOUBTFUL = 0.25  # p-value of "nothing here matches"
+_NAMES = {"=": "in", "!=": "not", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}
+
+
+def run(argv: Sequence[str]) -> None:
+    options = _options(argv)
+    opened = [Index.open(p, verify=options.verify) for p in (options.index, *options.also)]
+    index: Index | JoinedIndex = JoinedIndex(opened) if options.also else opened[0]
+    if not index.size(options.gallery):
+        raise ValueError(f"{options.index} holds no {options.gallery}")
+    where, order = conditions(options.where), options.sort.removeprefix("-")
+    wanted = [*where, *([order] if order else [])]
+    for lost in unknown_field(wanted, index.fields(options.gallery)) if wanted else ():
+        raise ValueError(lost)
+    settings: dict[str, Any] = {"gallery": options.gallery, "where": where}
+    if options.guarantee is not None:
+        settings["guarantee"] = options.guarantee
+    if options.text is not None:
+        hits = index.search_text([options.text], options.k, **settings)[0]
+    elif options.image is not None:
+        hits = index.search_image([options.image], options.k, **settings)[0]
+    else:
+        hits = index.search_id(options.like, options.k, **settings)
+    if order:
+        hits = hits.sorted(order, descending=options.sort != order)
+    if options.json:
+        print(json.dumps(asdict(hits), indent=2, ensure_ascii=False))
+    else:
+        _show(hits)
+
+
+def _options(argv: Sequence[str]) -> Namespace:
+    parser = Parser(
+        "search",
+        "Search an index in words, with a picture, or with one of its items.",
+        examples=[
+            "gaussmatch search photos.index 'two dogs in the snow'",
+            "gaussmatch search photos.index -k 3 --where 'taken>=2023-05' --sort taken 'two dogs'",
+            "gaussmatch search photos.index --image dog.jpg --json",
+        ],
+        computes=True,
+    )
+    parser.add_argument("index", type=place, help="a folder, or milvus:…")
+    parser.add_argument("text", nargs="?", help="the query in words")
+    parser.add_argument("--image", type=Path, help="a picture as the query")
+    parser.add_argument("--like", metavar="ID", help="an image of the index as the query")
+    parser.add_argument("-k", type=int, help="number of results (default: 10)")
+    parser.add_argument("--gallery", choices=GALLERIES, default="images", help="what to search")
+    parser.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="only items with this metadata; also FIELD!=VALUE, FIELD>=VALUE, …; may be repeated",
+    )
+    parser.add_argument(
+        "--sort",
+        default="",
+        metavar="FIELD",
+        help="sort the results by a field, such as taken; --sort=-taken: descending",
+    )
+    parser.add_argument(
+        "--also",
+        type=place,
+        action="append",
+        default=[],
+        metavar="INDEX",
+        help="another index of the same model to search as well; may be repeated",
+    )
+    parser.add_argument("--verify", action="store_true", help="verify every file first")
+    parser.add_argument(
+        "--guarantee",
+        type=float,
+        metavar="0.9",
+        help="as many results as needed to contain the match with this probability",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse(argv)
+    if sum(q is not None for q in (options.text, options.image, options.like)) != 1:
+        parser.error("give one query: a caption, --image or --like")
+    if options.guarantee is not None and options.k is not None:
+        parser.error("give -k or --guarantee: a set with a guarantee is as large as it must be")
+    options.k = 10 if options.k is None else options.k
+    return options
+
+
+def conditions(words: Sequence[str]) -> dict[str, Any]:
+    """Conditions as they are typed. A number is compared as a number and as a text.
+
+    >>> conditions(["split=test", "taken>=2023-05", "year<2020"])
+    {'split': {'in': ['test']}, 'taken': {'gte': ['2023-05']}, 'year': {'lt': ['2020', 2020]}}
+    >>> conditions(["room=12"])
+    {'room': {'in': ['12', 12]}}
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for word in words:
+        match = _CONDITION.fullmatch(word)
+        if match is None:
+            raise ValueError(
+                f"--where {word}: write FIELD=VALUE, FIELD!=VALUE or 'FIELD>=VALUE', in quotes: a "
+                "shell takes > and < for files"
+            )
+        field, sign, value = (part.strip() for part in match.groups())
+        values = [value, *_as_json(value)]
+        name = _NAMES[sign]
+        if name in ("in", "not"):
+            known = found.setdefault(field, {}).setdefault(name, [])
+            known += values  # several values of one field: any of them
+        else:
+            texts_and_numbers = [v for v in values if not isinstance(v, bool)]
+            found.setdefault(field, {})[name] = texts_and_numbers
+    return found
+
+
+def _as_json(value: str) -> list[Any]:
+    try:
+        read = json.loads(value)
+    except ValueError:
+        return []
+    if isinstance(read, bool):
+        return [read]
+    fits = isinstance(read, int | float) and math.isfinite(read) and abs(read) < 2**63
+    return [read] if fits else []
+
+
+def _show(hits: Hits) -> None:
+    if hits.percentile is not None:
+        print(f"query: {hits.phrase}")
+    unknown = f"the model does not know {', '.join(map(repr, hits.unknown))}"
+    if hits.unknown and not any(note.startswith(unknown) for note in hits.notes):
+        print(f"note: {unknown}")
+    for note in hits.notes:
+        print(f"note: {note}")
+    for line in _verdict(hits):
+        print(line)
+    if not len(hits):
+        print("nothing found")
+        return
+    columns, legend = {"score": [f"{hit.score:.3f}" for hit in hits.hits]}, []
+    if hits.hits[0].probability is not None:
+        columns["match"] = [_percent(hit.probability, 100) for hit in hits.hits]
+        what = "matching" if hits.exhaustive else f"being the {hits.gallery[:-1]} that was meant"
+        legend.append(f"match: the chance of {what}, if one is among those searched")
+    if hits.hits[0].percentile is not None:
+        name = "general" if hits.gallery == "captions" else "ambiguous"
+        columns[name] = [_percent(hit.percentile) for hit in hits.hits]
+        legend.append(f"{name}: the share of training {hits.gallery} that are less so")
+    widths = [max(map(len, (name, *cells))) for name, cells in columns.items()]
+    wide = max(len(plain(hit.id)) for hit in hits.hits)
+    rows = [*zip(*columns.values(), strict=True)]
+    print(f"\n    {_right(list(columns), widths)}  id")
+    for rank, (hit, row) in enumerate(zip(hits.hits, rows, strict=True), start=1):
+        print(f"{rank:3} {_right(row, widths)}  {plain(hit.id):{wide}}  {_about(hit)}".rstrip())
+    if legend:
+        print("", *legend, sep="\n")
+
+
+def _right(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+
+
+def _percent(share: float | None, times: int = 1) -> str:
+    return "" if share is None else f"{times * share:.0f} %"
+
+
+def _verdict(hits: Hits) -> Iterator[str]:
+    """What may be believed of the results as a whole."""
+    said = any(note.endswith(NO_PROBABILITY) for note in hits.notes)
+    if hits.familiar is not None and hits.familiar < CLEARLY and not said:
+        yield "unfamiliar: unlike anything the model was trained on; no match probability"
+    elif hits.absent is not None and hits.absent >= DOUBTFUL:
+        yield f"doubtful: {100 * hits.absent:.0f} % of queries without any match look as good"
+    if hits.guarantee is not None:
+        sure = f"with at least {100 * hits.guarantee:.3g} %"
+        held = f"{len(hits)} results contain the match {sure}, if it is here"
+        held = held if len(hits) else f"nothing here looks like a match {sure}"
+        yield f"guarantee: {held} and the query is like those of validation"
+    if hits.expected is not None and hits.exhaustive:
+        yield f"expected: {hits.expected:.1f} matches among these"
+
+
+def _about(hit: Hit) -> str:
+    said = hit.meta.get("caption") or next(iter(hit.meta.get("captions") or []), "")
+    text = plain(str(said))
+    return text if len(text) <= MOST else f"{text[: MOST - 1]}…"
+
+
+def plain(text: str) -> str:
+    """On one line, and nothing that a terminal would obey: file names may hold anything.
+
+    >>> plain("two\\nlines\\x1b[2J")
+    'two�lines�[2J'
+    """
+    return "".join(c if c.isprintable() else "�" for c in text)

@@ -1,0 +1,105 @@
+"""``gaussmatch serve INDEX [--host 127.0.0.1] [--port 8000] [--api-key-env NAME] …``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any
+
+from gaussmatch.apps.cli.parser import Parser
+from gaussmatch.search import Index
+from gaussmatch.search.backends import place
+
+
+def run(argv: Sequence[str]) -> None:
+    from gaussmatch.apps.service import Settings
+    from gaussmatch.apps.service.server import hosts, serve
+
+    limits = {f.name: f for f in fields(Settings) if f.metadata}
+    options = _parser(limits.values()).parse(argv)
+    settings = Settings(
+        api_keys=_keys(options.api_key_env),
+        cors=tuple(options.cors),
+        hosts=hosts(options.host, tuple(options.allow_host)),
+        originals=not options.no_originals,
+        review=options.review,
+        **{name: getattr(options, name) for name in limits},
+    )
+    serve(
+        Index.open(options.index),
+        settings,
+        host=options.host,
+        port=options.port,
+        grace=options.grace,
+        log_level=options.log_level,
+        workers=options.workers,
+        browser=sys.stdout.isatty() and not options.no_browser,
+    )
+
+
+def _keys(variable: str | None) -> tuple[str, ...]:
+    """API keys from the environment: every user of the machine sees a command line."""
+    if variable is None:
+        return ()
+    keys = os.environ.get(variable, "").replace(",", " ").split()
+    if not keys:
+        raise ValueError(
+            f"the variable {variable} is empty; put the API key in it, or leave --api-key-env out"
+        )
+    return tuple(keys)
+
+
+def _parser(limits: Iterable[Field[Any]]) -> Parser:
+    parser = Parser(
+        "serve",
+        "Search an index in the browser, and from programs (docs/service.md).",
+        examples=[
+            "gaussmatch serve photos.index --review audit",
+            "gaussmatch serve photos.index --port 8080 --workers 2",
+            "gaussmatch serve photos.index --host 0.0.0.0 --api-key-env SEARCH_KEY",
+        ],
+        computes=True,
+    )
+    parser.add_argument(
+        "index", type=place, help="made by 'gaussmatch index': a folder, or milvus:…"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 opens it to the network")
+    parser.add_argument("--port", type=int, default=8000, help="0: any free port")
+    parser.add_argument(
+        "--api-key-env",
+        metavar="NAME",
+        help="variable that holds the API key, or several separated by commas",
+    )
+    parser.add_argument(
+        "--cors", nargs="+", default=[], metavar="ORIGIN", help="origins that may call the API"
+    )
+    parser.add_argument(
+        "--allow-host", nargs="+", default=[], metavar="NAME", help="host names to answer to"
+    )
+    parser.add_argument("--no-browser", action="store_true", help="do not open the page")
+    parser.add_argument(
+        "--review", type=Path, metavar="AUDIT", help="findings of 'gaussmatch audit' to review"
+    )
+    parser.add_argument(
+        "--no-originals",
+        action="store_true",
+        help="show thumbnails only, never a file in full size",
+    )
+    parser.add_argument("--workers", type=int, default=1, help="worker processes")
+    parser.add_argument(
+        "--grace", type=int, default=20, help="seconds to finish requests when stopped"
+    )
+    parser.add_argument(
+        "--log-level", default="info", choices=("debug", "info", "warning", "error")
+    )
+    for limit in limits:
+        parser.add_argument(
+            f"--{limit.name.replace('_', '-')}",
+            type=type(limit.default),
+            default=limit.default,
+            help=limit.metadata["help"],
+        )
+    return parser

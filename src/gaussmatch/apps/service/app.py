@@ -1,0 +1,178 @@
+"""The app: an open index behind HTTP, with all its limits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gaussmatch import __version__
+from gaussmatch.apps.service import routes
+from gaussmatch.apps.service.batcher import Batcher
+from gaussmatch.apps.service.engine import Engine, Job, light
+from gaussmatch.apps.service.limits import Budget
+from gaussmatch.apps.service.logs import LOGGER
+from gaussmatch.apps.service.metrics import Metrics
+from gaussmatch.apps.service.middleware import Middleware, failure
+from gaussmatch.apps.service.responses import ApiError
+from gaussmatch.apps.service.settings import Settings
+from gaussmatch.search import GALLERIES, Gallery, Index
+
+T = TypeVar("T")
+
+DESCRIPTION = """Search with words or a picture, and learn how sure the answer is.
+
+Every picture and every caption is a Gaussian. A result has a *match probability*; a query has an
+*uncertainty* (log det Σ) and its *percentile* among the model's training items: "vague: more
+general than 93 % of captions". For point models these are `null`.
+
+Every error is `{"error": {"code", "message"}}`, and the message says what to do. Every response has
+an `X-Request-ID`, which is in the log too.
+"""
+
+
+class Service:
+    """What the routes share: engine, batcher, limits, metrics."""
+
+    def __init__(self, index: Index, settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.engine = Engine(index, settings)
+        self.engine.warm_up()  # a broken index is an error before the port is open
+        self.engine.observe = self.metrics.query  # only what clients search for
+        self.ready = False
+        self.batcher: Batcher[Job, Any]
+        self.decoders: ThreadPoolExecutor
+        self.bodies: Budget
+        self.decoding: Budget
+        self._ticking: asyncio.Task[None] | None = None
+        for gallery in GALLERIES:
+            self.metrics.watch(self.metrics.items.labels(gallery), partial(self._size, gallery))
+        self.metrics.watch(self.metrics.waiting, lambda: self.batcher.waiting if self.ready else 0)
+
+    def _size(self, gallery: Gallery) -> int:
+        return self.engine.sizes[gallery]
+
+    async def start(self) -> None:
+        s = self.settings
+        brief = not self.engine.index.backend.remote  # a server elsewhere may keep us waiting
+        self.batcher = Batcher(
+            self.engine.run,
+            size=s.max_batch,
+            wait=s.batch_wait,
+            most=s.max_waiting,
+            light=light if brief else lambda job: False,
+            seen=self.metrics.batch.observe,
+        )
+        bodies = max(s.max_body, s.max_memory // 5)
+        patience = s.timeout / 3  # for each of the two; the rest is for the work itself
+        self.bodies = Budget(bodies, patience)
+        self.decoding = Budget(s.max_memory - bodies, patience)
+        self.decoders = ThreadPoolExecutor(s.decoders, thread_name_prefix="gaussmatch-decode")
+        if self.metrics.folder is not None:
+            self.metrics.forget_the_dead()
+            self._ticking = asyncio.create_task(self._tick())
+        self.ready = True
+        LOGGER.info("ready", extra={"pid": os.getpid()})
+
+    async def decode(self, work: Callable[..., T], *args: Any) -> T:
+        """Run something in a thread for decoding."""
+        return await asyncio.get_running_loop().run_in_executor(self.decoders, work, *args)
+
+    async def stop(self) -> None:
+        self.ready = False
+        await self.batcher.close()
+        await asyncio.to_thread(self.decoders.shutdown)
+        if self._ticking is not None:
+            self._ticking.cancel()
+        LOGGER.info("stopped", extra={"pid": os.getpid()})
+
+    async def _tick(self) -> None:
+        """Gauges of this worker for the others."""
+        while True:
+            self.metrics.refresh()
+            await asyncio.sleep(1)
+
+
+class App(FastAPI):
+    """FastAPI behind our middleware, which calls the endpoints itself; FastAPI describes them."""
+
+    outer: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.outer is None:
+            self.outer = self._wrapped(self.state.service)
+        scope["app"] = self
+        await self.outer(scope, receive, send)
+
+    def _wrapped(self, service: Service) -> ASGIApp:
+        settings = service.settings
+        app: ASGIApp = Middleware(super().__call__, settings, service.metrics, routes.endpoints())
+        if not settings.cors:
+            return app
+        return CORSMiddleware(  # outside, so that errors can be read too
+            app,
+            allow_origins=list(settings.cors),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"],
+            expose_headers=["X-Request-ID"],
+        )
+
+
+def create_app(index: Index, settings: Settings | None = None) -> FastAPI:
+    """The service of an index; run it with any ASGI server."""
+    settings = settings or Settings()
+    service = Service(index, settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await service.start()
+        yield
+        await service.stop()
+
+    app = App(
+        title="gaussmatch",
+        version=__version__,
+        summary="Image–text retrieval that knows how sure it is.",
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,  # they would load scripts from elsewhere
+        redoc_url=None,
+        openapi_tags=[
+            {"name": "search", "description": "Search with words, a picture, or an item."},
+            {"name": "items", "description": "What is in the index."},
+            {"name": "gaussians", "description": "Embeddings, their uncertainty, and a map."},
+            {"name": "review", "description": "The findings of an audit."},
+            {"name": "probes", "description": "For those who run the service."},
+        ],
+    )
+    app.state.service = service
+    app.include_router(routes.api)
+    app.include_router(routes.probes)
+    routes.add_page(app)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _failed)
+    return app
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return failure(request.scope["request_id"]).response()
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code, message = {
+        404: ("not_found", "there is nothing at this address; see /openapi.json"),
+        405: ("wrong_method", f"{request.method} is not supported here; see /openapi.json"),
+    }.get(error.status_code, ("failure", str(error.detail)))
+    return ApiError(error.status_code, code, message, error.headers).response()

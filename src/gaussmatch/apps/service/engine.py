@@ -1,0 +1,496 @@
+"""The engine: everything that touches the index or the model.
+
+Only the batcher calls it, one batch at a time: the queries of a batch are encoded together and
+searched together, other jobs run one after the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from gaussmatch import __version__
+from gaussmatch.apps.service.fields import describe_fields
+from gaussmatch.apps.service.logs import LOGGER
+from gaussmatch.apps.service.responses import (
+    About,
+    ApiError,
+    FieldsResponse,
+    ItemResponse,
+    ItemsResponse,
+    Limits,
+    Map,
+    OnMap,
+    ReviewResponse,
+    SearchResponse,
+    Suggestions,
+    Uncertainty,
+    dumps,
+)
+from gaussmatch.apps.service.settings import Settings
+from gaussmatch.apps.service.suggest import examples, suggest
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.data.pictures import SUFFIXES
+from gaussmatch.learn.projection import PlaneProjection
+from gaussmatch.models.model import Model, UnknownWordsError
+from gaussmatch.search import GALLERIES, Gallery, Hits, Index, Record, Where
+from gaussmatch.search.hits import TRUNCATED
+from gaussmatch.search.trust import canonical
+from gaussmatch.search.trust.audit_report import PICTURES
+from gaussmatch.search.trust.wording import mostly_known
+
+QueryType = Literal["text", "image", "item"]
+SIDES: dict[QueryType, Gallery] = {"text": "captions", "image": "images", "item": "images"}
+
+EVERYTHING = Where()
+MAP_MEANS = 5000
+"""How many means the axes of the map are fitted to."""
+FIELD_ITEMS = 50_000
+"""Items whose metadata is looked at for what they can be filtered by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One search: by a text, a picture or the id of an image; a picture may have words with it."""
+
+    type: QueryType
+    value: str | Image.Image
+    k: int
+    where: Where = EVERYTHING
+    on_map: bool = False
+    gallery: Gallery = "images"
+    sort: str = ""
+    words: str | None = None
+    offset: int = 0
+    exclude: tuple[str, ...] = ()
+    guarantee: float | None = None
+
+    def group(self) -> tuple[Any, ...]:
+        """What queries must have in common to be searched together."""
+        own = self.type == "item" and self.gallery == "images"
+        exclude = (*self.exclude, str(self.value)) if own else self.exclude
+        return SIDES[self.type], self.gallery, self.where, exclude, self.guarantee
+
+
+class Encoded(NamedTuple):
+    """A row of a batch of Gaussians, the words that the model does not know, and whether the text
+    is longer than it reads."""
+
+    batch: Gaussian
+    row: int
+    unknown: Sequence[str] = ()
+    truncated: bool = False
+
+
+Job = Query | Callable[[], Any]
+"""A search, or anything else that needs the index."""
+
+
+def light(job: Job) -> bool:
+    """Whether it is a search that encodes no picture: brief, if the model is small."""
+    return isinstance(job, Query) and job.type != "image"
+
+
+class Engine:
+    """An open index and its model.
+
+    ``observe`` is called with the type and the percentile of every query.
+    ``sizes`` of the galleries are those of the last reload, so that reading them costs no
+    call to an index that may be on another machine.
+    """
+
+    def __init__(self, index: Index, settings: Settings) -> None:
+        self.index, self.settings = index, settings
+        self._reload_every = 5.0  # seconds between checks whether the index was changed
+        self.observe: Callable[[QueryType, float], object] = lambda type, percentile: None
+        self._checked = time.monotonic()
+        self._cache: dict[str, Any] = {}
+        self.sizes = self._count()
+        self.review = None if settings.review is None else ReviewResponse.of(settings.review)
+
+    @property
+    def model(self) -> Model:
+        """Of the index as it is now: another one may have taken its place."""
+        return self.index.model
+
+    def warm_up(self) -> None:
+        """Load what the first request would have to wait for; a broken index fails here."""
+        if self.model.example_text and self.sizes["images"]:
+            (answer,) = self.run([Query("text", self.model.example_text, 1)])
+            if isinstance(answer, Exception):
+                raise answer
+        self.about()
+
+    def run(self, jobs: Sequence[Job]) -> list[Any]:
+        """A result or an exception for each job: JSON for a query, else what the job returns."""
+        self._reload()
+        results: list[Any] = [None] * len(jobs)
+        queries: dict[int, Query] = {}
+        for at, job in enumerate(jobs):
+            if isinstance(job, Query):
+                queries[at] = job
+            else:
+                results[at] = attempt(job)
+        for at, result in zip(queries, self._search(list(queries.values())), strict=True):
+            results[at] = result
+        return results
+
+    def _reload(self) -> None:
+        if time.monotonic() - self._checked > self._reload_every:
+            self._checked = time.monotonic()
+            try:
+                changed, sizes = self.index.reload(), self._count()
+            except Exception:  # go on with what is open
+                LOGGER.exception("the index cannot be read again")
+                return
+            if changed or sizes != self.sizes:
+                self._cache.clear()
+                self.sizes = sizes
+
+    def _count(self) -> dict[str, int]:
+        return {gallery: self.index.size(gallery) for gallery in GALLERIES}
+
+    def _cached(self, name: str, make: Callable[[], Any]) -> Any:
+        """Something that holds until the index changes."""
+        if name not in self._cache:
+            self._cache[name] = make()
+        return self._cache[name]
+
+    # ---- search ----
+
+    def _search(self, queries: Sequence[Query]) -> list[bytes | Exception]:
+        """Encode all queries, search in groups that share their options, and make the answers."""
+        results: list[Any] = self._encode(queries)
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for at, (q, encoded) in enumerate(zip(queries, results, strict=True)):
+            if isinstance(encoded, Encoded):
+                groups.setdefault((*q.group(), id(encoded.batch)), []).append(at)
+        for (side, gallery, where, exclude, guarantee, _), members in groups.items():
+            rows: list[Encoded] = [results[at] for at in members]
+            found = attempt(
+                self.index.search,
+                rows[0].batch[[encoded.row for encoded in rows]],
+                max(queries[at].offset + queries[at].k for at in members),
+                gallery=gallery,
+                side=side,
+                where=where,
+                exclude=exclude,
+                guarantee=guarantee,
+            )
+            if guarantee is not None and isinstance(found, ValueError):
+                found = ApiError(422, "no_guarantee", str(found))
+            for place, at in enumerate(members):
+                results[at] = found
+                if not isinstance(found, Exception):
+                    results[at] = attempt(self._answer, queries[at], found[place], rows[place])
+        return results
+
+    def _answer(self, q: Query, found: Hits, encoded: Encoded) -> bytes:
+        if found.percentile is not None:
+            self.observe(q.type, found.percentile)
+        if q.words is not None:
+            found = found.unjudged()
+        hits = found.part(q.offset, q.k)
+        if q.sort:
+            hits = hits.sorted(q.sort.removeprefix("-"), descending=q.sort.startswith("-"))
+        if q.type == "text":
+            hits = hits.for_text(str(q.value), encoded.unknown, encoded.truncated)
+        elif encoded.unknown or encoded.truncated:
+            notes = [*hits.notes, *([TRUNCATED] if encoded.truncated else [])]
+            hits = replace(hits, unknown=encoded.unknown, notes=notes)
+        return dumps(SearchResponse(hits, self._on_map(hits, encoded) if q.on_map else None))
+
+    def _on_map(self, hits: Hits, encoded: Encoded) -> OnMap | None:
+        if not hits.hits or not self.sizes["images"]:
+            return None
+        own = encoded.batch[encoded.row : encoded.row + 1]
+        items = (self.index.gaussian(id, hits.gallery) for id in hits.ids)
+        query, *places = self._plane()(Gaussian.cat([own, *items]))
+        return OnMap(query, places)
+
+    # ---- encoding ----
+
+    def _encode(self, queries: Sequence[Query]) -> list[Encoded | Exception]:
+        """A row of a batch for each query, or what is wrong with it: texts of a batch are encoded
+        together, and pictures together."""
+        of: dict[QueryType, dict[int, Any]] = {"text": {}, "image": {}, "item": {}}
+        for at, q in enumerate(queries):
+            of[q.type][at] = q.value
+        found: dict[int, Encoded | Exception] = {}
+        for at, id in of["item"].items():
+            g = attempt(self._gaussian, id)
+            found[at] = g if isinstance(g, Exception) else Encoded(g, 0)
+        found |= self._encode_texts(of["text"]) | self._encode_images(of["image"])
+        words = {at: q.words for at, q in enumerate(queries) if q.words is not None}
+        for at, text in self._encode_texts(words).items():
+            q = queries[at]
+            found[at] = attempt(self._together, found[at], text, q.gallery, q.guarantee)
+        return [found[at] for at in range(len(queries))]
+
+    def _together(
+        self,
+        picture: Encoded | Exception,
+        text: Encoded | Exception,
+        gallery: Gallery,
+        guarantee: float | None,
+    ) -> Encoded:
+        """A picture and words as one query."""
+        if guarantee is not None:
+            raise ApiError(422, "no_guarantee", "no guarantee for a picture with words")
+        parts = []
+        for encoded in (picture, text):
+            if isinstance(encoded, Exception):
+                raise encoded
+            parts.append(encoded.batch[encoded.row : encoded.row + 1])
+        assert isinstance(text, Encoded)
+        both = self.index.together(parts, gallery)
+        return Encoded(both, 0, text.unknown, text.truncated)
+
+    def _encode_texts(self, texts: Mapping[int, str]) -> dict[int, Encoded | Exception]:
+        """Texts without any known word are left out, all others encoded together."""
+        if not texts:
+            return {}
+        if not self.model.reads_text:
+            return dict.fromkeys(texts, no_words())
+        plain = [canonical(text) for text in texts.values()]
+        read = dict(zip(texts, self.model.read(plain), strict=True))
+        batch = attempt(self.model.encode_texts, list(read.values()))
+        if isinstance(batch, UnknownWordsError):
+            strange = {
+                at: unknown_words(texts[at]) for at in map(list(texts).__getitem__, batch.rows)
+            }
+            return strange | self._encode_texts(
+                {at: texts[at] for at in texts if at not in strange}
+            )
+        if isinstance(batch, Exception):
+            return dict.fromkeys(texts, batch)
+        unknown = self.index.calibration.unknown_words
+        return {
+            at: Encoded(batch, row, unknown(read[at]), read[at].truncated)
+            for row, at in enumerate(texts)
+        }
+
+    def _encode_images(self, pictures: Mapping[int, Image.Image]) -> dict[int, Encoded | Exception]:
+        """Together; where one spoils the batch, one by one."""
+        if not pictures:
+            return {}
+        batch = attempt(self.model.encode_images, list(pictures.values()))
+        if not isinstance(batch, Exception):
+            return {at: Encoded(batch, row) for row, at in enumerate(pictures)}
+        alone = {at: attempt(self.model.encode_images, [p]) for at, p in pictures.items()}
+        good = [at for at, g in alone.items() if not isinstance(g, Exception)]
+        if good:
+            batch = Gaussian.cat([alone[at] for at in good])
+        return alone | {at: Encoded(batch, row) for row, at in enumerate(good)}
+
+    def encode_texts(self, texts: Sequence[str]) -> Gaussian:
+        """Captions; one without any known word is an error."""
+        if not self.model.reads_text:
+            raise no_words()
+        try:
+            return self.model.encode_texts(texts)
+        except UnknownWordsError as error:
+            raise unknown_words(texts[error.rows[0]]) from error
+
+    # ---- everything else ----
+
+    def about(self) -> About:
+        def make() -> About:
+            index, recipe, limits = self.index, self.model.recipe, Limits.__dataclass_fields__
+            some = index.some(1)[0]
+            return About(
+                version=__version__,
+                model=recipe.title or recipe.model.system,
+                similarity=index.manifest.similarity,
+                dimension=recipe.model.dim,
+                probabilistic=recipe.model.has_variance,
+                thumbnails=bool(some) and index.get(some[0].id).thumbnail is not None,
+                originals=self._photos is not None,
+                review=self.review is not None,
+                images=self.sizes["images"],
+                captions=self.sizes["captions"],
+                examples=examples(index),
+                limits=Limits(**{name: getattr(self.settings, name) for name in limits}),
+            )
+
+        about: About = self._cached("about", make)
+        return about
+
+    def record(self, id: str, gallery: Gallery = "images") -> Record:
+        """An item with its thumbnail."""
+        try:
+            return self.index.get(id, gallery)
+        except ValueError as error:  # its message names files of the server
+            raise ApiError(
+                404, "no_item", f"there is no item {id!r} among the {gallery}"
+            ) from error
+
+    @property
+    def _photos(self) -> Path | None:
+        """The folder that the photos came from, if it is there and may be shown."""
+        folder = (self.index.manifest.source or {}).get("folder")
+        if not self.settings.originals or not isinstance(folder, str):
+            return None
+        return Path(folder) if Path(folder).is_dir() else None
+
+    def original(self, id: str) -> Path:
+        """The file of a picture. Only one inside the folder that the index was made from is given,
+        wherever a name or a link may point."""
+        folder, name = self._photos, self.record(id).meta.get("file")
+        if folder is not None and isinstance(name, str) and "\0" not in name:
+            path, root = (folder / name).resolve(), folder.resolve()
+            if path.is_relative_to(root) and path.suffix.lower() in SUFFIXES and path.is_file():
+                return path
+        raise ApiError(
+            404, "no_picture", f"{id!r} is not here in full size; /api/thumbnail may have it"
+        )
+
+    def fields(self) -> FieldsResponse:
+        def make() -> FieldsResponse:
+            some = islice(self.index.records(), FIELD_ITEMS)
+            return FieldsResponse(describe_fields(record.meta for record in some))
+
+        found: FieldsResponse = self._cached("fields", make)
+        return found
+
+    def findings(self) -> ReviewResponse:
+        if self.review is None:
+            raise ApiError(
+                404, "no_review", "there is nothing to review; serve with --review AUDIT"
+            )
+        return self.review
+
+    def finding_picture(self, number: int) -> bytes:
+        """A picture of the data that was audited."""
+        self.findings()
+        place = self.settings.review
+        assert place is not None
+        path = (place if place.is_dir() else place.parent) / PICTURES / f"{number}.jpg"
+        if not path.is_file():
+            raise ApiError(404, "no_picture", f"the audit has no picture of image {number}")
+        return path.read_bytes()
+
+    def _gaussian(self, id: str) -> Gaussian:
+        self.record(id)
+        return self.index.gaussian(id)
+
+    def item(self, id: str, gallery: Gallery) -> ItemResponse:
+        record = self.record(id, gallery)
+        (item,) = self._items([record], self.index.gaussian(id, gallery), gallery)
+        return item
+
+    def sample(self, k: int) -> ItemsResponse:
+        """Some pictures, evenly spread."""
+        records, g = self.index.some(k)
+        return ItemsResponse(self._items(records, g), self.sizes["images"])
+
+    def map(self) -> bytes:
+        def make() -> bytes:
+            plane = self._plane()
+            records, g = self.index.some(self.settings.map_items)
+            assert g is not None
+            places, sure = plane(g), self._uncertainty(g, "images")[1]
+            columns: dict[str, Any] = {
+                name: [getattr(place, name) for place in places]
+                for name in ("x", "y", "a", "b", "angle")
+            }
+            if g.is_point:
+                columns |= dict.fromkeys(("a", "b", "angle"))
+            return dumps(
+                Map(
+                    ids=[record.id for record in records],
+                    percentile=None if None in sure else [round(share, 1) for share in sure],
+                    total=self.sizes["images"],
+                    explained=plane.explained,
+                    **columns,
+                )
+            )
+
+        found: bytes = self._cached("map", make)
+        return found
+
+    def _plane(self) -> PlaneProjection:
+        def make() -> PlaneProjection:
+            _, g = self.index.some(MAP_MEANS)
+            if g is None:
+                raise ApiError(404, "empty", "the index holds no pictures yet; add some")
+            return PlaneProjection.fit(g.mean)
+
+        plane: PlaneProjection = self._cached("plane", make)
+        return plane
+
+    def _items(
+        self, records: Sequence[Record], g: Gaussian | None, gallery: Gallery = "images"
+    ) -> list[ItemResponse]:
+        if g is None:
+            return []
+        known = zip(records, *self._uncertainty(g, gallery), strict=True)
+        return [
+            ItemResponse(r.id, gallery, unsure, percentile, r.meta)
+            for r, unsure, percentile in known
+        ]
+
+    def text_uncertainty(self, text: str) -> Uncertainty:
+        """How vague a caption is, in the form in which it would be searched for. What the model
+        mostly does not know is not called vague, as in a search."""
+        plain = canonical(text)
+        found = self.uncertainty(self.encode_texts([plain]), "captions")
+        unknown = self.index.calibration.unknown_words(self.model.read([plain])[0])
+        if mostly_known(text, unknown):
+            return found
+        return Uncertainty.of(found.uncertainty, None, "captions")
+
+    def uncertainty(self, g: Gaussian, side: Gallery) -> Uncertainty:
+        """How vague one caption, or how ambiguous one picture is."""
+        near = self.index.calibration.familiarity.get(side)
+        familiar = None if near is None else near.p_value(near.distance(g))
+        (unsure,), (percentile,) = self._uncertainty(g, side, familiar)
+        known = percentile is not None and percentile == percentile
+        return Uncertainty.of(unsure, percentile if known else None, side)
+
+    def _uncertainty(
+        self, g: Gaussian, side: Gallery, familiar: np.ndarray | None = None
+    ) -> tuple[list[Any], list[Any]]:
+        """Uncertainties and percentiles of Gaussians, ``None`` where there are none."""
+        nothing = [None] * len(g)
+        if g.is_point:
+            return nothing, nothing
+        unsure = g.uncertainty().double().numpy()
+        percentile = self.index.calibration.percentile(side, unsure, familiar)
+        return unsure.tolist(), nothing if percentile is None else percentile.tolist()
+
+    def suggest(self, text: str, k: int) -> Suggestions:
+        text = canonical(text)
+        return Suggestions(suggest(self.index, text, self.encode_texts([text]), k))
+
+
+def unknown_words(text: str) -> ApiError:
+    return ApiError(
+        422,
+        "unknown_words",
+        f"the model knows no word of {text[:60]!r}; use words like those of its captions",
+    )
+
+
+def no_words() -> ApiError:
+    return ApiError(
+        422,
+        "invalid",
+        "this model was adapted to embeddings and reads no words: search with an item of the "
+        "index, or adapt it again with --text-encoder NAME",
+    )
+
+
+def attempt(work: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """What it returns, or the exception that it raises."""
+    try:
+        return work(*args, **options)
+    except Exception as error:
+        return error

@@ -1,0 +1,284 @@
+"""What the service sends: one type for each answer, from which the OpenAPI schema is generated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+from starlette.responses import JSONResponse, Response
+
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.files import sha256
+from gaussmatch.learn.projection import Place
+from gaussmatch.search import SCHEMA, Gallery, Hits, Level, level, phrase
+from gaussmatch.search.trust.audit import ISSUES, Finding
+from gaussmatch.search.trust.audit_report import TABLE, read_table
+
+
+class Answer:
+    """The base of all answers."""
+
+    __slots__ = ()
+    __pydantic_config__ = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class OnMap(Answer):
+    """A query and its results on the map."""
+
+    query: Place
+    hits: Sequence[Place]
+    """In the order of the hits."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResponse(Answer):
+    """What the index returns for a query."""
+
+    results: Hits
+    map: OnMap | None
+    """Where query and results are on the map; null unless requested."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemResponse(Answer):
+    """An item of the index."""
+
+    id: str
+    gallery: Gallery
+    uncertainty: float | None
+    """log det Σ; null for a point model."""
+    percentile: float | None
+    """The share (0–100) of the model's training items of its side that are surer."""
+    meta: Mapping[str, Any]
+    """What was stored with the item."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemsResponse(Answer):
+    items: Sequence[ItemResponse]
+    total: int
+    """Pictures in the index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Map(Answer):
+    """Pictures of the index on the two principal axes of the means, as columns: thousands of them
+    are small enough for a telephone."""
+
+    ids: Sequence[str]
+    x: Sequence[float]
+    y: Sequence[float]
+    a: Sequence[float] | None
+    """Semi-major axes of the ellipses one standard deviation wide; null for a point model."""
+    b: Sequence[float] | None
+    """Semi-minor axes."""
+    angle: Sequence[float] | None
+    """Of the major axes against x, in radians."""
+    percentile: Sequence[float] | None
+    """The share (0–100) of training images that are surer; null where it means nothing."""
+    total: int
+    """Pictures in the index, which may be more than are on the map."""
+    explained: float
+    """The share of the variance of the means that the two axes explain."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldResponse(Answer):
+    """Metadata that items can be filtered by."""
+
+    name: str
+    type: Literal["text", "number", "date", "truth"]
+    """A date is a text that begins like 2023-05-17."""
+    values: Sequence[str | bool]
+    """What there is to choose from; empty for numbers and dates."""
+    least: float | str | None
+    """The smallest number, or the first day; null for other types."""
+    most: float | str | None
+    """The greatest number, or the last day."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldsResponse(Answer):
+    fields: Sequence[FieldResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewResponse(Answer):
+    """The findings of an audit, issue by issue, worst first."""
+
+    mark: str
+    """Changes when the findings do."""
+    issues: Mapping[str, str]
+    """Issue → what it means."""
+    findings: Sequence[Finding]
+
+    @staticmethod
+    def of(place: Path) -> ReviewResponse:
+        """Read the folder that ``gaussmatch audit --out`` wrote, or the table in it."""
+        table = place / TABLE if place.is_dir() else place
+        findings = read_table(table)
+        return ReviewResponse(sha256(table)[:16], ISSUES, findings)
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion(Answer):
+    """A caption that says the same more precisely."""
+
+    text: str
+    percentile: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestions(Answer):
+    suggestions: Sequence[Suggestion]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingResponse(Answer):
+    """A Gaussian."""
+
+    mean: Sequence[float]
+    log_variance: Sequence[float] | None
+    """ln σ² by dimension, one number for a sphere, null for a point model."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingsResponse(Answer):
+    dimension: int
+    embeddings: Sequence[EmbeddingResponse]
+
+    @staticmethod
+    def of(g: Gaussian) -> EmbeddingsResponse:
+        log_vars = [None] * len(g) if g.log_var is None else g.log_var.tolist()
+        return EmbeddingsResponse(g.dim, list(map(EmbeddingResponse, g.mean.tolist(), log_vars)))
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertainty(Answer):
+    """How vague a caption or how ambiguous a picture is."""
+
+    uncertainty: float | None
+    """log det Σ; null for a point model."""
+    percentile: float | None
+    """The share (0–100) of the model's training items of its side that are surer."""
+    level: Level | None
+    """vague from the 75th percentile, specific up to the 25th."""
+    phrase: str
+    """The percentile in words."""
+
+    @staticmethod
+    def of(uncertainty: float | None, percentile: float | None, side: Gallery) -> Uncertainty:
+        return Uncertainty(uncertainty, percentile, level(percentile), phrase(percentile, side))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits(Answer):
+    """What a request may hold."""
+
+    max_body: int
+    max_pixels: int
+    max_text: int
+    max_texts: int
+    max_results: int
+
+
+@dataclass(frozen=True, slots=True)
+class About(Answer):
+    """What is served, and its limits."""
+
+    version: str
+    model: str
+    similarity: str
+    dimension: int
+    probabilistic: bool
+    """Whether items are Gaussians rather than points."""
+    thumbnails: bool
+    """Whether /api/thumbnail has pictures."""
+    originals: bool
+    """Whether /api/picture has them in full size."""
+    review: bool
+    """Whether /api/review has findings of an audit."""
+    images: int
+    captions: int
+    examples: Sequence[str]
+    """Captions to try, from vague to specific."""
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Status(Answer):
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Error(Answer):
+    code: str
+    """For programs."""
+    message: str
+    """For people: what is wrong and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorResponse(Answer):
+    """The body of every error."""
+
+    error: Error
+
+
+class ApiError(Exception):
+    """A request that is answered with an error: a status, a code for programs, and a message that
+    says what to do.
+
+    >>> ApiError(413, "too_large", "send less").body()
+    b'{"error":{"code":"too_large","message":"send less"}}'
+    """
+
+    def __init__(
+        self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+        self.headers = dict(headers or {})
+
+    def body(self) -> bytes:
+        return dumps(ErrorResponse(Error(self.code, self.message)))
+
+    def response(self) -> Response:
+        return Json(self.body(), self.status, self.headers)
+
+
+class Json(JSONResponse):
+    """Bytes that are JSON already."""
+
+    def __init__(
+        self, content: bytes, status_code: int = 200, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Written out, as every query goes through it."""
+        self.status_code, self.body, self.background = status_code, content, None
+        self.raw_headers = [
+            (b"content-length", b"%d" % len(content)),
+            (b"content-type", b"application/json"),
+            *((k.lower().encode(), v.encode()) for k, v in (headers or {}).items()),
+        ]
+
+
+def dumps(value: Any) -> bytes:
+    """JSON of an answer. orjson is fast, but refuses integers beyond 64 bits and deep nesting, both
+    of which metadata may hold.
+
+    >>> dumps({"id": 10**20})
+    b'{"id": 100000000000000000000}'
+    """
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    except orjson.JSONEncodeError:
+        return json.dumps(value, allow_nan=False, default=_as_dict).encode()
+
+
+def _as_dict(answer: Any) -> dict[str, Any]:
+    return {field.name: getattr(answer, field.name) for field in fields(answer)}

@@ -1,0 +1,407 @@
+"""The API: one small function a route."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from starlette.responses import FileResponse, Response
+
+from gaussmatch.apps.service import page, requests
+from gaussmatch.apps.service.engine import Query
+from gaussmatch.apps.service.metrics import CONTENT_TYPE_LATEST
+from gaussmatch.apps.service.requests import (
+    checked_count,
+    checked_exclude,
+    checked_text,
+    checked_where,
+    picture,
+    read,
+)
+from gaussmatch.apps.service.responses import (
+    About,
+    ApiError,
+    EmbeddingsResponse,
+    ErrorResponse,
+    FieldsResponse,
+    ItemResponse,
+    ItemsResponse,
+    Json,
+    Map,
+    ReviewResponse,
+    SearchResponse,
+    Status,
+    Suggestions,
+    Uncertainty,
+    dumps,
+)
+from gaussmatch.data.pictures import SHOWN, jpeg, open_picture, picture_format
+
+if TYPE_CHECKING:
+    from gaussmatch.apps.service.app import Service
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+ERRORS = {
+    400: "The request is malformed.",
+    401: "The API key is missing or wrong.",
+    404: "There is no such item.",
+    413: "Too many bytes or pixels.",
+    408: "The request did not arrive in time.",
+    415: "The body is not a picture of a supported format.",
+    421: "The service does not answer to this host name.",
+    422: "A parameter is missing or wrong.",
+    429: "Too many requests from this key or address.",
+    431: "Headers or trailers are too long.",
+    500: "The service failed; its log says why.",
+    503: "Too many requests are waiting, or the service is stopping.",
+    504: "The time limit was reached.",
+}
+ALWAYS = (400, 401, 408, 413, 421, 422, 429, 431, 500, 503, 504)
+"""Errors of every route below /api; others are named by the route."""
+
+IMAGE: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "image/*": {"schema": {"type": "string", "format": "binary"}},
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["image"],
+                    "properties": {"image": {"type": "string", "format": "binary"}},
+                }
+            },
+        },
+    }
+}
+"""A picture is the body itself, or the file ``image`` of a form."""
+
+JSON: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": requests.TextsBody.model_json_schema()}},
+    }
+}
+
+api = APIRouter(prefix="/api")
+probes = APIRouter(tags=["probes"])
+
+
+def route(
+    method: str,
+    path: str,
+    tag: str,
+    answer: type,
+    parameters: type[BaseModel] = requests.Nothing,
+    errors: tuple[int, ...] = (),
+    body: dict[str, Any] | None = None,
+) -> Callable[[Endpoint], Endpoint]:
+    """Register an endpoint with all that OpenAPI says of it."""
+    return api.api_route(
+        path,
+        methods=[method],
+        tags=[tag],
+        response_class=Json,
+        responses={200: {"model": answer}, **_errors(*errors)},
+        openapi_extra={"parameters": _described(parameters), **(body or {})},
+    )
+
+
+def _errors(*more: int, always: Sequence[int] = ALWAYS) -> dict[int | str, dict[str, Any]]:
+    return {
+        status: {"model": ErrorResponse, "description": ERRORS[status]}
+        for status in sorted({*always, *more})
+    }
+
+
+def _described(model: type[BaseModel]) -> list[dict[str, Any]]:
+    """Parameters of an address as OpenAPI describes them."""
+    schema = model.model_json_schema()
+    described = []
+    for name, field in schema["properties"].items() if "properties" in schema else ():
+        parameter = {"name": name, "in": "query", "required": name in schema.get("required", ())}
+        if "description" in field:
+            parameter["description"] = field["description"]
+        described.append({**parameter, "schema": field})
+    return described
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+async def run(request: Request, job: Callable[[], Any]) -> Response:
+    """What a job of the engine returns, as JSON."""
+    return Json(dumps(await service_of(request).batcher(job)))
+
+
+# ---- search ----
+
+
+@route("GET", "/search", "search", SearchResponse, requests.TextSearch)
+async def search(request: Request) -> Response:
+    """Search with words."""
+    service, given = service_of(request), read(requests.TextSearch, request)
+    text = checked_text(given.text, service.settings)
+    return await answer(service, Query("text", text, **options(service, given)))
+
+
+@route("POST", "/search/image", "search", SearchResponse, requests.ImageSearch, (415,), IMAGE)
+async def search_image(request: Request) -> Response:
+    """Search with a picture."""
+    service, given = service_of(request), read(requests.ImageSearch, request)
+    common = {**options(service, given), "words": words(service, given)}
+    async with picture(request, service) as image:
+        return await answer(service, Query("image", image, **common))
+
+
+@route("GET", "/similar", "search", SearchResponse, requests.ItemSearch, (404,))
+async def similar(request: Request) -> Response:
+    """More like a picture of the index."""
+    service, given = service_of(request), read(requests.ItemSearch, request)
+    common = {**options(service, given), "words": words(service, given)}
+    return await answer(service, Query("item", given.id, **common))
+
+
+@route("GET", "/captions", "search", SearchResponse, requests.CaptionSearch, (404,))
+async def captions(request: Request) -> Response:
+    """The captions nearest to a picture of the index."""
+    service, given = service_of(request), read(requests.CaptionSearch, request)
+    k = checked_count(given.k, service.settings)
+    return await answer(service, Query("item", given.id, k, gallery="captions"))
+
+
+def options(service: Service, given: requests.SearchOptions) -> dict[str, Any]:
+    """What all searches have in common."""
+    return {
+        "k": checked_count(given.k, service.settings),
+        "where": checked_where(given.where),
+        "sort": given.sort,
+        "on_map": given.map,
+        "gallery": getattr(given, "gallery", "images"),
+        "offset": given.offset,
+        "exclude": checked_exclude(given.exclude),
+        "guarantee": given.guarantee,
+    }
+
+
+def words(service: Service, given: requests.ImageSearch | requests.ItemSearch) -> str | None:
+    """What comes with a picture."""
+    return None if given.text is None else checked_text(given.text, service.settings)
+
+
+async def answer(service: Service, query: Query) -> Response:
+    return Json(await service.batcher(query))
+
+
+@route("GET", "/suggest", "search", Suggestions, requests.Suggest)
+async def suggest(request: Request) -> Response:
+    """Captions of the index that say the same more precisely."""
+    service, given = service_of(request), read(requests.Suggest, request)
+    text = checked_text(given.text, service.settings)
+    k = checked_count(given.k, service.settings)
+    return await run(request, partial(service.engine.suggest, text, k))
+
+
+# ---- items ----
+
+
+@route("GET", "/about", "items", About)
+async def about(request: Request) -> Response:
+    """What is served here, and its limits."""
+    read(requests.Nothing, request)
+    return await run(request, service_of(request).engine.about)
+
+
+@route("GET", "/item", "items", ItemResponse, requests.GalleryItem, (404,))
+async def item(request: Request) -> Response:
+    """An item of the index."""
+    given = read(requests.GalleryItem, request)
+    return await run(request, partial(service_of(request).engine.item, given.id, given.gallery))
+
+
+@route("GET", "/sample", "items", ItemsResponse, requests.Sample)
+async def sample(request: Request) -> Response:
+    """Some pictures of the index, evenly spread."""
+    service = service_of(request)
+    k = checked_count(read(requests.Sample, request).k, service.settings)
+    return await run(request, partial(service.engine.sample, k))
+
+
+@route("GET", "/fields", "items", FieldsResponse)
+async def fields(request: Request) -> Response:
+    """The metadata that pictures can be filtered by."""
+    read(requests.Nothing, request)
+    return await run(request, service_of(request).engine.fields)
+
+
+def picture_route(
+    path: str, parameters: type[BaseModel], types: Iterable[str] = ("image/jpeg",)
+) -> Callable[[Endpoint], Endpoint]:
+    """An endpoint that gives a picture, with all that OpenAPI says of it."""
+    content = {type: {"schema": {"type": "string", "format": "binary"}} for type in types}
+    return api.get(
+        path,
+        tags=["items"],
+        response_class=Response,
+        responses={200: {"content": content}, **_errors(404)},
+        openapi_extra={"parameters": _described(parameters)},
+    )
+
+
+KEPT = {"Cache-Control": "private, max-age=3600"}
+
+
+@picture_route("/thumbnail", requests.ItemId)
+async def thumbnail(request: Request) -> Response:
+    """The small picture of an item, as it is kept inside the index."""
+    service, id = service_of(request), read(requests.ItemId, request).id
+    record = await service.batcher(partial(service.engine.record, id))
+    if record.thumbnail is None:
+        raise ApiError(404, "no_thumbnail", f"{id!r} has no thumbnail in the index")
+    return Response(record.thumbnail, media_type="image/jpeg", headers=KEPT)
+
+
+@picture_route("/picture", requests.ItemId, SHOWN.values())
+async def full_picture(request: Request) -> Response:
+    """A picture in full size: its file, where that is still in the folder that the index was made
+    from; as JPEG where browsers do not show its format."""
+    service, id = service_of(request), read(requests.ItemId, request).id
+    path = await service.batcher(partial(service.engine.original, id))
+    try:
+        format = await service.decode(picture_format, path)
+        if format in SHOWN:
+            return FileResponse(path, media_type=SHOWN[format], headers=KEPT)
+        data = await service.decode(lambda: jpeg(open_picture(path), quality=90))
+        return Response(data, media_type="image/jpeg", headers=KEPT)
+    except (OSError, ValueError) as error:
+        raise ApiError(404, "no_picture", f"the file of {id!r} cannot be read") from error
+
+
+# ---- review ----
+
+
+@route("GET", "/review", "review", ReviewResponse, errors=(404,))
+async def review(request: Request) -> Response:
+    """What an audit found, for people to decide about."""
+    read(requests.Nothing, request)
+    return await run(request, service_of(request).engine.findings)
+
+
+@picture_route("/review/picture", requests.ImageNumber)
+async def review_picture(request: Request) -> Response:
+    """A picture of the data that was audited."""
+    service, number = service_of(request), read(requests.ImageNumber, request).image
+    data = await service.batcher(partial(service.engine.finding_picture, number))
+    return Response(data, media_type="image/jpeg", headers=KEPT)
+
+
+# ---- Gaussians ----
+
+
+@route("POST", "/embed/text", "gaussians", EmbeddingsResponse, body=JSON)
+async def embed_text(request: Request) -> Response:
+    """Captions → Gaussians."""
+    service = service_of(request)
+    read(requests.Nothing, request)
+    given = await requests.read_body(requests.TextsBody, request)
+    most = service.settings.max_texts
+    if len(given.texts) > most:
+        raise ApiError(422, "too_many", f"at most {most} texts are taken at once; send fewer")
+    texts = [checked_text(text, service.settings) for text in given.texts]
+    return await run(request, lambda: EmbeddingsResponse.of(service.engine.encode_texts(texts)))
+
+
+@route("POST", "/embed/image", "gaussians", EmbeddingsResponse, errors=(415,), body=IMAGE)
+async def embed_image(request: Request) -> Response:
+    """A picture → its Gaussian."""
+    service = service_of(request)
+    read(requests.Nothing, request)
+    async with picture(request, service) as image:
+        return await run(
+            request, lambda: EmbeddingsResponse.of(service.engine.model.encode_images([image]))
+        )
+
+
+@route("GET", "/uncertainty", "gaussians", Uncertainty, requests.Text)
+async def uncertainty(request: Request) -> Response:
+    """How vague a caption is."""
+    service = service_of(request)
+    text = checked_text(read(requests.Text, request).text, service.settings)
+    return await run(request, partial(service.engine.text_uncertainty, text))
+
+
+@route("POST", "/uncertainty/image", "gaussians", Uncertainty, errors=(415,), body=IMAGE)
+async def uncertainty_image(request: Request) -> Response:
+    """How ambiguous a picture is."""
+    engine = service_of(request).engine
+    read(requests.Nothing, request)
+    async with picture(request, service_of(request)) as image:
+        return await run(
+            request, lambda: engine.uncertainty(engine.model.encode_images([image]), "images")
+        )
+
+
+@route("GET", "/map", "gaussians", Map, errors=(404,))
+async def embedding_map(request: Request) -> Response:
+    """Pictures on the two principal axes of the means, their Gaussians as ellipses."""
+    service = service_of(request)
+    read(requests.Nothing, request)
+    return Json(await service.batcher(service.engine.map))
+
+
+# ---- probes and the page ----
+
+
+@probes.get("/healthz", response_class=Json, responses={200: {"model": Status}})
+async def healthz(request: Request) -> Response:
+    """The process is alive."""
+    return Json(dumps(Status("alive")))
+
+
+@probes.get(
+    "/readyz", response_class=Json, responses={200: {"model": Status}, **_errors(503, always=())}
+)
+async def readyz(request: Request) -> Response:
+    """The index is open, the model is loaded and has answered once."""
+    if not service_of(request).ready:
+        raise ApiError(503, "not_ready", "the service is starting or stopping; try again")
+    return Json(dumps(Status("ready")))
+
+
+@probes.get(
+    "/metrics",
+    response_class=Response,
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+        **_errors(401, 429, always=()),
+    },
+)
+async def metrics(request: Request) -> Response:
+    """Counters for Prometheus."""
+    return Response(service_of(request).metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+def endpoints() -> dict[tuple[str, str], Endpoint]:
+    """Method and path → endpoint."""
+    known = [r for r in (*api.routes, *probes.routes) if isinstance(r, APIRoute)]
+    return {(method, r.path): r.endpoint for r in known for method in r.methods or ()}
+
+
+def add_page(app: FastAPI) -> None:
+    """One route for each file of the page; no other file has an address."""
+    for path, file in page.load().items():
+
+        async def serve(request: Request, file: page.PageFile = file) -> Response:
+            headers = {"ETag": file.etag, "Cache-Control": "no-cache"}
+            if request.headers.get("if-none-match") == file.etag:
+                return Response(status_code=304, headers=headers)
+            return Response(file.content, media_type=file.media_type, headers=headers)
+
+        app.add_route(path, serve, methods=["GET", "HEAD"], include_in_schema=False)

@@ -1,0 +1,182 @@
+"""Run the service until a signal stops it; requests that have begun are answered first."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import select
+import socket
+import time
+import webbrowser
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+import uvicorn
+from starlette.types import ASGIApp
+
+from gaussmatch.apps.service import logs
+from gaussmatch.apps.service.app import create_app
+from gaussmatch.apps.service.metrics import FOLDER
+from gaussmatch.apps.service.protocol import DRAIN, close_overdue, protocol
+from gaussmatch.apps.service.settings import Settings
+from gaussmatch.apps.service.workers import supervise
+from gaussmatch.search import Index
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def hosts(host: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """The Host headers to answer. On the loopback only names of this machine, so that no page
+    elsewhere reaches it under another name; on an open address all, unless some are given.
+
+    >>> hosts("127.0.0.1", ())
+    ('localhost', '127.0.0.1', '::1')
+    >>> hosts("0.0.0.0", ()), hosts("0.0.0.0", ("photos.example.org",))
+    ((), ('localhost', '127.0.0.1', '::1', 'photos.example.org'))
+    """
+    if not allowed and host not in LOOPBACK:
+        return ()
+    return (*LOOPBACK, *allowed)
+
+
+def serve(
+    index: Index,
+    settings: Settings,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    grace: int = 20,
+    log_level: str = "info",
+    workers: int = 1,
+    browser: bool = False,
+) -> None:
+    """Blocks until SIGINT or SIGTERM.
+
+    Args:
+        port: 0 takes any free one.
+        grace: seconds that requests in flight are given after the signal.
+        workers: processes that answer. Each has the model; the pages of the index are shared.
+        browser: open the page in the user's browser.
+    """
+    if not 0 <= port < 2**16:
+        raise ValueError(f"--port {port}: choose one from 0 to {2**16 - 1}")
+    if workers < 1:
+        raise ValueError(f"workers is {workers}, it must be at least 1")
+    if workers > 1 and index.backend.one_process:
+        raise ValueError(
+            f"{index.place} can be open in one process only; leave --workers out, or serve from a "
+            "Milvus server (milvus:http://host:19530)"
+        )
+    if workers == 1:
+        logs.configure(log_level)
+        app = create_app(index, settings)
+        sock = listening(host, port)
+        announce(sock, browser)
+        Server(app, settings, grace).run(sockets=[sock])
+        return
+    with TemporaryDirectory(prefix="gaussmatch-") as folder, listening(host, port) as sock:
+        lock = Path(folder) / "log.lock"
+        logs.configure(log_level, lock)
+        announce(sock, browser)
+        os.environ[FOLDER] = folder  # for the workers
+        threads = max(1, torch.get_num_threads() // workers)
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+        work = partial(_work, index.place, settings, sock, grace, log_level, lock)
+        supervise(work, workers, grace + 10, stopped=sock.close)
+
+
+def announce(sock: socket.socket, browser: bool) -> None:
+    """Print the address of the page; a browser that comes before the service is up waits."""
+    host, port = sock.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    address = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+    print(f"{address}  (Ctrl+C stops it)", flush=True)
+    if browser:
+        webbrowser.open(address)
+
+
+def _work(
+    place: str,
+    settings: Settings,
+    sock: socket.socket,
+    grace: int,
+    log_level: str,
+    lock: Path,
+    ready: Callable[[], None],
+) -> None:
+    """One of several workers."""
+    logs.configure(log_level, lock)
+    app = create_app(Index.open(place), settings)
+    Server(app, settings, grace, ready).run(sockets=[sock])
+
+
+class Server(uvicorn.Server):
+    """uvicorn with our protocol; says when it is ready, and tunes the garbage collector.
+
+    A search makes no cycles, but the collector does not know: it would look through the whole
+    model again and again, a tenth of a second each time. What is there at the start stays.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        grace: int,
+        ready: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._protocol, self._ready = protocol(settings), ready
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=self._protocol,
+                ws="none",
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=grace,
+                timeout_keep_alive=2**30,  # ours: settings.idle_timeout
+                server_header=False,
+                date_header=False,
+            )
+        )
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % 10 == 0:  # once a second
+            now = asyncio.get_running_loop().time()
+            close_overdue(self._protocol, self.server_state.connections, now)
+        return await super().on_tick(counter)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(10_000, 20, 20)
+            self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept who has connected by now, then stop: to close the socket would reset them."""
+        self._protocol.stopping = True
+        end, waiting = time.monotonic() + DRAIN, sockets or []
+        while waiting and time.monotonic() < end:
+            await asyncio.sleep(0.01)
+            waiting, _, _ = select.select(waiting, (), (), 0)
+        await super().shutdown(sockets)
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A bound socket, or an error that says what to do."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(2048)  # who comes before the app is up waits, and is not turned away
+    except OSError as error:
+        sock.close()
+        raise OSError(f"cannot listen at {host}:{port} ({error}); choose another --port") from error
+    sock.set_inheritable(True)
+    return sock

@@ -1,0 +1,1 @@
+"""The mathematics, pure torch: Gaussians, similarities, losses, metrics."""

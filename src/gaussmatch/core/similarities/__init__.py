@@ -1,0 +1,46 @@
+"""Similarities between images and captions, by name. Higher is better everywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gaussmatch.core.gaussian import Side
+from gaussmatch.core.similarities.base import Lifted, Similarity
+from gaussmatch.core.similarities.cosine import Cosine
+from gaussmatch.core.similarities.csd import CSD
+from gaussmatch.core.similarities.divergence import KL, MinKL, QueryKL, ReverseKL
+from gaussmatch.core.similarities.match_prob import MatchProb
+from gaussmatch.core.similarities.mil import MIL
+from gaussmatch.core.similarities.wasserstein import Wasserstein, WassersteinLiteral
+
+SIMILARITIES: dict[str, type[Similarity]] = {
+    s.name: s
+    for s in (
+        Cosine,
+        KL,
+        ReverseKL,
+        MinKL,
+        QueryKL,
+        Wasserstein,
+        WassersteinLiteral,
+        CSD,
+        MIL,
+        MatchProb,
+    )
+}
+
+__all__ = ["SIMILARITIES", "Lifted", "Side", "Similarity", "similarity"]
+
+
+def similarity(name: str, **settings: Any) -> Similarity:
+    """The similarity called ``name``, with its settings if it has any (match_prob: ``samples``).
+
+    >>> similarity("kl")
+    similarity('kl')
+    >>> similarity("kull")
+    Traceback (most recent call last):
+    ValueError: unknown similarity 'kull'; choose cosine, kl, reverse_kl, min_kl, query_kl, ...
+    """
+    if name not in SIMILARITIES:
+        raise ValueError(f"unknown similarity {name!r}; choose {', '.join(SIMILARITIES)}")
+    return SIMILARITIES[name](**settings)

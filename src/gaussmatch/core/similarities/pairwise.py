@@ -1,0 +1,85 @@
+"""The contract of a similarity that is no inner product or distance of two vectors."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gaussmatch.core.gaussian import A, Gaussian, Moments, Side
+from gaussmatch.core.similarities import base
+from gaussmatch.core.similarities.base import Lifted, Similarity, wide
+
+BLOCK_BYTES = 16 * 2**20
+"""Working memory of a block: what is freed and allocated again stays in the process."""
+
+COLUMNS = 256
+"""Captions of one block, at most."""
+
+
+class PairwiseSimilarity(Similarity):
+    """A similarity with ``matrix`` and ``paired`` but without a lift: the best or the mean over
+    several vectors of each item.
+
+    Give ``scores``, ``pair_scores`` and ``no_lift``; where items are turned into vectors first,
+    also ``represent``. Products hide cancellations: take them in ``wide`` precision and give the
+    scores back in that of the inputs. Evaluation takes it block by block; an index can only scan
+    it, and ``lift_images`` says why.
+    """
+
+    metric = "inner_product"
+    shift_invariant = False
+
+    def represent(self, images: Gaussian, captions: Gaussian) -> tuple[Gaussian, Gaussian]:
+        """Both sides as ``scores`` takes them, (n, D) or (n, K, D): once for a whole matrix."""
+        return images, captions
+
+    @abstractmethod
+    def scores(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n m"]:
+        """Scores of every image with every caption of one block."""
+
+    @abstractmethod
+    def pair_scores(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n"]:
+        """Score of image k with caption k."""
+
+    def lift_images(self, g: Moments[A]) -> Lifted[A]:
+        raise ValueError(f"{self.name} cannot be lifted into an index: {self.no_lift}")
+
+    lift_captions = lift_images
+
+    def against(self, items: Gaussian, side: Side) -> Callable[[Gaussian], Tensor]:
+        if side == "images":
+            return lambda queries: self.matrix(items, queries).T
+        return lambda queries: self.matrix(queries, items)
+
+    def matrix(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n m"]:
+        images, captions = self._represented(images, captions, paired=False)
+        per_pair = images.shape[1:].numel() * captions.shape[1:].numel()
+        width = min(COLUMNS, len(captions))
+        most = min(BLOCK_BYTES, base.BLOCK_BYTES)
+        height = max(1, most // max(1, width * wide(images).itemsize * 3 * per_pair))
+        rows = [
+            torch.cat(
+                [
+                    self.scores(images[i : i + height], captions[j : j + width])
+                    for j in range(0, len(captions), width)
+                ],
+                1,
+            )
+            for i in range(0, len(images) if width else 0, height)
+        ]
+        return torch.cat(rows) if rows else images.mean.new_zeros(len(images), len(captions))
+
+    def paired(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n"]:
+        return self.pair_scores(*self._represented(images, captions, paired=True))
+
+    def _represented(
+        self, images: Gaussian, captions: Gaussian, *, paired: bool
+    ) -> tuple[Gaussian, Gaussian]:
+        """Checked, and in single precision at least: that of the result."""
+        images, captions = self.prepare(images, captions, paired=paired)
+        result = torch.promote_types(images.dtype, torch.float32)
+        return self.represent(images.to(result), captions.to(result))

@@ -1,7 +1,0 @@
-"""An index in a folder: immutable segments, and one manifest that says which of them count."""
-
-from __future__ import annotations
-
-from gaussmatch.index.backends.folder.folder import Folder
-
-__all__ = ["Folder"]

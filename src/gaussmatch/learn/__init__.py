@@ -1,0 +1,1 @@
+"""Training, evaluation, studies over rows and seeds."""

@@ -1,0 +1,287 @@
+"""What a plan would take: time and disk, from a few steps that are really made.
+
+First it is checked that the data is there. Then, of every class of runs (the same network on the
+same data), two short epochs are trained and measured in a temporary folder; the second gives the
+time of a step, the files give the disk. Features and scenes are taken as they are; where photos
+have no features yet, or the data is not there, random ones of the same shape stand in. A batch that
+is large in memory is timed in part. Extraction and crops are counted by the pictures that go
+through the image network.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from gaussmatch.data import scenes
+from gaussmatch.data.pairs import DataSet, Pairs
+from gaussmatch.data.stored import StoredFeatures
+from gaussmatch.learn.evaluation.evaluate import measure_run
+from gaussmatch.learn.studies.reproduce import Plan
+from gaussmatch.learn.studies.store import Run
+from gaussmatch.learn.training.log import read_log
+from gaussmatch.learn.training.loop import train
+from gaussmatch.models.encoders.backbone import Backbone
+from gaussmatch.models.features import listed, load_data
+from gaussmatch.models.recipe import DataRecipe, Recipe
+from gaussmatch.models.run import drop_checkpoints
+
+STEPS = 3
+"""Steps of the short epochs."""
+TIMED_BATCH = {"pooled": 128, "regions": 32, "pixels": 4}
+"""Pairs in a step that is timed, at most; the time of a larger batch is in proportion."""
+CROPS = 20_000
+"""Crops of photos, at most: A and C of 2,000 triplets at five thresholds."""
+PUBLISHED = {
+    "coco": (113_287, 1000, 5000),
+    "flickr30k": (29_000, 1000, 1000),
+    "flickr8k": (6000, 1000, 1000),
+}
+"""Images of train, dev (as validated on) and test, five captions each."""
+WORDS = 11  # of an invented caption
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Measured: seconds of a step, of encoding a dev image with its captions, of measuring a test
+    image; bytes of a run folder while it trains and when it is finished."""
+
+    step: float
+    encode: float
+    measure: float
+    peak: int
+    kept: int
+
+
+def estimate(made: Plan, jobs: int) -> str:
+    """The plan in words: how many runs of which class, their time and disk."""
+    todo, runs = made.todo, made.runs
+    lines = [
+        f"{len(made.cells)} cells of {len(made.experiments)} experiment(s) are {len(runs)} runs, "
+        f"{len(runs) - len(todo)} of them finished"
+    ]
+    problems = Counter(cell.problem for cell in made.cells if cell.problem is not None)
+    lines += [f"cannot run: {problem} ({n} cells)" for problem, n in problems.items()]
+    there = {data: look(data) for data in dict.fromkeys(run.recipe.data for run in todo)}
+    absent = dict.fromkeys(one.problem for one in there.values() if one.problem is not None)
+    lines += [f"not there: {problem}" for problem in absent]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads // jobs))
+    try:
+        classes: dict[Recipe, list[Run]] = {}
+        for run in todo:
+            classes.setdefault(cost_class(run), []).append(run)
+        seconds, kept, peaks, unknown = 0.0, 0, [0], 0
+        for recipe, same in classes.items():
+            size = there[same[0].recipe.data]
+            try:
+                cost = measured(same[0], size)
+            except (ValueError, OSError, ImportError, RuntimeError) as error:
+                unknown += len(same)
+                lines.append(f"  {len(same):3} × {_words(same[0])}: not measured, {error}")
+                continue
+            steps = math.ceil(size.captions / recipe.training.batch_size)
+            steps = min(steps, recipe.training.steps or steps)
+            one = [
+                (0 if made.store.trained(run) else run.recipe.training.epochs)
+                * (steps * cost.step + size.dev * cost.encode)
+                + len(run.wants - {"crops"}) * size.test * cost.measure
+                for run in same
+            ]
+            seconds, kept = seconds + sum(one), kept + len(same) * cost.kept
+            peaks.append(cost.peak)
+            lines.append(
+                f"  {len(same):3} × {_words(same[0])}: {1000 * cost.step:.0f} ms a step, "
+                f"{steps} steps an epoch, {_time(sum(one) / len(same))} each, "
+                f"{_size(cost.kept)} kept"
+            )
+        for what, pictures, data in _pictures(todo, there, jobs):
+            try:
+                each = seconds_of_picture(data.backbone)
+            except (ImportError, ValueError) as error:
+                lines.append(f"  {what}: {pictures:,} pictures, not measured, {error}")
+                continue
+            seconds += pictures * each
+            lines.append(
+                f"  {what}: {pictures:,} pictures through {data.backbone}, {1000 * each:.0f} ms "
+                f"each, {_time(pictures * each)}"
+            )
+    finally:
+        torch.set_num_threads(threads)
+    disk = kept + jobs * max(peaks)
+    lines.append(
+        f"in all about {_time(seconds / jobs)} with {jobs} job(s), and {_size(disk)} of disk in "
+        f"{made.out}" + (f"; {unknown} run(s) could not be measured here" if unknown else "")
+    )
+    return "\n".join(lines)
+
+
+def cost_class(run: Run) -> Recipe:
+    """What decides the cost: not the seed, the title, the similarity or the number of epochs."""
+    recipe = run.recipe
+    similarity = "kl" if recipe.model.probabilistic else recipe.model.similarity
+    return replace(
+        recipe,
+        title="",
+        model=replace(recipe.model, similarity=similarity, shape="ellipsoidal"),
+        training=replace(recipe.training, seed=0, epochs=1, decay_epoch=1),
+    )
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much data there is: captions of train, images of dev and test, all photos, those of
+    train; and what is missing of it."""
+
+    captions: int
+    dev: int
+    test: int
+    photos: int
+    train: int
+    problem: str | None = None
+
+
+def look(data: DataRecipe) -> Size:
+    """The size of a data set, counted where it is there and as published where it is not."""
+    if data.name == "scenes":
+        images = scenes.SIZES[data.size]
+        return Size(5 * images["train"], images["dev"], images["test"], 0, 0)
+    try:
+        splits, problem = listed(data)
+    except (ValueError, OSError) as error:
+        train, dev, test = PUBLISHED.get(data.name, PUBLISHED["flickr8k"])
+        return Size(5 * train, dev, test, train + dev + test, train, str(error))
+    captions = sum(len(photo.captions) for photo in splits["train"])
+    dev = min(len(splits["dev"]), data.dev_images or len(splits["dev"]))
+    photos = sum(map(len, splits.values()))
+    return Size(captions, dev, len(splits["test"]), photos, len(splits["train"]), problem)
+
+
+def _pictures(
+    todo: Sequence[Run], there: Mapping[DataRecipe, Size], jobs: int
+) -> Iterator[tuple[str, int, DataRecipe]]:
+    """What goes through an image network outside training: features once; crops once in each job,
+    and for each run with a network of its own."""
+    extracted = set()
+    for run in todo:
+        data = run.recipe.data
+        if data.name == "scenes":
+            continue
+        key = (data.backbone, data.features, data.view)
+        if data.extracted is None and data.features != "pixels" and key not in extracted:
+            extracted.add(key)
+            pictures = there[data].photos + data.crops * there[data].train
+            yield f"extraction of {data.features} features", pictures, data
+    crops = [run.recipe for run in todo if "crops" in run.wants]
+    if crops and crops[0].data.name != "scenes":
+        frozen = sum(recipe.model.backbone is None for recipe in crops)
+        times = len(crops) - frozen + min(jobs, frozen)
+        yield f"crops for {len(crops)} run(s), at most", CROPS * times, crops[0].data
+
+
+def seconds_of_picture(backbone: str) -> float:
+    """A picture through an image network with random weights, after one to warm up."""
+    net = Backbone(backbone).eval()
+    picture = net.transform(Image.new("RGB", (256, 256)))[None]
+    with torch.inference_mode():
+        net(picture)
+        started = time.perf_counter()
+        net(picture)
+    return time.perf_counter() - started
+
+
+def measured(run: Run, size: Size) -> Cost:
+    """Train two short epochs and measure the result."""
+    recipe = run.recipe
+    batch = min(recipe.training.batch_size, TIMED_BATCH[recipe.data.features])
+    scale = recipe.training.batch_size / batch
+    short = replace(recipe.training, epochs=2, steps=None, batch_size=batch, start_from=None)
+    recipe = replace(recipe, training=short)
+    images = math.ceil(STEPS * batch / 5)
+    if recipe.data.name == "scenes" or (size.problem is None and recipe.data.extracted is not None):
+        whole = load_data(recipe.data)
+        splits = whole.train.first(images), whole.dev.first(50), whole.test.first(50)
+        data = DataSet(whole.name, *splits)
+    else:
+        data = invented(shape_of(recipe), images)
+    recipe = replace(recipe, data=replace(recipe.data, min_count=1))
+    folder = Path(tempfile.mkdtemp(prefix="gaussmatch-estimate-"))
+    try:
+        model = train(recipe, folder, data=data, progress_bar=False)
+        epoch = [record for record in read_log(folder) if record["event"] == "epoch"][-1]
+        peak = _bytes(folder)
+        drop_checkpoints(folder)
+        started = time.perf_counter()
+        model.encode_pairs(data.dev)
+        encoded = time.perf_counter()
+        measure_run(folder, "test", data)
+        ended = time.perf_counter()
+        dev, test = len(data.dev.images), len(data.test.images)
+        return Cost(
+            scale * epoch["seconds"] / STEPS,
+            (encoded - started) / dev,
+            (ended - encoded) / test,
+            peak,
+            _bytes(folder),
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def shape_of(recipe: Recipe) -> tuple[int, ...]:
+    """What an image of a recipe is to its encoder."""
+    if recipe.data.features == "pixels":
+        return (3, recipe.data.crop, recipe.data.crop)
+    width = Backbone(recipe.data.backbone).width
+    return (width,) if recipe.data.features == "pooled" else (36, width)
+
+
+def invented(shape: tuple[int, ...], train: int) -> DataSet:
+    """Random features and words in the shape of a data set."""
+    dice = np.random.default_rng(0)
+    splits = []
+    for name, n in (("train", train), ("dev", 32), ("test", 32)):
+        words = dice.permutation(5 * n * WORDS).reshape(-1, WORDS)
+        captions = [" ".join(f"w{word}" for word in row) for row in words]
+        images = StoredFeatures(dice.random((n, *shape), dtype=np.float32), range(n))
+        splits.append(Pairs(name, images, captions, torch.arange(5 * n) // 5))
+    return DataSet("invented", *splits)
+
+
+def _words(run: Run) -> str:
+    model = run.recipe.model
+    family = "probabilistic" if model.probabilistic else "point"
+    tuned = " ft" if run.start is not None else ""
+    return f"{model.system}{tuned} {family}, D = {model.dim}, {run.recipe.data.features}"
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _time(seconds: float) -> str:
+    """
+    >>> _time(30), _time(600), _time(36000)
+    ('30 s', '10 min', '10.0 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _size(count: float) -> str:
+    """
+    >>> _size(3_000_000), _size(2_500_000_000)
+    ('3 MB', '2.5 GB')
+    """
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

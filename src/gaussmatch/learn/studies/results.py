@@ -1,0 +1,338 @@
+"""From cells to a table: mean ± std over seeds, the best of each group, the published figure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from gaussmatch.learn.evaluation.evaluate import paired
+from gaussmatch.learn.studies.experiment import Claim, Column, Experiment, Place, TableRow, value_of
+from gaussmatch.learn.studies.reproduce import Cell, Outcome
+
+
+@dataclass(frozen=True)
+class Value:
+    """A figure in a table.
+
+    Args:
+        mean: over the runs; ``None`` where nothing was measured.
+        std: sample standard deviation, zero for one run.
+        published: as printed in the paper.
+        true: the same, put right where it is a slip.
+        best: whether it is the best of its group.
+    """
+
+    mean: float | None
+    std: float
+    published: float | None
+    true: float | None
+    best: bool = False
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the paper's."""
+        return None if self.mean is None or self.true is None else self.mean - self.true
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row with its figures, how many runs they come from, and what went wrong."""
+
+    row: TableRow
+    runs: int
+    planned: int
+    figures: Mapping[str, Value]
+    errors: Sequence[str]
+
+    @property
+    def state(self) -> str:
+        """Empty when every run is done."""
+        if self.errors:
+            return "failed" if self.runs == 0 else f"{self.planned - self.runs} failed"
+        return "" if self.runs == self.planned else f"{self.runs} of {self.planned} runs"
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """A row against its point model on the same queries; values are means over the seeds."""
+
+    ours: str
+    theirs: str
+    runs: int
+    measures: Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """What an experiment found.
+
+    Args:
+        papers_data: whether the published figures are of the same data.
+        columns: those that were measured.
+        measures: row title → all measures of each of its runs.
+    """
+
+    experiment: Experiment
+    papers_data: bool
+    columns: Sequence[Column]
+    lines: Sequence[Line]
+    tests: Sequence[PairedTest]
+    measures: Mapping[str, Sequence[Mapping[str, Any]]]
+
+    @property
+    def complete(self) -> bool:
+        return all(not line.state for line in self.lines)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the figures say to a claim: holds, does not hold, unclear, or not measured."""
+
+    claim: Claim
+    state: str
+    difference: float | None
+    digits: int
+    why: str
+
+
+def verdicts(table: Table) -> list[Verdict]:
+    """Every claim of the experiment. It holds where every 95 % interval of the difference lies
+    above zero: over the seeds where there are several runs, and over the queries (or triplets, or
+    items) where they were tested. One run without a test decides nothing."""
+    return [_verdict(table, claim) for claim in table.experiment.claims]
+
+
+def _verdict(table: Table, claim: Claim) -> Verdict:
+    """The weakest of all that a claim is about."""
+    digits = next(c for c in table.experiment.columns if c.key == claim.higher[1]).digits
+    found = [_compared(table, high, low, digits) for high, low in claim.pairs]
+    order = ("not measured", "does not hold", "unclear", "holds")
+    state, difference, why = min(found, key=lambda one: order.index(one[0]))
+    if len(found) > 1 and difference is not None:
+        holds = sum(one[0] == "holds" for one in found)
+        why = f"{holds} of {len(found)} hold; the weakest: {why}"
+    return Verdict(claim, state, difference, digits, why)
+
+
+def _compared(
+    table: Table, higher: Place, lower: Place | None, digits: int
+) -> tuple[str, float | None, str]:
+    """State, difference and reason of one pair of figures."""
+    above = _runs(table, higher)
+    below = [0.0] if lower is None else _runs(table, lower)
+    if not above or not below:
+        return "not measured", None, ""
+    difference = statistics.fmean(above) - statistics.fmean(below)
+    intervals = _intervals(table, higher, lower, above, below)
+    if not intervals:
+        return "unclear", difference, "one run and no test"
+    why = "; ".join(
+        f"{what} [{low:+.{digits}f}, {high:+.{digits}f}]" for what, (low, high) in intervals.items()
+    )
+    if all(low > 0 for low, _ in intervals.values()):
+        return "holds", difference, why
+    if all(high < 0 for _, high in intervals.values()):
+        return "does not hold", difference, why
+    return "unclear", difference, why
+
+
+def _runs(table: Table, place: Place) -> list[float]:
+    """A figure in every run of its row."""
+    title, key = place
+    return [v for one in table.measures.get(title, ()) if (v := value_of(one, key)) is not None]
+
+
+def _intervals(
+    table: Table, higher: Place, lower: Place | None, above: list[float], below: list[float]
+) -> dict[str, tuple[float, float]]:
+    """What was sampled → the 95 % interval of the difference."""
+    found = {}
+    same_row = lower is not None and lower[0] == higher[0]
+    if lower is None or (same_row and len(above) == len(below)):
+        apart = [a - b for a, b in zip(above, below * len(above), strict=False)]
+        if len(above) > 1:
+            found["over seeds"] = t_interval(apart)
+    elif len(above) > 1 and len(below) > 1:
+        found["over seeds"] = t_interval(above, below)
+    sampled = _over_items(table, higher, lower)
+    if sampled is not None:
+        found["over " + sampled[0]] = sampled[1]
+    return found
+
+
+def _over_items(
+    table: Table, higher: Place, lower: Place | None
+) -> tuple[str, tuple[float, float]] | None:
+    """The interval over what a run was measured on, where that was tested."""
+    measures, key = table.measures[higher[0]], higher[1]
+    if lower is None:
+        if not key.endswith("rho") or len(measures) != 1:
+            return None
+        n, rho = measures[0]["captions" if key == "caption_rho" else "images"], measures[0][key]
+        spread = 1.96 / math.sqrt(max(1, n - 3))  # Fisher's z
+        z = math.atanh(max(-0.999999, min(0.999999, rho)))
+        return "items", (math.tanh(z - spread), math.tanh(z + spread))
+    if lower[0] == higher[0]:
+        start = key.removesuffix("_uncertainty")[:-2]
+        if not key.endswith("_uncertainty") or any(f"{start}_gap_low" not in m for m in measures):
+            return None
+        low, high = (
+            statistics.fmean(float(one[f"{start}_gap_{end}"]) for one in measures)
+            for end in ("low", "high")
+        )
+        c_above = key.removesuffix("_uncertainty").endswith("_c")
+        return "triplets", (low, high) if c_above else (-high, -low)
+    for test in table.tests:
+        found = test.measures.get(key)
+        if found and key == lower[1] and {test.ours, test.theirs} == {higher[0], lower[0]}:
+            low, high = found["low"], found["high"]
+            return "queries", (low, high) if test.ours == higher[0] else (-high, -low)
+    return None
+
+
+T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+"""Student's t at 97.5 % for one to ten degrees of freedom; for more, that of ten is on the safe
+side."""
+
+
+def t_interval(a: Sequence[float], b: Sequence[float] | None = None) -> tuple[float, float]:
+    """95 % interval of the mean of ``a``, or of mean a − mean b (Welch).
+
+    >>> low, high = t_interval([10.0, 11.0, 12.0], [1.0, 2.0, 3.0])
+    >>> round(low, 1), round(high, 1)
+    (6.7, 11.3)
+    """
+    parts = [(statistics.fmean(x), statistics.variance(x) / len(x), len(x)) for x in (a, b) if x]
+    centre = parts[0][0] - (parts[1][0] if len(parts) > 1 else 0.0)
+    total = sum(part[1] for part in parts)
+    if total == 0:
+        return centre, centre
+    freedom = total**2 / sum(part[1] ** 2 / (part[2] - 1) for part in parts)
+    reach = T[min(len(T), max(1, int(freedom + 1e-9))) - 1] * math.sqrt(total)
+    return centre - reach, centre + reach
+
+
+def table(one: Experiment, outcome: Outcome, records: Sequence[Mapping[str, Any]]) -> Table:
+    """The table of one experiment.
+
+    Args:
+        records: of all cells of the plan, in its order (``save_cells``).
+    """
+    pairs = [
+        (cell, record)
+        for cell, record in zip(outcome.plan.cells, records, strict=True)
+        if cell.experiment.name == one.name
+    ]
+    measured = {key for _, record in pairs for key in record["measures"]}
+    columns = [column for column in one.columns if column.key in measured]
+    lines = [
+        _line(row, columns, [record for cell, record in pairs if cell.row == row])
+        for row in one.rows
+    ]
+    tests = [
+        test
+        for row in one.rows
+        if row.against is not None and (test := _test(one, row, columns, outcome, pairs))
+    ]
+    papers = one.data == outcome.plan.setting.data
+    measures: dict[str, list[Mapping[str, Any]]] = {row.title: [] for row in one.rows}
+    for _, record in pairs:
+        if record["state"] == "done":
+            measures[record["row"]].append(record["measures"])
+    return Table(one, papers, columns, _with_best(one, columns, lines), tests, measures)
+
+
+def _line(row: TableRow, columns: Sequence[Column], records: Sequence[Mapping[str, Any]]) -> Line:
+    done = [record["measures"] for record in records if record["state"] == "done"]
+    figures = {}
+    for column in columns:
+        values = [v for one in done if (v := value_of(one, column.key)) is not None]
+        figures[column.key] = Value(
+            statistics.fmean(values) if values else None,
+            statistics.stdev(values) if len(values) > 1 else 0.0,
+            row.published.get(column.key),
+            row.true_figure(column.key),
+        )
+    errors = [
+        f"seed {record['seed']}: {record['error']}"
+        for record in records
+        if record["state"] == "failed"
+    ]
+    return Line(row, len(done), len(records), figures, errors)
+
+
+def _with_best(one: Experiment, columns: Sequence[Column], lines: Sequence[Line]) -> list[Line]:
+    """The best of each group as it is shown: equal digits are equally good."""
+    best: set[tuple[str, str]] = set()
+    by_row = {line.row.title: line for line in lines}
+    for group in one.groups:
+        for column in columns:
+            if column.lower is None:
+                continue
+            means = {row.title: by_row[row.title].figures[column.key].mean for row in group}
+            shown = {t: round(m, column.digits) for t, m in means.items() if m is not None}
+            if len(shown) > 1:
+                top = min(shown.values()) if column.lower else max(shown.values())
+                best |= {(title, column.key) for title, m in shown.items() if m == top}
+    return [
+        replace(
+            line,
+            figures={
+                key: replace(figure, best=(line.row.title, key) in best)
+                for key, figure in line.figures.items()
+            },
+        )
+        for line in lines
+    ]
+
+
+def _test(
+    one: Experiment,
+    row: TableRow,
+    columns: Sequence[Column],
+    outcome: Outcome,
+    pairs: Sequence[tuple[Cell, Mapping[str, Any]]],
+) -> PairedTest | None:
+    """Paired over queries; each query's value is its mean over the seeds that both rows have."""
+    store = outcome.plan.store
+    files = {
+        title: {
+            cell.seed: store.each(cell.run, one.split)
+            for cell, record in pairs
+            if cell.row.title == title and cell.run is not None and record["state"] == "done"
+        }
+        for title in (row.title, row.against or "")
+    }
+    ours, theirs = files.values()
+    seeds = sorted(set(ours) & set(theirs))
+    if not seeds:
+        return None
+    a, b = (
+        {key: _mean([each[key] for each in found]) for key in set.intersection(*map(set, found))}
+        for found in ([load_file(f[seed]) for seed in seeds] for f in (theirs, ours))
+    )
+    for values in (a, b):
+        values["rsum"] = _rsum_each(values)
+    measures = {c.key: paired(b[c.key], a[c.key]) for c in columns if c.key in a and c.key in b}
+    return PairedTest(row.title, row.against or "", len(seeds), measures) if measures else None
+
+
+def _rsum_each(each: Mapping[str, Tensor]) -> Tensor:
+    """What each image, with its captions, adds to rsum, so that rsum is their mean."""
+    ways = {
+        way: torch.stack([each[f"{way}_r{k}"] for k in (1, 5, 10)]).sum(0) for way in ("i2t", "t2i")
+    }
+    images, image_of = len(ways["i2t"]), each["image_of"].long()
+    of_captions = torch.zeros(images).double().index_add(0, image_of, ways["t2i"])
+    return ways["i2t"] + of_captions * images / len(image_of)
+
+
+def _mean(values: Sequence[Tensor]) -> Tensor:
+    return torch.stack([v.double() for v in values]).mean(0)

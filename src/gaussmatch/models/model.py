@@ -1,0 +1,214 @@
+"""A trained model, ready to use: pictures and captions in, Gaussians out."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.similarities import Side
+from gaussmatch.data.pairs import Pairs, image_batches
+from gaussmatch.data.pictures import open_picture
+from gaussmatch.models.encoders.base import ImageTransform, Reading
+from gaussmatch.models.features import featuriser
+from gaussmatch.models.features.texts import prepared_texts
+from gaussmatch.models.matcher import Matcher
+from gaussmatch.models.recipe import Recipe
+
+Pictures = Sequence[str | os.PathLike[str] | Image.Image] | Tensor | np.ndarray
+
+
+class UncertaintyWarning(UserWarning):
+    """The uncertainty was learned with a similarity under which it means little."""
+
+
+class UnknownWordsError(ValueError):
+    """Captions without any word that the model knows; ``rows`` are their positions in the batch."""
+
+    def __init__(self, captions: Sequence[str], rows: Sequence[int]) -> None:
+        self.rows = rows
+        super().__init__(
+            f"caption {rows[0]} {captions[rows[0]]!r} has no word that this model knows"
+        )
+
+
+def _opened(picture: str | os.PathLike[str] | Image.Image) -> Image.Image:
+    return picture if isinstance(picture, Image.Image) else open_picture(picture)
+
+
+class Model:
+    """A trained model: pictures and captions in, Gaussians out.
+
+    .. code-block:: python
+
+        model = gm.load("runs/demo/probabilistic")
+        images = model.encode_images(["dog.jpg", "cat.jpg"])
+        captions = model.encode_texts(["a dog", "a black cat asleep"])
+        model.similarity(images, captions)      # 2 × 2, higher is better
+        model.uncertainty(captions)             # log det Σ: the vaguer, the higher
+    """
+
+    def __init__(self, recipe: Recipe, matcher: Matcher) -> None:
+        self.recipe, self.matcher = recipe, matcher.eval()
+        self._transform: ImageTransform | None = None
+
+    def __repr__(self) -> str:
+        """One line: what was trained, on what.
+
+        ``Model('VSE++ KL', vsepp on scenes, kl, dim=256, 1.2 M parameters)``
+        """
+        model = self.recipe.model
+        size = sum(p.numel() for p in self.matcher.parameters()) / 1e6
+        return (
+            f"Model({self.recipe.title!r}, {model.system} on {self.recipe.data.name}, "
+            f"{model.similarity}, dim={model.dim}, {size:.1f} M parameters)"
+        )
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether it takes words: not where it was adapted to embeddings of an unknown encoder."""
+        return bool(getattr(self.matcher.text_encoder.tokenizer, "reads_text", True))
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes; an exported model is on the CPU."""
+        return next((p.device for p in self.matcher.parameters()), torch.device("cpu"))
+
+    @property
+    def _batch_size(self) -> int:
+        """Images at a time: few where whole photos go through a network."""
+        photos = self.recipe.model.backbone is not None and self.recipe.data.name != "scenes"
+        return 32 if photos else 256
+
+    @torch.inference_mode()
+    def encode_images(self, images: Pictures, batch_size: int | None = None) -> Gaussian:
+        """Pictures (paths or PIL images), or ready features (n, …), as Gaussians."""
+        batch_size = batch_size or self._batch_size
+        if isinstance(images, str | os.PathLike | Image.Image):
+            images = [images]
+        if len(images) == 0:
+            raise ValueError("no images to encode")
+        parts = []
+        for start in range(0, len(images), batch_size):
+            chunk = images[start : start + batch_size]
+            if not isinstance(chunk, Tensor):
+                chunk = torch.from_numpy(
+                    chunk if isinstance(chunk, np.ndarray) else self.featurise(chunk)
+                )
+            if not chunk.isfinite().all():
+                bad = int((~chunk.isfinite()).flatten(1).any(1).nonzero()[0])
+                raise ValueError(f"the features of image {start + bad} hold a NaN or infinity")
+            parts.append(self.matcher.encode_images(chunk.float().to(self.device)).to("cpu"))
+        return Gaussian.cat(parts)
+
+    @torch.inference_mode()
+    def encode_texts(
+        self,
+        texts: Sequence[str] | Sequence[Reading] | Tensor | np.ndarray,
+        batch_size: int = 512,
+        *,
+        allow_unknown: bool = False,
+    ) -> Gaussian:
+        """Captions as Gaussians. A caption without any known word is refused unless allowed.
+
+        To see the unknown words as well, encode what ``read(texts)`` returns. An adapted model
+        takes ready embeddings (n, width) too.
+        """
+        if isinstance(texts, Tensor | np.ndarray):
+            return self._encode_rows(np.asarray(texts), batch_size)
+        texts = [texts] if isinstance(texts, str) else texts
+        if not len(texts):
+            raise ValueError("no captions to encode")
+        unread = iter(self.read([t for t in texts if not isinstance(t, Reading)]))
+        read = [t if isinstance(t, Reading) else next(unread) for t in texts]
+        for i, reading in enumerate(read):
+            if not reading.text.strip():
+                raise ValueError(f"caption {i} is empty")
+        strange = [] if allow_unknown else [i for i, r in enumerate(read) if not r.known]
+        if strange:
+            raise UnknownWordsError([r.text for r in read], strange)
+        return self._encode_rows([reading.row for reading in read], batch_size)
+
+    def read(self, texts: Sequence[str]) -> list[Reading]:
+        """Texts as the text encoder reads them: tokens, unknown words, whether any is known."""
+        return self.matcher.text_encoder.read(texts)
+
+    def unknown_words(self, text: str) -> list[str]:
+        """The words that the text encoder does not know; none if it reads parts of words."""
+        return self.read([text])[0].unknown
+
+    @property
+    def example_text(self) -> str:
+        """A text that the model knows, such as a word."""
+        return self.matcher.text_encoder.tokenizer.example
+
+    def _encode_rows(self, rows: Sequence[Any] | np.ndarray, batch_size: int = 512) -> Gaussian:
+        collate = self.matcher.text_encoder.collate
+        return Gaussian.cat(
+            [
+                self.matcher.encode_texts(
+                    collate(rows[start : start + batch_size]).to(self.device)
+                ).to("cpu")
+                for start in range(0, len(rows), batch_size)
+            ]
+        )
+
+    @torch.inference_mode()
+    def encode_pairs(
+        self, pairs: Pairs, batch_size: int | None = None
+    ) -> tuple[Gaussian, Gaussian]:
+        """All images and all captions of a split."""
+        batches = image_batches(pairs, batch_size or self._batch_size, self.recipe.training.workers)
+        images = [self.matcher.encode_images(batch.to(self.device)).to("cpu") for batch in batches]
+        rows = prepared_texts(pairs, self.matcher.text_encoder)
+        return Gaussian.cat(images), self._encode_rows(rows)
+
+    @torch.no_grad()
+    def similarity(self, images: Gaussian, captions: Gaussian, query: Side | None = None) -> Tensor:
+        """Scores (n × m) of every image with every caption; higher is better.
+
+        Swapped arguments are refused: KL and others are not symmetric.
+
+        Args:
+            query: which side is the query; needed where the model scores each direction
+                differently (query_kl).
+        """
+        if (images.side, captions.side) == ("captions", "images"):
+            raise ValueError(
+                "the arguments are swapped: similarity(images, captions), and the first holds "
+                "captions"
+            )
+        s = self.matcher.similarity
+        return (s if query is None else s.for_query(query)).matrix(images, captions)
+
+    def uncertainty(self, items: Gaussian) -> Tensor:
+        """log det Σ of each item: comparable within this model and one modality.
+
+        Warns where the model's similarity gives it little meaning (docs/uncertainty.md).
+        """
+        note = self.matcher.similarity.uncertainty_note
+        if note is not None and not items.is_point:
+            warnings.warn(
+                f"uncertainty of a model trained with {self.matcher.similarity.name!r}: {note}; "
+                "train with query_kl or kl for an uncertainty that separates vague from specific",
+                UncertaintyWarning,
+                stacklevel=2,
+            )
+        return items.uncertainty()
+
+    def featurise(self, pictures: Sequence[str | os.PathLike[str] | Image.Image]) -> np.ndarray:
+        """What ``encode_images`` makes of pictures first: the features of the network outside the
+        model, or pixels where the network is a part of it. (n, …) float32."""
+        if self._transform is None:
+            own = self.matcher.image_transform
+            self._transform = featuriser(self.recipe.data) if own is None else own
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            return self._transform([*pool.map(_opened, pictures)])

@@ -1,0 +1,114 @@
+"""Checkpoints of the official codes of VSE++, VSRN, PVSE and PCME become run folders.
+
+Files are read as data; nothing in them is executed (``checkpoint``, ``words``).
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gaussmatch.files import sha256
+from gaussmatch.models.encoders.vocabulary import Vocabulary
+from gaussmatch.models.official import pcme, pvse, vsepp, vsrn
+from gaussmatch.models.official.checkpoint import read_checkpoint
+from gaussmatch.models.official.translation import System, Translation
+from gaussmatch.models.official.words import read_words
+from gaussmatch.models.recipe import Recipe, load_recipe
+from gaussmatch.models.run import is_run, save_parts, save_weights, write_metrics
+
+SYSTEMS: dict[str, System] = {"vsepp": vsepp, "vsrn": vsrn, "pvse": pvse, "pcme": pcme}
+"""The official codes that are read; a new one is a module with ``recognises`` and ``translate``."""
+
+__all__ = ["SYSTEMS", "import_checkpoint", "recognised"]
+
+
+def import_checkpoint(
+    checkpoint: Path,
+    out: Path,
+    vocabulary: Path | None = None,
+    system: str | None = None,
+    overrides: Sequence[str] = (),
+) -> Recipe:
+    """Turn an official checkpoint into a run folder that loads and evaluates like any other.
+
+    Args:
+        checkpoint: the file that ``torch.save`` of the official code wrote.
+        out: the run folder.
+        vocabulary: its vocabulary file; PCME's checkpoints hold theirs.
+        system: ``vsepp``, ``vsrn``, ``pvse`` or ``pcme``; found from the file when none.
+        overrides: fields of the recipe's data, as ``["--data.root", "coco_precomp"]``.
+    """
+    if is_run(out):
+        raise FileExistsError(f"{out} already holds a run; choose another folder with --out")
+    where, content = str(checkpoint), read_checkpoint(checkpoint)
+    system = system or recognised(content, where)
+    if not SYSTEMS[system].recognises(content):
+        raise ValueError(f"{where}: not a checkpoint of {system}; leave its name out to detect it")
+    found = SYSTEMS[system].translate(content, where)
+    words = Vocabulary.of(_words(found, vocabulary, where))
+    recipe = _overridden(found.recipe, overrides)
+    weights = found.weights.fitted(recipe.model, words, where)
+    save_weights(weights, out)
+    write_metrics(out, finished=True, dev={}, imported=_about(system, checkpoint, found))
+    save_parts(out, recipe, words)
+    if found.options.unread:
+        warnings.warn(
+            f"options of its training that are not known here: {', '.join(found.options.unread)}; "
+            "where they change the model, its results differ",
+            stacklevel=2,
+        )
+    return recipe
+
+
+def recognised(content: Mapping[str, Any], where: str) -> str:
+    """The name of the official code that wrote a checkpoint."""
+    for name, system in SYSTEMS.items():
+        if system.recognises(content):
+            return name
+    held = ", ".join(str(key) for key in list(content)[:10]) or "nothing"
+    raise ValueError(f"{where}: no checkpoint of {', '.join(SYSTEMS)}: it holds {held}")
+
+
+def _words(found: Translation, vocabulary: Path | None, where: str) -> list[str]:
+    """The words of the model, as many as it has vectors for."""
+    if vocabulary is None and found.words is None:
+        raise ValueError(
+            f"{where}: holds no vocabulary; give the file it was trained with, --vocab"
+        )
+    words = found.words if vocabulary is None else read_words(vocabulary)
+    assert words is not None
+    if found.words is not None and words != found.words:
+        raise ValueError(f"{vocabulary}: not the vocabulary that {where} holds; leave --vocab out")
+    vectors = found.weights.size("text.words.weight", 0, where)
+    if len(words) != vectors:
+        raise ValueError(
+            f"{vocabulary or where}: {len(words):,} words, but the model has {vectors:,} word "
+            "vectors; give the vocabulary that it was trained with"
+        )
+    return words
+
+
+def _overridden(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "imported.yaml"
+        recipe.save(path)
+        try:
+            return load_recipe(path, overrides)
+        except ValueError as error:
+            raise ValueError(str(error).replace(f"recipe {path}: ", "")) from error
+
+
+def _about(system: str, checkpoint: Path, found: Translation) -> dict[str, Any]:
+    """Where the run comes from, for metrics.json."""
+    return {
+        "system": system,
+        "checkpoint": checkpoint.name,
+        "sha256": sha256(checkpoint),
+        "training": found.training,
+        "ignored": found.weights.ignored,
+        "unknown_options": found.options.unread,
+    }

@@ -1,0 +1,232 @@
+"""Models in the conventions of the Hugging Face hub: a folder of safetensors, JSON and a card.
+
+``save_pretrained`` copies what a model is loaded from and writes ``config.json`` and a card;
+``from_pretrained`` loads such a folder, or a repository of the hub. A run folder loads as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from gaussmatch.data import hub
+from gaussmatch.files import read_json, write_json, write_text
+from gaussmatch.models.encoders.adapter import ARRAYS, ImageAdapter, TextAdapter
+from gaussmatch.models.encoders.base import Tokens
+from gaussmatch.models.encoders.onnx import (
+    PICTURES,
+    TOKENS,
+    examples,
+    picture_examples,
+    text_examples,
+    write,
+)
+from gaussmatch.models.encoders.pretrained import image_tower, text_tower
+from gaussmatch.models.model import Model
+from gaussmatch.models.run import (
+    CALIBRATION,
+    IMAGES,
+    MODEL,
+    PROBE,
+    RECIPE,
+    TEXTS,
+    TOKENIZER,
+    WEIGHTS,
+    is_run,
+    load,
+    locate,
+    read_metrics,
+    read_recipe,
+)
+
+CONFIG, CARD, LIBRARY = "config.json", "README.md", "gaussmatch"
+LARGEST = 2**31 - 2**20
+"""Bytes of weights that fit into one ONNX file."""
+
+
+def save_pretrained(
+    run: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    results: Mapping[str, float] | None = None,
+    half: bool = False,
+) -> Path:
+    """A run as a folder to publish, with its calibration and the verdict of its probe.
+
+    Args:
+        run: a finished run.
+        out: an empty or new folder.
+        results: measures on test for the card; if not given, those that ``gaussmatch evaluate``
+            left in the run, else those on validation.
+        half: weights in float16, half the size; they are computed with in float32 all the same.
+    """
+    source, target = locate(run), Path(out)
+    load(source)  # a run that does not load is not published
+    _check_free(target)
+    target.mkdir(parents=True, exist_ok=True)
+    for name in (*MODEL, CALIBRATION, PROBE):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+    if half:
+        whole = load_file(os.fspath(source / WEIGHTS))
+        halved = {name: t.half() if t.is_floating_point() else t for name, t in whole.items()}
+        save_file(halved, os.fspath(target / WEIGHTS))
+    recipe = read_recipe(source)
+    if recipe.model.system == "adapter":  # needs no data again: nobody need know where it was
+        recipe = replace(recipe, data=replace(recipe.data, root=None, also={}))
+        recipe.save(target / RECIPE)
+    write_json(target / CONFIG, {"library_name": LIBRARY, "recipe": asdict(recipe)})
+    evaluated = source / "evaluation-test.json"
+    if results is None and evaluated.is_file():
+        results = {k: v for k, v in read_json(evaluated).items() if isinstance(v, float)}
+    measured = dict(results or read_metrics(source).get("dev", {}))
+    split = "test" if results else "validation"
+    title, data = recipe.title or source.name, recipe.data.name
+    write_text(target / CARD, _card(title, data, measured, split))
+    return target
+
+
+def export_onnx(run: str | os.PathLike[str], out: str | os.PathLike[str]) -> dict[str, float]:
+    """A model as two networks in ONNX, any number of pictures or texts of any length → mean and
+    log-variance, with all weights, transform and tokenizer. The folder loads like a run, and any
+    runtime of ONNX runs its files. Gives the largest difference of each from torch.
+
+    A model on published encoders takes pictures and token ids; one on ready embeddings or features
+    takes those.
+    """
+    source, target = locate(run), Path(out)
+    model = load(source)
+    _check_free(target)
+    model.matcher.requires_grad_(False)  # constants of the networks
+    networks = {IMAGES: _image_network(model), TEXTS: _text_network(model)}
+    target.mkdir(parents=True, exist_ok=True)
+    for name in (RECIPE, TOKENIZER, CALIBRATION, PROBE):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+    return {
+        name: write(net.run, net.examples, net.axes, target / name, net.notes)
+        for name, net in networks.items()
+    }
+
+
+class _Network(NamedTuple):
+    """What ``encoders.onnx.write`` takes of an encoder."""
+
+    run: Callable[..., Any]
+    examples: Sequence[tuple[Tensor, ...]]
+    axes: Mapping[str, Sequence[str]]
+    notes: dict[str, Any]
+
+
+def _image_network(model: Model) -> _Network:
+    encoder, point = model.matcher.image, model.matcher.part("image")
+    backbone = model.matcher.backbone
+    notes: dict[str, Any] = {}
+    if isinstance(model.matcher.similarity, nn.Module):
+        state = model.matcher.similarity.state_dict()
+        notes["similarity"] = {name: value.tolist() for name, value in state.items()}
+    if backbone is not None:
+        notes["transform"] = asdict(backbone.view())
+        return _Network(encoder, picture_examples(backbone), PICTURES, notes)
+    if isinstance(point, ImageAdapter) and point.encoders.image is not None:
+        tower = image_tower(point.encoders.image.name)
+        _check_size(tower.name, tower, encoder)
+        notes["transform"] = asdict(tower.view())
+        see = lambda pictures: encoder(tower(pictures))  # noqa: E731
+        return _Network(see, picture_examples(tower), PICTURES, notes)
+    return _Network(encoder, examples(*_feature_shape(model)), {"features": ("n",)}, notes)
+
+
+def _text_network(model: Model) -> _Network:
+    encoder, point, notes = model.matcher.text, model.matcher.text_encoder, {}
+    if isinstance(point, TextAdapter):
+        named = point.encoders.text
+        if named.name == ARRAYS:
+            return _Network(encoder, examples(named.width), {"embeddings": ("n",)}, {})
+        tower = point.encoders.text_tower = text_tower(named.name)  # in torch
+        _check_size(tower.name, tower, encoder)
+        try:
+            notes["tokenizer"] = tower.tokenizer.portable()
+        except ValueError as error:
+            raise ValueError(f"{tower.name} cannot be exported: {error}") from error
+    read = lambda *tokens: encoder(Tokens(*tokens))  # noqa: E731
+    return _Network(read, text_examples(point.tokenizer), TOKENS, notes)
+
+
+def _check_size(name: str, *modules: nn.Module) -> None:
+    size = sum(t.nbytes for module in modules for t in module.state_dict().values())
+    if size > LARGEST:
+        raise ValueError(
+            f"{name} cannot be exported: its weights are {size / 1e9:.1f} GB, and one ONNX file "
+            f"holds {LARGEST / 1e9:.1f} GB"
+        )
+
+
+def _feature_shape(model: Model) -> tuple[int, ...]:
+    """Of one item that the image encoder of a model takes, of the sizes of its recipe."""
+    width = model.recipe.model.feature_dim
+    assert width is not None
+    return (width,) if model.recipe.data.features == "pooled" else (36, width)
+
+
+def from_pretrained(name: str | os.PathLike[str], device: str | None = None) -> Model:
+    """The model of a folder, or of a repository of the hub such as ``someone/photos-kl``."""
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        folder = hub.snapshot(str(name), (*hub.FILES, "*.yaml"))
+    if not is_run(folder):
+        raise FileNotFoundError(f"{folder}: no {RECIPE}; it is not a model of {LIBRARY}")
+    config = folder / CONFIG
+    if config.is_file() and read_json(config).get("library_name") != LIBRARY:
+        raise ValueError(f"{config}: a model of another library than {LIBRARY}")
+    return load(folder, device)
+
+
+def push_to_hub(folder: str | os.PathLike[str], repository: str, *, private: bool = False) -> str:
+    """Upload a folder of ``save_pretrained``; returns its address. The token is that of the hub."""
+    from huggingface_hub import HfApi
+
+    if not (Path(folder) / CONFIG).is_file():
+        raise FileNotFoundError(f"{folder}: no {CONFIG}; make the folder with save_pretrained")
+    api = HfApi()
+    address = api.create_repo(repository, private=private, exist_ok=True)
+    api.upload_folder(repo_id=repository, folder_path=Path(folder))
+    return str(address)
+
+
+def _check_free(target: Path) -> None:
+    if target.exists() and any(target.iterdir()):
+        raise FileExistsError(f"{target} is not empty; choose another folder")
+
+
+def _card(title: str, data: str, measured: Mapping[str, float], split: str) -> str:
+    """A model card with its metadata in front, as the hub reads it."""
+    metrics = [
+        {"type": name, "value": round(float(value), 4)}
+        for name, value in measured.items()
+        if isinstance(value, int | float)
+    ]
+    result = {
+        "task": {"type": "image-text-retrieval"},
+        "dataset": {"type": data, "name": data, "split": split},
+        "metrics": metrics,
+    }
+    index = f"model-index: {json.dumps([{'name': title, 'results': [result]}])}\n"
+    rows = "".join(f"| {m['type']} | {m['value']} |\n" for m in metrics)
+    table = f"Measured on {split} of {data}:\n\n| measure | value |\n|---|---|\n{rows}"
+    unknown = "Not measured: run `gaussmatch evaluate` before `save_pretrained`.\n"
+    return (
+        f"---\nlibrary_name: {LIBRARY}\ntags: [image-text-retrieval, uncertainty]\n"
+        f"{index if metrics else ''}---\n\n# {title}\n\n"
+        "Photos and captions as Gaussians in one space. Load it with\n"
+        "`gaussmatch.from_pretrained(FOLDER)`; `recipe.yaml` has every field of its training.\n\n"
+        f"{table if metrics else unknown}"
+    )

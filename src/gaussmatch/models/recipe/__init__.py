@@ -1,0 +1,46 @@
+"""Recipes: one typed YAML file says everything about a run.
+
+The defaults are the paper's settings (Sec. 4.2). Unknown keys and wrong types are refused, with the
+file and the key named; any field can be overridden on the command line as ``--training.epochs 5``.
+"""
+
+from __future__ import annotations
+
+from gaussmatch.data.recipe import DataRecipe
+from gaussmatch.models.recipe.load import (
+    all_recipes,
+    find_recipe,
+    load_recipe,
+    recipe_folder,
+    recipe_parser,
+)
+from gaussmatch.models.recipe.migrations import identity
+from gaussmatch.models.recipe.model import (
+    AdapterRecipe,
+    GeneratorRecipe,
+    ModelRecipe,
+    PCMERecipe,
+    PVSERecipe,
+    VSRNRecipe,
+)
+from gaussmatch.models.recipe.training import LossRecipe, TrainingRecipe
+from gaussmatch.models.recipe.whole import Recipe
+
+__all__ = [
+    "AdapterRecipe",
+    "DataRecipe",
+    "GeneratorRecipe",
+    "LossRecipe",
+    "ModelRecipe",
+    "PCMERecipe",
+    "PVSERecipe",
+    "Recipe",
+    "TrainingRecipe",
+    "VSRNRecipe",
+    "all_recipes",
+    "find_recipe",
+    "identity",
+    "load_recipe",
+    "recipe_folder",
+    "recipe_parser",
+]

@@ -1,0 +1,367 @@
+"""A run folder: everything that training leaves, in a format with a number, loaded by one call.
+
+run.json                  the format, and the SHA-256 of each of the files below
+recipe.yaml               every field of the recipe
+vocabulary.json           the tokenizer of the text encoder: its words
+model.safetensors         the best weights on validation; in an exported model instead
+images.onnx, texts.onnx   both encoders with all their weights
+metrics.json              their validation measures, and whether training finished
+checkpoint.pt             what is needed to continue
+checkpoint.previous.pt    the one before it, in case the newest is damaged
+log.jsonl                 one line for each step report and each epoch
+tensorboard/              the same curves for TensorBoard
+frozen/                   the run that this one started from, if it was trained along with it
+.lock                     held by the one process that trains
+
+No other module knows these names. Format 1 had no run.json: such a run loads, unverified.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+
+from gaussmatch.device import default_device
+from gaussmatch.files import atomic, locked, read_json, sha256, sweep, sync, to_json, write_json
+from gaussmatch.models.encoders import Tokenizer
+from gaussmatch.models.encoders.vocabulary import Vocabulary
+from gaussmatch.models.features.photos import find_extracted
+from gaussmatch.models.features.pixels import pixel_transform
+from gaussmatch.models.matcher import Matcher, build, exported, load_tokenizer, ranking
+from gaussmatch.models.model import Model
+from gaussmatch.models.recipe import Recipe, identity, load_recipe
+
+T = TypeVar("T")
+
+FORMAT = 2
+MANIFEST, LOCK = "run.json", ".lock"
+RECIPE, WEIGHTS, TOKENIZER = "recipe.yaml", "model.safetensors", Vocabulary.file
+METRICS, LOG, BOARD, FROZEN = "metrics.json", "log.jsonl", "tensorboard", "frozen"
+CHECKPOINT, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
+CALIBRATION, PROBE = "calibration.json", "probe.json"
+
+SHIPPED, PHOTOS = Path(__file__).parent, "photos"
+"""Runs that come with the package, and the one for anybody's photos (docs/photos.md)."""
+
+MODEL = (RECIPE, TOKENIZER, WEIGHTS)
+IMAGES, TEXTS = "images.onnx", "texts.onnx"
+EXPORTED = (RECIPE, TOKENIZER, IMAGES, TEXTS)
+"""What a model, or an exported one, is loaded from; an index copies these."""
+
+FILES = (*MODEL, IMAGES, TEXTS, METRICS, LOG, CHECKPOINT, PREVIOUS, CALIBRATION, PROBE)
+"""All files that the manifest knows."""
+
+RENAMED_WEIGHTS = {
+    "heads.generator.read.": "heads.generator.encoder.",
+    "heads.generator.tell.": "heads.generator.decoder.",
+}
+"""How the name of a weight began → how it begins now: runs with the old names load."""
+
+
+def locate(run: str | os.PathLike[str]) -> Path:
+    """The folder of a run; ``"photos"`` is the photo model that comes with the package, unless
+    there is a run of that name here."""
+    folder = Path(run).expanduser()
+    return SHIPPED / folder if os.fspath(run) == PHOTOS and not is_run(folder) else folder
+
+
+def is_shipped(folder: Path) -> bool:
+    """Whether a run comes with the package, so that nothing is written into it."""
+    return folder.parent == SHIPPED
+
+
+def load(run: str | os.PathLike[str], device: str | torch.device | None = None) -> Model:
+    """Load the best model of a run folder, or ``"photos"``, the photo model of the package; its
+    files are checked against their SHA-256.
+
+    Args:
+        device: if not given, that of ``--device``, or the CPU.
+    """
+    folder = locate(run)
+    files = model_files(folder)
+    missing = [name for name in files if not (folder / name).is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"{folder} is not a finished run: {', '.join(missing)} missing; "
+            "make one with 'gaussmatch train RECIPE --out DIR'"
+        )
+    verify(folder, *files)
+    recipe = load_recipe(folder / RECIPE)
+    tokenizer = load_tokenizer(recipe, folder)
+    if files == EXPORTED:
+        return Model(recipe, exported(recipe.model, tokenizer, folder / IMAGES, folder / TEXTS))
+    with torch.device("meta"):  # shapes alone: a recipe may claim more than there is memory for
+        check_shapes(build(recipe.model, tokenizer, recipe.loss), folder / WEIGHTS)
+    matcher = build(recipe.model, tokenizer, recipe.loss, pixel_transform(recipe.data))
+    matcher.load_state_dict(renamed(load_file(os.fspath(folder / WEIGHTS))))
+    return Model(recipe, ranking(recipe.model, matcher).to(device or default_device()))
+
+
+def model_files(folder: Path) -> tuple[str, ...]:
+    """The files that the model of a folder is loaded from: weights, or what ``gaussmatch export``
+    made of them."""
+    is_exported = (folder / IMAGES).is_file() and not (folder / WEIGHTS).is_file()
+    return EXPORTED if is_exported else MODEL
+
+
+def is_run(folder: str | os.PathLike[str]) -> bool:
+    return (Path(folder).expanduser() / RECIPE).is_file()
+
+
+def is_finished(folder: Path) -> bool:
+    return bool(read_metrics(folder).get("finished"))
+
+
+def read_recipe(folder: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of a run, with fields of the command line. On other data the features of its own
+    photos may be missing: its image network makes them there."""
+    verify(folder, RECIPE)
+    recipe = load_recipe(folder / RECIPE, overrides)
+    if not overrides:
+        return recipe
+    own, data = load_recipe(folder / RECIPE).data, recipe.data
+    if (data.name, data.root) != (own.name, own.root) and data.extracted == own.extracted:
+        try:
+            find_extracted(data, Path(data.root or ""))
+        except FileNotFoundError:
+            return replace(recipe, data=replace(data, extracted=None))
+    return recipe
+
+
+def read_metrics(folder: Path) -> dict[str, Any]:
+    """Best epoch, its validation measures, finished or not; empty before the first epoch."""
+    if not (folder / METRICS).is_file():
+        return {}
+    verify(folder, METRICS)
+    return dict(read_json(folder / METRICS))
+
+
+def write_metrics(folder: Path, **changes: Any) -> None:
+    """Write or update the metrics of a run."""
+    with replacing(folder, METRICS) as temporary:
+        temporary.write_text(to_json({**read_metrics(folder), **changes}), encoding="utf-8")
+
+
+def save_parts(folder: Path, recipe: Recipe, tokenizer: Tokenizer) -> None:
+    """The recipe and the tokenizer of a run."""
+    with replacing(folder, tokenizer.file) as temporary:
+        tokenizer.save(temporary)
+    with replacing(folder, RECIPE) as temporary:  # last: with it the folder is a run
+        recipe.save(temporary)
+
+
+def read_tokenizer(recipe: Recipe, folder: Path) -> Tokenizer:
+    verify(folder, TOKENIZER)
+    return load_tokenizer(recipe, folder)
+
+
+def save_weights(state: dict[str, torch.Tensor], folder: Path) -> None:
+    whole = {name: t.detach().cpu().contiguous() for name, t in state.items()}
+    with replacing(folder, WEIGHTS) as temporary:
+        save_file(whole, os.fspath(temporary))
+
+
+def renamed(weights: dict[str, T]) -> dict[str, T]:
+    """Weights by name, those that were renamed under their new names."""
+    for old, new in RENAMED_WEIGHTS.items():
+        weights = {name.replace(old, new): value for name, value in weights.items()}
+    return weights
+
+
+def check_shapes(matcher: Matcher, path: Path) -> None:
+    """Raise a clear error unless a file of weights holds what a network needs, by its header."""
+    try:
+        with safe_open(path, "pt") as file:
+            names = file.keys()
+            found = renamed({name: tuple(file.get_slice(name).get_shape()) for name in names})
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path}: not a complete safetensors file ({error}); copy it again or train again"
+        ) from error
+    wanted = {name: tuple(tensor.shape) for name, tensor in matcher.state_dict().items()}
+    for name in sorted(wanted | found):
+        if found.get(name) != wanted.get(name):
+            raise ValueError(
+                f"{path}: does not fit {RECIPE} beside it: {name} is {found.get(name, 'missing')}, "
+                f"but the recipe wants {wanted.get(name, 'none')}; restore both from a copy"
+            )
+
+
+def claim(folder: Path, recipe: Recipe, *, resume: bool) -> None:
+    """Never overwrite another run or a foreign file, and never continue with another recipe.
+
+    A run may continue for more epochs than planned, unless its schedule is spread over them.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file; give a folder with --out")
+    if not is_run(folder):
+        foreign = [name for name in FILES if (folder / name).exists()]
+        if foreign and not (folder / MANIFEST).exists():
+            raise FileExistsError(
+                f"{folder / foreign[0]} does not belong to a run; choose another folder with --out"
+            )
+        return
+    if not resume:
+        raise FileExistsError(
+            f"{folder} already holds a run; continue with --resume, or choose another folder with "
+            "--out"
+        )
+    old = read_recipe(folder)
+    if extends(recipe, old):
+        old = replace(old, training=replace(old.training, epochs=recipe.training.epochs))
+    before, now = identity(old), identity(recipe)
+    found = (before.pop("model.feature_dim", None), now.pop("model.feature_dim", None))
+    different = sorted(name for name in before | now if before.get(name) != now.get(name))
+    if None not in found and found[0] != found[1]:
+        different.append("model.feature_dim")
+    if different:
+        raise ValueError(
+            f"{folder / RECIPE} is another recipe than the one given (see {different[0]}); "
+            "resume with the same recipe, or choose another folder with --out"
+        )
+
+
+def extends(recipe: Recipe, old: Recipe) -> bool:
+    """Whether a recipe only sets more epochs of a schedule that does not depend on them."""
+    more = recipe.training.epochs > old.training.epochs
+    return more and recipe.training.schedule == "step"
+
+
+@contextmanager
+def training_lock(folder: Path) -> Iterator[None]:
+    """Held while a run is made: a second training in the same folder is refused.
+
+    What a killed training left half-written is removed.
+    """
+    busy = f"{folder}: another process is training into this folder; wait for it, or choose "
+    with locked(folder / LOCK, busy + "another with --out"):
+        sweep(folder, (*FILES, MANIFEST))
+        yield
+
+
+@contextmanager
+def replacing(folder: Path, name: str, keep: str | None = None) -> Iterator[Path]:
+    """As ``files.atomic``, with the SHA-256 of the new file in the manifest.
+
+    While the file is being replaced both its hashes are listed, so that a kill at any moment leaves
+    a run that verifies.
+
+    Args:
+        keep: the name under which the old file is kept.
+    """
+    known = _manifest(folder)
+    before = known.get(name, [])
+    with atomic(folder / name) as temporary:
+        with writing(folder / name):
+            yield temporary
+        after = sha256(temporary)
+        listed = {**known, name: [*before, after]}
+        if keep is not None and (folder / name).exists():
+            _write_manifest(folder, {**listed, keep: [*known.get(keep, []), *before]})
+            os.replace(folder / name, folder / keep)
+            known = {**known, keep: before}
+        else:
+            _write_manifest(folder, listed)
+    _write_manifest(folder, {**known, name: [after]})
+
+
+@contextmanager
+def keeping(folder: Path, name: str) -> Iterator[Path]:
+    """As ``replacing``, for what is kept with a finished run; processes that do so take turns."""
+    busy = f"{folder}: another process is writing to this run; try again when it is done"
+    with locked(folder / LOCK, busy, wait=60), replacing(folder, name) as temporary:
+        yield temporary
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns whatever a library raises on a full disk into one line that says what to do."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise OSError(
+            f"{path} could not be written ({' '.join(str(error).split())[:150]}); the previous "
+            "file is kept: free some space on the disk, then continue with --resume"
+        ) from error
+
+
+def verify(folder: Path, *names: str) -> None:
+    """Raise a clear error unless these files are, bit for bit, what was written."""
+    for name in names:
+        if not is_intact(folder, name):
+            raise ValueError(
+                f"{folder / name} is damaged or was changed: its SHA-256 is not the one in "
+                f"{MANIFEST}; restore it from a copy, or train again"
+            )
+
+
+def read_listed(folder: Path, name: str) -> Any:
+    """The content of a JSON file of a run; verified where the manifest lists it, which that of an
+    earlier version may not. ``None`` where there is no such file."""
+    if not (folder / name).is_file():
+        return None
+    if (folder / MANIFEST).exists() and name in _manifest(folder):
+        verify(folder, name)
+    return read_json(folder / name)
+
+
+def is_intact(folder: Path, name: str) -> bool:
+    """Whether a file is what was written; a run of format 1 has no checksums, and is."""
+    if not (folder / MANIFEST).exists():
+        return True
+    return sha256(folder / name) in _manifest(folder).get(name, [])
+
+
+def seal(folder: Path, name: str) -> None:
+    """List a file that has grown, in its present state: the log, when training ends."""
+    _write_manifest(folder, {**_manifest(folder), name: [sha256(folder / name)]})
+
+
+def unseal(folder: Path, *names: str) -> None:
+    """No longer list files that will grow or be removed."""
+    _write_manifest(folder, {k: v for k, v in _manifest(folder).items() if k not in names})
+
+
+def restore_previous(folder: Path) -> None:
+    """Replace a newest checkpoint that is missing or damaged by the previous one."""
+    known = _manifest(folder)
+    _write_manifest(folder, {**known, CHECKPOINT: known[PREVIOUS]})
+    os.replace(folder / PREVIOUS, folder / CHECKPOINT)
+    sync(folder)
+
+
+def drop_checkpoints(folder: Path) -> None:
+    """Remove the checkpoints: a finished run needs none, unless it will be trained for longer."""
+    for name in (CHECKPOINT, PREVIOUS):
+        (folder / name).unlink(missing_ok=True)
+    unseal(folder, CHECKPOINT, PREVIOUS)
+
+
+def _manifest(folder: Path) -> dict[str, list[str]]:
+    """File → its SHA-256, or two while it is being replaced. For format 1, computed now."""
+    path = folder / MANIFEST
+    if not path.exists():
+        return {name: [sha256(folder / name)] for name in FILES if (folder / name).is_file()}
+    content = read_json(path)
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT:
+        raise ValueError(
+            f"{path}: format {found!r}, but this version reads 1 and {FORMAT}; use the version "
+            "that made the run"
+        )
+    files = content.get("files")
+    if not isinstance(files, dict) or not all(isinstance(v, list) for v in files.values()):
+        raise ValueError(f"{path}: not the manifest of a run; restore it from a copy")
+    return files
+
+
+def _write_manifest(folder: Path, files: dict[str, list[str]]) -> None:
+    write_json(folder / MANIFEST, {"format": FORMAT, "files": files})

@@ -1,0 +1,256 @@
+"""A segment: some items of a gallery, written once, opened by memory mapping."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
+from gaussmatch.core.similarities import Similarity
+from gaussmatch.files import read_json, sync
+from gaussmatch.search.backends.folder.arrays import created, mapped
+from gaussmatch.search.backends.folder.exact import Flat, Scan
+from gaussmatch.search.backends.folder.graph import Compressed, Hnsw
+from gaussmatch.search.backends.folder.items import ItemStore, write_items
+from gaussmatch.search.backends.folder.layout import SEGMENTS, check_mark, check_sizes, mark_of
+from gaussmatch.search.backends.folder.structure import Allowed, SegmentContent, Structure
+from gaussmatch.search.lift import LiftedQueries
+from gaussmatch.search.manifest import Gallery, IndexSettings, SegmentInfo
+from gaussmatch.search.recall import REPORT
+from gaussmatch.search.record import Record
+from gaussmatch.search.topk import Candidates
+from gaussmatch.search.where import Where
+
+FILTERS = 4
+"""Filters whose rows are kept: one byte an item each, and eight for a row that is looked at
+by itself."""
+STRUCTURES: dict[str, type[Structure]] = {s.name: s for s in (Flat, Scan, Hnsw, Compressed)}
+
+
+class Segment:
+    """An open segment.
+
+    Args:
+        dead: (items), true where a row was deleted; ``None`` if none was.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        part: SegmentInfo,
+        gallery: Gallery,
+        similarity: Callable[[], Similarity],
+        settings: IndexSettings,
+    ) -> None:
+        check_sizes(folder, part)
+        self.part, self.gallery = part, gallery
+        self._similarity, self.settings = similarity, settings
+        self.path = folder / SEGMENTS / part.name
+        self.items = ItemStore(self.path)
+        self.mean = mapped(self.path / "mean.npy", part.items)
+        self.log_var = self.uncertainty = None
+        if "log_var.npy" in part.files:
+            self.log_var = mapped(self.path / "log_var.npy", part.items)
+            self.uncertainty = mapped(self.path / "uncertainty.npy", part.items)
+        self._filtered: dict[Where, Allowed] = {}
+        self._lock = Lock()
+        self.dead: np.ndarray | None = None
+        if part.deleted is not None:
+            if part.deleted_mark is not None:  # it is read whole anyway
+                check_mark(self.path.parent / part.deleted, part.deleted_mark)
+            self.dead = np.zeros(part.items, dtype=bool)
+            self.dead[mapped(self.path.parent / part.deleted, part.dead)] = True
+
+    @property
+    def similarity(self) -> Similarity:
+        return self._similarity()
+
+    def arrays(self, rows: np.ndarray) -> ArrayGaussian:
+        """The Gaussians of some rows, copied into memory."""
+        log_var = None if self.log_var is None else self.log_var.take(rows, 0)
+        return ArrayGaussian(self.mean.take(rows, 0), log_var)
+
+    def gaussians(self, rows: slice | np.ndarray) -> Gaussian:
+        """The same as tensors."""
+        return _copied(self.mean, self.log_var, rows)
+
+    @property
+    def content(self) -> SegmentContent:
+        return SegmentContent(
+            self.path, self.similarity, self.gallery, self.settings, self.part.items, self.gaussians
+        )
+
+    @cached_property
+    def structure(self) -> Structure:
+        """Opened when first searched."""
+        try:
+            return STRUCTURES[self.part.structure](self.content)
+        except (EOFError, KeyError, RuntimeError) as error:
+            raise ValueError(
+                f"{self.path}: its {self.part.structure} structure cannot be read ({error}); "
+                "restore the index or make it again"
+            ) from error
+
+    @property
+    def current(self) -> bool:
+        """Whether nothing would be gained by writing it again."""
+        return self.dead is None and STRUCTURES[self.part.structure].current(self.part.files)
+
+    def describe(self) -> dict[str, Any]:
+        """With what was measured of its graph, if it has one."""
+        report = read_json(self.path / REPORT) if REPORT in self.part.files else {}
+        about = {"items": self.part.items, "deleted": self.part.dead}
+        return {**about, "structure": self.part.structure, **report}
+
+    @cached_property
+    def scan(self) -> Scan:
+        """Every item, by the similarity itself: slow and sure."""
+        return Scan(self.content)
+
+    def rows_of(self, ids: list[str]) -> dict[str, int]:
+        """id → row, of items that are not deleted."""
+        found = self.items.rows_of(ids)
+        if self.dead is None:
+            return found
+        return {id_: row for id_, row in found.items() if not self.dead[row]}
+
+    def live_rows(self) -> np.ndarray:
+        return np.arange(self.part.items) if self.dead is None else np.flatnonzero(~self.dead)
+
+    def live_records(self, thumbnails: bool = False) -> Iterator[tuple[int, Record]]:
+        for row, record in self.items.all(thumbnails):
+            if self.dead is None or not self.dead[row]:
+                yield row, record
+
+    def allowed(self, where: Where, exclude: list[str]) -> Allowed | None:
+        """The rows that may be found; ``None`` if all may."""
+        found = self._allowed(where)
+        if exclude and (out := list(self.rows_of(exclude).values())):
+            mask = np.ones(self.part.items, dtype=bool) if found is None else found.mask.copy()
+            mask[out] = False
+            return Allowed(mask)
+        return found
+
+    def _allowed(self, where: Where) -> Allowed | None:
+        """The same for every query with these conditions, so the last ones are kept."""
+        if self.dead is None and not where.conditions:
+            return None
+        with self._lock:
+            found = self._filtered.pop(where, None)
+            if found is None:
+                mask = self.items.where(where)
+                found = Allowed(mask if self.dead is None else mask & ~self.dead)
+            while len(self._filtered) >= FILTERS:
+                self._filtered.pop(next(iter(self._filtered)))
+            self._filtered[where] = found
+        return found
+
+
+class SegmentView:
+    """A segment as one search sees it; a ``Searchable``."""
+
+    def __init__(self, segment: Segment, allowed: Allowed | None) -> None:
+        self.segment, self.allowed = segment, allowed
+        self.reach = segment.part.items if allowed is None else allowed.count
+        self.arrays = segment.arrays
+
+    @property
+    def exact(self) -> bool:
+        return self.segment.structure.exact
+
+    def lifted(self, queries: ArrayGaussian) -> LiftedQueries:
+        return self.segment.structure.lifted(queries)
+
+    def candidates(self, queries: LiftedQueries, count: int) -> Candidates:
+        return self.segment.structure.candidates(queries, count, self.allowed)
+
+    def scan(self, queries: LiftedQueries, count: int) -> Candidates:
+        return self.segment.scan.candidates(queries, count, self.allowed)
+
+    def described(self, rows: np.ndarray) -> tuple[list[str], list[Mapping[str, Any]]]:
+        ids: list[str] = []
+        metas: list[Mapping[str, Any]] = []
+        for lines in self.segment.items.lines(rows):
+            ids += [line[0] for line in lines]
+            metas += [line[1] for line in lines]
+        return ids, metas
+
+    def uncertainty(self, rows: np.ndarray) -> np.ndarray | None:
+        held = self.segment.uncertainty
+        return None if held is None else held.take(rows).astype(np.float64)
+
+
+def wanted_structure(similarity: Similarity, settings: IndexSettings, items: int) -> str:
+    """How a segment of so many items is to be searched."""
+    if similarity.no_lift is not None:
+        return Scan.name
+    return settings.structure if items >= settings.flat_below else Flat.name
+
+
+def write_segment(
+    folder: Path,
+    gallery: Gallery,
+    similarity: Similarity,
+    settings: IndexSettings,
+    gaussians: Iterable[Gaussian],
+    total: int,
+    records: Iterable[Record],
+) -> SegmentInfo:
+    """Write and sync a new segment. It counts when a manifest names it.
+
+    Args:
+        gaussians: in blocks, ``total`` in all.
+        records: one for each, in the same order.
+    """
+    name = f"{gallery}-{uuid.uuid4().hex[:12]}"
+    path = folder / SEGMENTS / name
+    path.mkdir(parents=True)
+    try:
+        written = write_items(path, records)
+    except sqlite3.OperationalError as error:  # a full disk
+        raise OSError(f"{path}: cannot be written ({error})") from error
+    if written != total:
+        raise ValueError(f"{total} Gaussians need as many ids")
+    arrays: dict[str, np.ndarray] = {}
+    start = 0
+    for g in gaussians:
+        for what, values in _columns(g).items():
+            if what not in arrays:
+                arrays[what] = created(path / f"{what}.npy", (total, *values.shape[1:]))
+            arrays[what][start : start + len(g)] = values
+        start += len(g)
+    if start != total:
+        raise ValueError(f"{total} ids, but {start} Gaussians")
+    for array in arrays.values():
+        array.flush()  # type: ignore[attr-defined]
+
+    def read(rows: slice | np.ndarray) -> Gaussian:
+        return _copied(arrays["mean"], arrays.get("log_var"), rows)
+
+    structure = STRUCTURES[wanted_structure(similarity, settings, total)]
+    structure.build(SegmentContent(path, similarity, gallery, settings, total, read))
+    files = sorted(path.iterdir())
+    for file in files:
+        sync(file)
+    sync(path)
+    return SegmentInfo(name, total, structure.name, {file.name: mark_of(file) for file in files})
+
+
+def _copied(mean: np.ndarray, log_var: np.ndarray | None, rows: slice | np.ndarray) -> Gaussian:
+    spread = None if log_var is None else np.array(log_var[rows])
+    return ArrayGaussian(np.array(mean[rows]), spread).gaussian()
+
+
+def _columns(g: Gaussian) -> dict[str, np.ndarray]:
+    found = {"mean": g.mean.float().numpy()}
+    if g.log_var is not None:
+        found["log_var"] = g.log_var.float().numpy()
+        found["uncertainty"] = g.uncertainty().float().numpy()
+    return found

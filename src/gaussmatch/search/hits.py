@@ -1,0 +1,228 @@
+"""What a search returns: ranked hits, and how sure one may be of each and of the query.
+
+The library returns these types, ``gaussmatch search --json`` prints them, the service sends them,
+and its OpenAPI schema is generated from them. A new field is added here, and nowhere else. They
+are not frozen, as Python takes twice as long to make a frozen one: a twentieth of a whole answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from html import escape
+from typing import Any, Literal
+
+from gaussmatch.checks import SCHEMA
+from gaussmatch.search.manifest import Gallery
+from gaussmatch.search.trust.wording import mostly_known
+
+Level = Literal["vague", "ordinary", "specific"]
+NO_PROBABILITY = "no match probability"
+TRUNCATED = "the query is longer than the model reads: only its beginning counts"
+
+
+@dataclass(slots=True)
+class Hit:
+    """One result of a search.
+
+    >>> Hit("dog.jpg", score=0.8, probability=0.93, uncertainty=None, percentile=None).probability
+    0.93
+    """
+
+    __pydantic_config__ = SCHEMA
+
+    id: str
+    score: float
+    """The model's similarity to the query; higher is better."""
+    probability: float | None
+    """The probability of a match, if there is one among the items searched (``Hits.absent`` says
+    whether it looks so); null where no calibration was fitted, or where the model does not know
+    such queries."""
+    uncertainty: float | None
+    """log det Σ of the item; null for a point model."""
+    percentile: float | None
+    """The share (0–100) of the model's training items of its side that are surer."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """What was stored with the item."""
+    p_value: float | None = None
+    """Of "this is the match": the share of validation matches that look no better. Results above
+    0.1 are the set that is guaranteed at 0.9. Null where the probability is."""
+
+    def __repr__(self) -> str:
+        """One line, without the metadata.
+
+        >>> Hit("dog.jpg", 0.8, 0.93, uncertainty=-3.2, percentile=40.0, meta={"year": 2024})
+        Hit('dog.jpg', score=0.800, match 93 %, less certain than 40 % of training items)
+        """
+        match = "" if self.probability is None else f", match {100 * self.probability:.0f} %"
+        sure = "" if self.percentile is None else f", less certain than {self.percentile:.0f} %"
+        text = f"Hit({self.id!r}, score={self.score:.3f}{match}{sure}"
+        return text + (" of training items)" if sure else ")")
+
+
+@dataclass(slots=True)
+class Hits:
+    """The results of one query, best first."""
+
+    __pydantic_config__ = SCHEMA
+
+    hits: Sequence[Hit]
+    gallery: Gallery
+    """What was searched."""
+    side: Gallery
+    """What the query is: an image or a caption."""
+    uncertainty: float | None = None
+    """log det Σ of the query; null for a point model."""
+    percentile: float | None = None
+    """The share (0–100) of the model's training items of its side that are surer than the
+    query; null where the model's uncertainty has not passed its probe, or where it does not know
+    such queries."""
+    familiar: float | None = None
+    """p-value: the share of validation queries that are at least as unlike the training data. Below
+    0.01 the model does not know such queries, and no result has a probability."""
+    absent: float | None = None
+    """p-value of "nothing here matches": the share of validation queries without a match whose best
+    result looks as good. Small where there is a match."""
+    expected: float | None = None
+    """The expected number of matches among the results: the sum of their probabilities."""
+    guarantee: float | None = None
+    """If requested, the probability with which the results hold the match: of queries like those of
+    validation, and if the match is in the gallery."""
+    exhaustive: bool = False
+    """Whether the calibration knew every true match. Otherwise it knew only the item that each
+    query was written for, and the probability is that of being this very one."""
+    total: int | None = None
+    """How many results there are, of which these may be a part: all items that the conditions
+    allow, or the guaranteed set."""
+    unknown: Sequence[str] = ()
+    """Words of a caption that the model has never seen."""
+    notes: Sequence[str] = ()
+    """What to know before trusting the numbers."""
+    level: Level | None = field(init=False, default=None)
+    """vague from the 75th percentile, specific up to the 25th."""
+    phrase: str = field(init=False, default="")
+    """The percentile in words."""
+
+    def __post_init__(self) -> None:
+        self.level, self.phrase = level(self.percentile), phrase(self.percentile, self.side)
+
+    def __repr__(self) -> str:
+        best = f", best {self.hits[0]!r}" if len(self) else ""
+        return f"Hits({len(self)} {self.gallery}, query {self.phrase}{best})"
+
+    def _repr_html_(self) -> str:
+        """A table, for notebooks."""
+        rows = "".join(
+            f"<tr><td>{rank}</td><td>{escape(hit.id)}</td><td>{hit.score:.3f}</td>"
+            f"<td>{'' if hit.probability is None else f'{hit.probability:.0%}'}</td></tr>"
+            for rank, hit in enumerate(self.hits, start=1)
+        )
+        heads = "".join(f"<th>{word}</th>" for word in ("", "id", "score", "match"))
+        return f"<p>query: {escape(self.phrase)}</p><table><tr>{heads}</tr>{rows}</table>"
+
+    def part(self, start: int, count: int) -> Hits:
+        """Some of the results, and how many of them are expected to match."""
+        some = self.hits[start : start + count]
+        if len(some) == len(self.hits):
+            return self
+        return replace(self, hits=some, expected=expected_matches(some))
+
+    def sorted(self, name: str, *, descending: bool = False) -> Hits:
+        """The same results in the order of a field of their metadata: numbers, then texts, then
+        those without the field.
+
+        >>> dated = {"b": "2023-05-17", "a": "2021-01-01", "c": None}
+        >>> hits = [Hit(id, 0.5, None, None, None, {"taken": day}) for id, day in dated.items()]
+        >>> Hits(hits, "images", "captions").sorted("taken").ids
+        ['a', 'b', 'c']
+        """
+        numbers: list[Hit] = []
+        texts: list[Hit] = []
+        others: list[Hit] = []
+        for hit in self.hits:
+            value = hit.meta.get(name)
+            of_type = {str: texts, int: numbers, float: numbers}.get(type(value), others)
+            of_type.append(hit)
+        for same in (numbers, texts):
+            same.sort(key=lambda hit: hit.meta[name], reverse=descending)
+        return replace(self, hits=[*numbers, *texts, *others])
+
+    def for_text(self, text: str, unknown: Sequence[str], truncated: bool = False) -> Hits:
+        """The same for a query in words, of which the model does not know some or has read only the
+        first. Where it does not know most of what the query names, or the query names nothing, no
+        result has a probability; and what is not known is not called vague."""
+        notes = [*self.notes]
+        if truncated:
+            notes.append(TRUNCATED)
+        if mostly_known(text, unknown):
+            return replace(self, unknown=unknown, notes=notes)
+        names = ", ".join(map(repr, unknown))
+        note = f"the model does not know {names}" if unknown else "the query names nothing to see"
+        return replace(
+            self.unjudged(),
+            percentile=None if unknown else self.percentile,
+            familiar=0.0,
+            unknown=unknown,
+            notes=[*notes, f"{note}: {NO_PROBABILITY}"],
+        )
+
+    def unjudged(self) -> Hits:
+        """The same for a query that no calibration has seen the like of: no probability, no
+        percentile, and it is neither familiar nor not."""
+        return replace(
+            self,
+            hits=[replace(hit, probability=None, p_value=None) for hit in self.hits],
+            percentile=None,
+            familiar=None,
+            absent=None,
+            expected=None,
+        )
+
+    @property
+    def ids(self) -> list[str]:
+        return [hit.id for hit in self.hits]
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __getitem__(self, rank: int) -> Hit:
+        return self.hits[rank]
+
+
+def expected_matches(hits: Sequence[Hit]) -> float | None:
+    """How many of them match: the sum of their probabilities, where each has one."""
+    chances = [hit.probability for hit in hits if hit.probability is not None]
+    return sum(chances) if hits and len(chances) == len(hits) else None
+
+
+def level(percentile: float | None) -> Level | None:
+    """How vague something is, by its percentile.
+
+    >>> level(93.4), level(50), level(7), level(None)
+    ('vague', 'ordinary', 'specific', None)
+    """
+    if percentile is None:
+        return None
+    return "vague" if percentile >= 75 else "specific" if percentile <= 25 else "ordinary"
+
+
+def phrase(percentile: float | None, side: Gallery) -> str:
+    """A percentile in words.
+
+    >>> phrase(93.4, "captions"), phrase(7, "captions")
+    ('vague: more general than 93 % of captions', 'specific: less general than 93 % of captions')
+    >>> phrase(55, "images"), phrase(None, "images")
+    ('ordinary: more ambiguous than 55 % of images', 'unknown: no uncertainty to compare')
+    """
+    if percentile is None:
+        return "unknown: no uncertainty to compare"
+    word = {"captions": "general", "images": "ambiguous"}[side]
+    high, low = {"captions": ("vague", "specific"), "images": ("ambiguous", "clear")}[side]
+    if level(percentile) == "specific":
+        return f"{low}: less {word} than {_under_100(100 - percentile)} % of {side}"
+    rank = high if level(percentile) == "vague" else "ordinary"
+    return f"{rank}: more {word} than {_under_100(percentile)} % of {side}"
+
+
+def _under_100(percentile: float) -> int:
+    return min(99, int(percentile))

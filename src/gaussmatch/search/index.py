@@ -1,0 +1,566 @@
+"""The index as a user sees it: search in words, with a picture or with an item, and learn how far
+each answer can be trusted. Where the items are kept is the backend's business."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
+from gaussmatch.core.similarities import Similarity
+from gaussmatch.core.similarities import similarity as similarity_called
+from gaussmatch.core.similarities.base import other_side
+from gaussmatch.learn.evaluation.scores import query_scores
+from gaussmatch.models.model import Model, Pictures
+from gaussmatch.models.run import CALIBRATION, load, locate
+from gaussmatch.search.backend import Backend, Block
+from gaussmatch.search.backends import Place, backend_of
+from gaussmatch.search.checks import check_form, check_items, check_query, check_structure
+from gaussmatch.search.hits import NO_PROBABILITY, Hit, Hits, expected_matches
+from gaussmatch.search.manifest import (
+    GALLERIES,
+    Gallery,
+    IndexManifest,
+    IndexSettings,
+    check_unchanged,
+    hashes,
+    known,
+)
+from gaussmatch.search.record import Record
+from gaussmatch.search.topk import Scanned, Searchable, TopK, top_k
+from gaussmatch.search.trust import Calibration, canonical
+from gaussmatch.search.trust.calibration import TOP
+from gaussmatch.search.where import Where, unknown_field
+
+RUN = "run"
+Filter = Mapping[str, Any] | Where | None
+T = TypeVar("T")
+MISSED_QUERIES = 32
+"""Training items that the misses of an approximate search are measured with."""
+
+
+class Index:
+    """Galleries of Gaussians, searched by the model's own similarity.
+
+    .. code-block:: python
+
+        index = Index.open("photos.index")
+        for hit in index.search_text(["two dogs in the snow"], k=5)[0].hits:
+            print(hit.id, hit.score, hit.probability, hit.percentile)
+
+    Any number of processes may read an index while one writes.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        backend.similarity = self._among
+        self._calibration: tuple[int, Calibration] | None = None
+
+    @classmethod
+    def open(cls, place: Place, *, wait: float = 30, verify: bool = False) -> Self:
+        """An index in a folder, or in Milvus (``milvus:demo.db``, ``milvus:http://host:19530``).
+        Nothing is loaded until it is needed.
+
+        Args:
+            wait: seconds that a change waits for another writer.
+            verify: read every file first and hold it against its checksum.
+        """
+        index = cls(backend_of(place).open(os.fspath(place)))
+        index.backend.wait = wait
+        if verify:
+            index.verify()
+        return index
+
+    @classmethod
+    def create(
+        cls,
+        place: Place,
+        run: Place | None = None,
+        *,
+        similarity: str | None = None,
+        settings: IndexSettings | None = None,
+        calibration: Calibration | None = None,
+    ) -> Self:
+        """A new, empty index.
+
+        Args:
+            run: the run folder of the model; it is copied in. Or else
+            similarity: its name, for an index of bare Gaussians that no model can query.
+            calibration: see ``calibrate``; without one there are no percentiles and probabilities.
+        """
+        backend, settings = backend_of(place), settings or IndexSettings()
+        if (run is None) == (similarity is None):
+            raise ValueError("an index needs a run, or the name of a similarity, and not both")
+        used = similarity_called(str(similarity)) if run is None else load(run).matcher.similarity
+        check_structure(used, settings, backend.scans, os.fspath(place))
+        folder = Path() if run is None else locate(run)
+        known_run = {} if run is None else hashes(folder)
+        files = {f"{RUN}/{name}": folder / name for name in known_run}
+        manifest = IndexManifest(used.name, asdict(settings), known_run)
+        index = cls(backend.create(os.fspath(place), manifest, files))
+        if calibration is not None and calibration != Calibration():
+            index.set_calibration(calibration)
+        return index
+
+    def close(self) -> None:
+        """Leave the place; an embedded server stops with its last client."""
+        self.backend.close()
+
+    def drop(self) -> None:
+        """Remove the index, with all its items."""
+        self.backend.drop()
+
+    def reload(self) -> bool:
+        """See what other processes have written since; whether there was anything."""
+        before, changed = self._made_with, self.backend.reload()
+        if self._made_with != before:  # another index has taken its place
+            self.__dict__.pop("model", None)
+            self.__dict__.pop("similarity", None)
+            self._calibration = None
+        return changed
+
+    def verify(self) -> None:
+        """Read everything, and hold it against its checksums; damage is named."""
+        faults = list(self.backend.faults())
+        if faults:
+            raise ValueError(
+                f"{self.place} is damaged; restore it from a backup:\n  " + "\n  ".join(faults)
+            )
+
+    # ---- what is in it ----
+
+    @property
+    def place(self) -> str:
+        """Where it is, as a user would type it."""
+        return self.backend.place
+
+    @property
+    def manifest(self) -> IndexManifest:
+        return self.backend.manifest
+
+    @property
+    def settings(self) -> IndexSettings:
+        return self.backend.settings
+
+    @property
+    def _made_with(self) -> tuple[Mapping[str, str], str]:
+        """The files of the model, and the similarity."""
+        return self.manifest.run, self.manifest.similarity
+
+    @property
+    def run_folder(self) -> Path | None:
+        """The files of its model; ``None`` for an index of bare Gaussians."""
+        found = [self.backend.file(f"{RUN}/{name}") for name in self.manifest.run]
+        if None in found:
+            raise ValueError(f"{self.place}: a file of its model is missing; restore the index")
+        return found[0].parent if found and found[0] else None
+
+    @cached_property
+    def model(self) -> Model:
+        """The model that the index was made with."""
+        folder = self.run_folder
+        if folder is None:
+            raise ValueError(f"{self.place} holds bare Gaussians: it has no model to encode with")
+        check_unchanged(folder, self.manifest.run)
+        return load(folder)
+
+    @cached_property
+    def similarity(self) -> Similarity:
+        if self.manifest.run:
+            return self.model.matcher.similarity
+        return similarity_called(self.manifest.similarity)
+
+    @property
+    def calibration(self) -> Calibration:
+        held, now = self._calibration, self.manifest.generation
+        if held is None or held[0] != now:
+            file = self.backend.file(CALIBRATION)
+            held = now, Calibration() if file is None else Calibration.load(file)
+            self._calibration = held
+        return held[1]
+
+    def size(self, gallery: Gallery = "images") -> int:
+        """Items in a gallery."""
+        return self._fresh(lambda: self.backend.size(known(gallery)))
+
+    def __len__(self) -> int:
+        return sum(self.size(gallery) for gallery in GALLERIES)
+
+    def __contains__(self, id: str) -> bool:
+        return any(self.backend.held([id], gallery) for gallery in GALLERIES)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{self.size(g):,} {g}" for g in GALLERIES)
+        return (
+            f"Index({self.place!r}: {sizes}, {self.settings.structure}, {self.manifest.similarity})"
+        )
+
+    def records(self, gallery: Gallery = "images") -> Iterator[Record]:
+        """All items of a gallery, without thumbnails."""
+        return self.backend.records(known(gallery))
+
+    def blocks(self, gallery: Gallery = "images") -> Iterator[Block]:
+        """All items of a gallery with Gaussian and thumbnail, some at a time."""
+        return self.backend.blocks(known(gallery))
+
+    def some(self, most: int, gallery: Gallery = "images") -> tuple[list[Record], Gaussian | None]:
+        """At most so many items of a gallery, with their Gaussians."""
+        found = self.backend.some(most, known(gallery))
+        return ([], None) if found is None else (found[1], found[0])
+
+    def get(self, id: str, gallery: Gallery = "images") -> Record:
+        """One item, with its thumbnail."""
+        return self._item(id, gallery)[1]
+
+    def gaussian(self, id: str, gallery: Gallery = "images") -> Gaussian:
+        """The Gaussian of one item, as a batch of one."""
+        return self._item(id, gallery)[0]
+
+    def fields(self, gallery: Gallery = "images") -> list[str]:
+        """The metadata that items have, by name: what ``where`` can filter by."""
+        return sorted(self.backend.fields(known(gallery)))
+
+    def info(self) -> dict[str, Any]:
+        """What is in it, for people and for a health check."""
+        return {
+            "path": self.place,
+            **{gallery: self.size(gallery) for gallery in GALLERIES},
+            "structure": self.settings.structure,
+            "similarity": self.manifest.similarity,
+            "form": dict(self.manifest.form or {}),
+            **self.backend.describe(),
+            "generation": self.manifest.generation,
+            "source": self.manifest.source,
+            "model": dict(self.manifest.run),
+            "calibration": dict(self.calibration.about),
+        }
+
+    # ---- search ----
+
+    def search(
+        self,
+        queries: Gaussian,
+        k: int = 10,
+        *,
+        gallery: Gallery = "images",
+        side: Gallery | None = None,
+        where: Filter = None,
+        exclude: Collection[str] = (),
+        guarantee: float | None = None,
+    ) -> list[Hits]:
+        """The k best items of a gallery for each query; fewer only where there are fewer.
+
+        The query plays the part that the gallery does not: among images it is scored as a caption,
+        also where it is an image itself.
+
+        Args:
+            side: what the queries are, for their percentiles and for the match probability, which
+                is only known across sides; the other side than the gallery if not given.
+            where: conditions on metadata, see ``Where``; exact, whatever the structure.
+            exclude: ids that must not be found.
+            guarantee: instead of k results, as many as it takes to hold the match with at least
+                this probability (``metrics.Guarantee`` has what that assumes); perhaps none.
+        """
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}")
+        asked = check_query(queries, self.manifest.form, self.similarity)
+        side = side or other_side(known(gallery))
+        condition = Where.of(where)
+
+        def search() -> list[Hits]:
+            parts = self.backend.searchable(gallery, condition, exclude)
+            size, wide = sum(part.reach for part in parts), max(k, TOP)
+            found = top_k(parts, asked, wide, self.settings.rescore).complete()
+            kept = [min(k, found.score.shape[1])] * len(asked)
+            if guarantee is not None:
+                needed = self._needed(asked.gaussian(), side, gallery, guarantee)
+                while wide < size and (found.score[:, -1] >= needed).any():
+                    wide *= 4
+                    found = top_k(parts, asked, wide, self.settings.rescore).complete()
+                kept = (found.score >= needed[:, None]).sum(1).tolist()
+            notes = self._notes(side, gallery, asked.is_point)
+            if not size and condition.conditions:
+                notes += unknown_field(condition.fields, self.fields(gallery))
+            return self._hits(parts, found, asked, side, gallery, size, kept, guarantee, notes)
+
+        return self._fresh(search)
+
+    def search_text(self, texts: Sequence[str], k: int = 10, **options: Any) -> list[Hits]:
+        """Captions as queries, read in their canonical form; see ``search``. A caption without any
+        known word is refused."""
+        texts = [texts] if isinstance(texts, str) else texts
+        read = self.model.read([canonical(text) for text in texts])
+        found = self.search(self.model.encode_texts(read), k, side="captions", **options)
+        return [
+            hits.for_text(text, self.calibration.unknown_words(r), r.truncated)
+            for hits, text, r in zip(found, texts, read, strict=True)
+        ]
+
+    def search_image(self, pictures: Pictures, k: int = 10, **options: Any) -> list[Hits]:
+        """Pictures (paths, PIL images, or ready features) as queries, see ``search``."""
+        return self.search(self.model.encode_images(pictures), k, side="images", **options)
+
+    def search_id(self, id: str, k: int = 10, *, of: Gallery = "images", **options: Any) -> Hits:
+        """An item of the index as the query: more like this (it is not found itself), or with
+        ``gallery="captions"`` the captions nearest to an image.
+
+        Args:
+            of: the gallery that the item is in.
+        """
+        gallery = options.setdefault("gallery", of)
+        if gallery == of:
+            options["exclude"] = [*options.get("exclude", ()), id]
+        return self.search(self.gaussian(id, of), k, side=of, **options)[0]
+
+    def together(self, parts: Sequence[Gaussian], gallery: Gallery = "images") -> Gaussian:
+        """One query of several, such as a picture and words: their product, "like this, but at
+        night". Each Gaussian has the power that makes its scores of training items spread
+        equally, as pictures are far more like each other than like any words."""
+        known_items = self.calibration.reference.get(known(gallery))
+        if known_items is None:
+            return Gaussian.product(parts)
+        spread = [
+            float(query_scores(self.similarity, part, known_items, gallery).double().std())
+            for part in parts
+        ]
+        powers = [1 / max(each, 1e-9) for each in spread]
+        return Gaussian.product(parts, [len(parts) * power / sum(powers) for power in powers])
+
+    # ---- change ----
+
+    def add(
+        self,
+        gaussians: Gaussian,
+        records: Sequence[Record],
+        gallery: Gallery = "images",
+        *,
+        replace: bool = False,
+    ) -> None:
+        """Add items; in a folder all of them count, or after a kill none.
+
+        Args:
+            replace: an item whose id is there takes its place; otherwise it is refused.
+        """
+        gaussians = check_items(gaussians, records)
+        if not records:
+            return
+        with self.backend.writing():
+            form = check_form(gaussians, self.manifest.form, self.similarity)
+            ids = [record.id for record in records]
+            if not replace and (there := self.backend.held(ids, known(gallery))):
+                first = next(id_ for id_ in ids if id_ in there)
+                raise ValueError(
+                    f"{first!r} is in the index already; replace it, or give another id"
+                )
+            self.backend.add(gaussians, records, known(gallery), form)
+
+    def delete(
+        self, ids: Iterable[str], gallery: Gallery = "images", *, missing_ok: bool = False
+    ) -> int:
+        """Delete items by id; gives how many. An id that is not there is refused."""
+        wanted = list(dict.fromkeys(ids))
+        with self.backend.writing():
+            there = self.backend.held(wanted, known(gallery))
+            lost = [id_ for id_ in wanted if id_ not in there]
+            if lost and not missing_ok:
+                raise ValueError(f"no item {lost[0]!r} among the {gallery} of {self.place}")
+            if there:
+                self.backend.delete([id_ for id_ in wanted if id_ in there], gallery)
+        return len(there)
+
+    def compact(self, gallery: Gallery | None = None) -> None:
+        """Join what was added bit by bit in a gallery (in all), forget what was deleted, and build
+        the structure that the settings ask for."""
+        with self.backend.writing():
+            for name in GALLERIES if gallery is None else (known(gallery),):
+                self.backend.compact(name)
+
+    def set_settings(self, settings: IndexSettings) -> None:
+        """Search it another way from now on; if that fails, as before."""
+        check_structure(self.similarity, settings, self.backend.scans, self.place)
+        before = self.manifest.settings
+        with self.backend.writing():
+            self.backend.save(replace(self.manifest, settings=asdict(settings)))
+        try:
+            self.compact()
+        except BaseException:
+            with self.backend.writing():
+                self.backend.save(replace(self.manifest, settings=before))
+            raise
+
+    def set_calibration(self, calibration: Calibration) -> None:
+        """From now on scores and uncertainties are read so."""
+        with tempfile.TemporaryDirectory() as folder, self.backend.writing():
+            file = Path(folder) / CALIBRATION
+            calibration.save(file)
+            self.backend.save(self.manifest, {CALIBRATION: file.read_bytes()})
+
+    def note_source(self, source: Mapping[str, object]) -> None:
+        """Remember where the items came from."""
+        with self.backend.writing():
+            self.backend.save(replace(self.manifest, source=dict(source)))
+
+    # ---- inside ----
+
+    def _among(self, gallery: Gallery) -> Similarity:
+        """How queries are scored among the items of a gallery."""
+        return self.similarity.for_query(other_side(gallery))
+
+    def _fresh(self, read: Callable[[], T]) -> T:
+        """Read; and again if another process has replaced what was to be read."""
+        made_with = self._made_with
+        try:
+            return read()
+        except Exception as error:
+            if not self.backend.stale(error) or not self.reload():
+                raise
+            if self._made_with != made_with:
+                raise ValueError(
+                    f"{self.place} has become an index of another model: encode the query again"
+                ) from error
+        return self._fresh(read)
+
+    def _item(self, id: str, gallery: Gallery) -> tuple[Gaussian, Record]:
+        found = self._fresh(lambda: self.backend.get(id, known(gallery)))
+        if found is None:
+            raise ValueError(f"no item {id!r} among the {gallery} of {self.place}")
+        return found
+
+    def _needed(
+        self, queries: Gaussian, side: Gallery, gallery: Gallery, guarantee: float
+    ) -> np.ndarray:
+        """The least score of a result in the set of each query."""
+        if side == gallery:
+            raise ValueError(f"no guarantee for {side} among {gallery}: only across sides")
+        missed = self._missed(gallery)
+        return self.calibration.needed_score(self.similarity, queries, gallery, guarantee, missed)
+
+    def _missed(self, gallery: Gallery) -> float:
+        """The share of the exact best results that a search fails to find, measured with training
+        items as queries; 0 where every search is exact."""
+        parts = self.backend.searchable(gallery, Where.of(None), ())
+        reference = self.calibration.reference.get(other_side(gallery))
+        if reference is None or all(part.exact for part in parts):
+            return 0.0
+        sample = reference[:MISSED_QUERIES].numpy()
+        near, exact = (
+            top_k(some, sample, TOP, self.settings.rescore)
+            for some in (parts, [Scanned(part) for part in parts])
+        )
+        worst = exact.score[:, -1:] - 1e-9 * np.abs(exact.score[:, -1:])
+        return float(1 - (near.score >= worst).mean())
+
+    def _hits(
+        self,
+        parts: Sequence[Searchable],
+        found: TopK,
+        queries: ArrayGaussian,
+        side: Gallery,
+        gallery: Gallery,
+        size: int,
+        kept: Sequence[int],
+        guarantee: float | None,
+        notes: Sequence[str],
+    ) -> list[Hits]:
+        """All that was found, judged together; of each query the first ``kept`` are returned."""
+        calibration, (n, k) = self.calibration, found.score.shape
+        ids, metas, items = _described(parts, found)
+        of_items = None if items is None else items.reshape(n, k)
+        shares = None if of_items is None else calibration.percentile(gallery, of_items)
+        judged = calibration.judge(
+            self.similarity, queries, side, gallery, found.score, of_items, size
+        )
+        scores = found.score.ravel().tolist()
+        *columns, fits = (
+            _listed(x, n * k) for x in (judged.probability, items, shares, judged.p_value)
+        )
+        hits = list(map(Hit, ids, scores, *columns, metas, fits))
+        exhaustive = calibration.exhaustive
+        own, share, familiar, absent = (
+            _listed(x, n)
+            for x in (judged.uncertainty, judged.percentile, judged.familiar, judged.absent)
+        )
+        return [
+            Hits(
+                some := hits[q * k : q * k + count],
+                gallery,
+                side,
+                uncertainty=own[q],
+                percentile=share[q],
+                familiar=familiar[q],
+                absent=absent[q],
+                expected=expected_matches(some),
+                guarantee=guarantee,
+                exhaustive=exhaustive,
+                total=size if guarantee is None else count,
+                notes=notes,
+            )
+            for q, count in enumerate(kept)
+        ]
+
+    def _notes(self, side: Gallery, gallery: Gallery, points: bool) -> list[str]:
+        notes = []
+        if points:
+            notes.append("this is a point model: it has no uncertainty")
+        elif side not in self.calibration.gauges:
+            notes.append(
+                f"no percentile of {side}: no probe has judged their uncertainty ('gaussmatch "
+                "probe RUN' does)"
+            )
+        elif not self.calibration.gauges[side]:
+            notes.append(
+                f"no percentile of {side}: the uncertainty of this model failed its probe "
+                "('gaussmatch probe RUN' shows why)"
+            )
+        elif self.similarity.uncertainty_note:
+            notes.append(f"uncertainty: {self.similarity.uncertainty_note}")
+        if side == gallery:
+            notes.append(f"{side} are compared with {gallery}: {NO_PROBABILITY}")
+        return notes
+
+
+open_index = Index.open
+
+
+def existing_index(place: Place, **options: Any) -> Index | None:
+    """The index, if there is one."""
+    try:
+        return Index.open(place, **options)
+    except FileNotFoundError:
+        return None
+
+
+def _described(
+    parts: Sequence[Searchable], found: TopK
+) -> tuple[list[str], list[Mapping[str, Any]], np.ndarray | None]:
+    """Ids and metadata of the results, one after the other; and their uncertainties, unless there
+    are none."""
+    place, row = found.part.ravel(), found.row.ravel()
+    if len(parts) == 1:
+        return *parts[0].described(row), parts[0].uncertainty(row)
+    ids: list[str] = [""] * len(row)
+    metas: list[Mapping[str, Any]] = [{}] * len(row)
+    items = np.full(len(row), np.nan)
+    for p, part in enumerate(parts):
+        here = np.flatnonzero(place == p)
+        for at, id_, meta in zip(here.tolist(), *part.described(row[here]), strict=True):
+            ids[at], metas[at] = id_, meta
+        own = part.uncertainty(row[here])
+        if own is not None:
+            items[here] = own
+    return ids, metas, None if np.isnan(items).any() else items
+
+
+def _listed(values: np.ndarray | None, count: int) -> list[Any]:
+    """Numbers as Python has them; ``None`` where there is none."""
+    if values is None:
+        return [None] * count
+    listed: list[Any] = values.ravel().tolist()
+    return [None if x != x else x for x in listed]

@@ -1,0 +1,202 @@
+"""What is in an index: its settings, its model, and what each gallery is made of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from gaussmatch.files import sha256
+from gaussmatch.models.run import model_files
+from gaussmatch.search.trust.calibration import GALLERIES as GALLERIES
+from gaussmatch.search.trust.calibration import Gallery as Gallery
+
+StructureName = Literal["flat", "hnsw", "compressed"]
+STRUCTURES: tuple[StructureName, ...] = get_args(StructureName)
+FORMAT = 5
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class IndexSettings:
+    """How an index is searched.
+
+    Args:
+        structure: ``flat`` looks at every item (exact); ``hnsw`` walks a graph; ``compressed``
+            walks a graph whose vectors have one byte a coordinate, not two.
+        links: neighbours of an item in the graph (HNSW's M).
+        construction: candidates while the graph is built (efConstruction).
+        search: candidates while it is walked (efSearch), at least: more find more and take longer.
+        recall: recall@10 that a graph must reach on a sample of its items when it is built; the
+            walk is widened until it does, and a graph that cannot is not used.
+        rescore: at least so many candidates are scored again exactly.
+        flat_below: segments with fewer items are searched exactly, whatever the structure.
+    """
+
+    structure: StructureName = "flat"
+    links: int = 32
+    construction: int = 100
+    search: int = 64
+    recall: float = 0.95
+    rescore: int = 12
+    flat_below: int = 5000
+
+    def __post_init__(self) -> None:
+        if self.structure not in STRUCTURES:
+            raise ValueError(f"no structure {self.structure!r}; choose {', '.join(STRUCTURES)}")
+        for name in ("links", "construction", "search", "rescore"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.recall <= 1:
+            raise ValueError(f"recall must be between 0 and 1, got {self.recall}")
+
+
+@dataclass(frozen=True)
+class FileMark:
+    """Size and SHA-256 of a file. An index made before there were checksums has sizes only."""
+
+    size: int
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class SegmentInfo:
+    """Some items of a gallery: a segment in a folder, a collection in Milvus.
+
+    Args:
+        structure: how it is searched.
+        files: name → mark of each of its files.
+        deleted: name and mark of the file of deleted rows, if any, and ``dead``, how many they are.
+    """
+
+    name: str
+    items: int
+    structure: str
+    files: Mapping[str, FileMark] = field(default_factory=dict, hash=False)
+    deleted: str | None = None
+    deleted_mark: FileMark | None = None
+    dead: int = 0
+
+    @property
+    def live(self) -> int:
+        return self.items - self.dead
+
+
+@dataclass(frozen=True)
+class IndexManifest:
+    """The one file that changes when an index changes.
+
+    Args:
+        similarity: its name.
+        settings: fields of ``IndexSettings``.
+        run: file → sha256 of the run that was copied in; empty for an index of bare Gaussians.
+        form: ``{"dim": D, "variances": 0, 1 or D}`` of its Gaussians, once there are some.
+        source: where the items came from, for ``update``.
+        files: name → mark of other files, such as the calibration.
+        generation: how often it was written.
+    """
+
+    similarity: str
+    settings: Mapping[str, Any]
+    run: Mapping[str, str]
+    galleries: Mapping[str, tuple[SegmentInfo, ...]] = field(
+        default_factory=lambda: dict.fromkeys(GALLERIES, ())
+    )
+    form: Mapping[str, int] | None = None
+    source: Mapping[str, Any] | None = None
+    files: Mapping[str, FileMark] = field(default_factory=dict)
+    generation: int = 0
+
+    @cached_property
+    def parsed(self) -> IndexSettings:
+        """The settings, checked."""
+        return IndexSettings(**self.settings)
+
+    def with_parts(self, gallery: Gallery, parts: tuple[SegmentInfo, ...]) -> IndexManifest:
+        return replace(self, galleries={**self.galleries, gallery: parts})
+
+    def next(self) -> IndexManifest:
+        return replace(self, generation=self.generation + 1)
+
+    def dumps(self) -> bytes:
+        """As JSON, with a checksum of its own."""
+        content = {"format": FORMAT, **asdict(self)}
+        content["sha256"] = _digest(content)
+        return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+
+    @staticmethod
+    def loads(text: bytes, where: object) -> IndexManifest:
+        """Read it again. Format 2 has no checksums; up to format 3 the structure is called kind; up
+        to format 4 a graph has its items in the order of the segment."""
+        try:
+            content = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"{where}: not valid JSON ({error}); restore the index") from error
+        found = content.pop("format", None) if isinstance(content, dict) else None
+        if found not in range(2, FORMAT + 1):
+            raise ValueError(
+                f"{where}: format {found!r}, but this version reads 2 to {FORMAT}; "
+                "use the version that made it"
+            )
+        digest = content.pop("sha256", None)
+        if found != 2 and digest != _digest({"format": found, **content}):
+            raise ValueError(f"{where}: damaged, its checksum is another; restore the index")
+        try:
+            galleries = {
+                name: tuple(_part(part) for part in parts)
+                for name, parts in content.pop("galleries").items()
+            }
+            files = {name: FileMark(**mark) for name, mark in content.pop("files", {}).items()}
+            settings = content["settings"]
+            if "kind" in settings:
+                settings["structure"] = settings.pop("kind")
+            return IndexManifest(galleries=galleries, files=files, **content)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{where}: not a manifest of an index ({error})") from error
+
+
+def _part(content: Mapping[str, Any]) -> SegmentInfo:
+    files = {
+        name: FileMark(mark) if isinstance(mark, int) else FileMark(**mark)  # format 2: its size
+        for name, mark in content["files"].items()
+    }
+    deleted = content.get("deleted_mark")
+    mark = None if deleted is None else FileMark(**deleted)
+    return SegmentInfo(**{**content, "files": files, "deleted_mark": mark})
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def known(gallery: str) -> Gallery:
+    """A clear error unless it is the name of a gallery."""
+    if gallery not in GALLERIES:
+        raise ValueError(f"no gallery {gallery!r}; choose {' or '.join(GALLERIES)}")
+    return gallery
+
+
+def hashes(run: Path) -> dict[str, str]:
+    """File of the model → its SHA-256: how an index knows the run that it was made with."""
+    return {name: sha256(run / name) for name in model_files(run)}
+
+
+def check_unchanged(run: Path, known: Mapping[str, str]) -> None:
+    """A clear error if the copy is not what was copied."""
+    for name, found in hashes(run).items():
+        if found != known.get(name):
+            raise ValueError(
+                f"{run / name} is not the file that the index was made with; "
+                "restore it or make the index again"
+            )
+
+
+def check_same_run(index: object, known: Mapping[str, str], run: Path) -> None:
+    """A clear error unless an index was made with this run."""
+    if dict(known) != hashes(run):
+        raise ValueError(f"{index} was made with another model than {run}: choose another place")

@@ -1,0 +1,335 @@
+"""Where the items of an index come from: the split of a data set, or a folder of photos.
+
+A source names its items in a fixed order and encodes any of them on request, so that one process
+can fill an index from it, or many can share the work.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+from PIL import Image
+
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.data import folder as tables
+from gaussmatch.data.metadata import photo_metadata
+from gaussmatch.data.pairs import SPLITS, Pairs, read_images, read_texts
+from gaussmatch.data.pictures import SUFFIXES, jpeg, open_picture
+from gaussmatch.models.features import load_data
+from gaussmatch.models.model import Model
+from gaussmatch.search.manifest import Gallery
+from gaussmatch.search.record import Record, encodable
+
+THUMBNAIL = 256  # pixels of the longer side
+DECODERS, AT_ONCE = 2, 4
+"""Threads that decode photos, and photos that go through the network together."""
+READ = "exif"
+"""What is read of a photo; an index that has read less is brought up to date by ``update``."""
+IGNORED = {
+    "RAW": (
+        "raw data of the sensor; export it as JPEG",
+        ".3fr .arw .cr2 .cr3 .crw .dng .erf .iiq .kdc .mef .mrw .nef .nrw .orf .pef .raf .raw "
+        ".rw2 .rwl .sr2 .srf .srw .x3f",
+    ),
+    "videos": (
+        "only photos are indexed",
+        ".3gp .avi .flv .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .webm .wmv",
+    ),
+    "other pictures": (
+        "the format is not read; export as JPEG",
+        ".ai .cdr .eps .jp2 .jxl .pdf .psb .psd .svg .xcf",
+    ),
+}
+"""Files beside photos that are counted and not indexed: why, and how they end."""
+
+Encoded = tuple[Gaussian, list[Record]] | None
+"""Items, or ``None`` where none of those requested could be read."""
+
+
+class ItemSource(Protocol):
+    """Items in a fixed order.
+
+    ``batch`` images are in memory at once; ``skipped`` has the ids of those that could not be read,
+    each with the reason.
+    """
+
+    name: str
+    batch: int
+    skipped: dict[str, str]
+
+    def ids(self, gallery: Gallery) -> Sequence[str]: ...
+    def content(self, gallery: Gallery) -> Sequence[str]:
+        """What differs where an item with the same id is another one."""
+
+    def encode(self, model: Model, gallery: Gallery, numbers: Sequence[int]) -> Encoded: ...
+
+
+class SplitSource:
+    """All images of a split, and all its captions.
+
+    Ids are ``NAME/17`` for an image and ``NAME/17#2`` for a caption; an image carries its captions
+    as metadata, a caption the id of its image.
+    """
+
+    batch = 256
+
+    def __init__(self, pairs: Pairs, split: str) -> None:
+        self.pairs, self.split, self.name = pairs, split, pairs.name
+        self.skipped: dict[str, str] = {}
+        self._image_of = pairs.image_of.tolist()
+        self._texts: dict[int, list[int]] = {}
+        for caption, image in enumerate(self._image_of):
+            self._texts.setdefault(image, []).append(caption)
+        self._here = {c: k for captions in self._texts.values() for k, c in enumerate(captions)}
+
+    def ids(self, gallery: Gallery) -> Sequence[str]:
+        if gallery == "images":
+            return [self._image(i) for i in range(len(self.pairs.images))]
+        return [f"{self._image(i)}#{self._here[c]}" for c, i in enumerate(self._image_of)]
+
+    def content(self, gallery: Gallery) -> Sequence[str]:
+        return [] if gallery == "images" else self.pairs.captions
+
+    def encode(self, model: Model, gallery: Gallery, numbers: Sequence[int]) -> Encoded:
+        if gallery == "images":
+            g = model.encode_images(read_images(self.pairs, numbers))
+            return g, [self._image_record(i) for i in numbers]
+        said = [self.pairs.captions[c] for c in numbers]
+        records = []
+        for c, text in zip(numbers, said, strict=True):
+            image = self._image(self._image_of[c])
+            meta = {"split": self.split, "caption": text, "image": image}
+            records.append(Record(f"{image}#{self._here[c]}", meta))
+        return model.encode_texts(read_texts(self.pairs, numbers), allow_unknown=True), records
+
+    def _image(self, number: int) -> str:
+        return f"{self.pairs.name}/{number}"
+
+    def _image_record(self, number: int) -> Record:
+        picture = self.pairs.images.picture(number)
+        said = [self.pairs.captions[c] for c in self._texts.get(number, [])]
+        small = None if picture is None else thumbnail(picture)
+        return Record(self._image(number), {"split": self.split, "captions": said}, small)
+
+
+class PhotoSource:
+    """Photos by id, each with what its file and its captions say of it (``data.metadata``).
+
+    A photo that cannot be read is skipped with the reason.
+
+    Args:
+        said: captions of some of them.
+        marked: whether they have ``marks``, which change when a file, or what is said of it, does:
+            ``update`` keeps photos without one, wherever they are.
+        strict: stop at a photo that cannot be read.
+    """
+
+    batch = 16
+
+    def __init__(
+        self,
+        name: str,
+        files: Mapping[str, Path],
+        said: Mapping[str, Sequence[str]] | None = None,
+        *,
+        marked: bool = True,
+        strict: bool = False,
+    ) -> None:
+        self.name, self.strict = name, strict
+        self.skipped: dict[str, str] = {}
+        self.files = dict(files)
+        for id_ in [id_ for id_ in self.files if not encodable(id_)]:
+            self._skip(id_, f"{self.files.pop(id_)!r}", "its name is not UTF-8; rename the file")
+        self.said = {id_: said[id_] for id_ in self.files if said and id_ in said}
+        self.marks: dict[str, str] = {}
+        if marked:
+            self.marks = {i: _mark(path, self.said.get(i, [])) for i, path in self.files.items()}
+        self.captions = {
+            f"{id_}#{k}": (id_, text)
+            for id_, texts in self.said.items()
+            for k, text in enumerate(texts)
+        }
+        self._ids, self._caption_ids = list(self.files), list(self.captions)
+
+    def ids(self, gallery: Gallery) -> Sequence[str]:
+        return self._ids if gallery == "images" else self._caption_ids
+
+    def content(self, gallery: Gallery) -> Sequence[str]:
+        if gallery == "images":
+            return [str(path.stat().st_size) for path in self.files.values()]
+        return [text for _, text in self.captions.values()]
+
+    def encode(self, model: Model, gallery: Gallery, numbers: Sequence[int]) -> Encoded:
+        if gallery == "images":
+            return self.images(model, [self._ids[n] for n in numbers])
+        return self.texts(model, [self._caption_ids[n] for n in numbers])
+
+    def images(self, model: Model, ids: Sequence[str]) -> Encoded:
+        """Decoded by threads that run ahead of the network."""
+        gaussians: list[Gaussian] = []
+        records: list[Record] = []
+        with ThreadPoolExecutor(DECODERS) as pool:
+            read = pool.map(self._read, ids)
+            while some := list(islice(read, AT_ONCE)):
+                good = [one for one in some if isinstance(one, tuple)]
+                for error in (one for one in some if isinstance(one, Unreadable)):
+                    self._skip(error.id, str(error.path), error.reason)
+                if good:
+                    gaussians.append(model.encode_images([picture for picture, _ in good]))
+                    records += [record for _, record in good]
+        return (Gaussian.cat(gaussians), records) if records else None
+
+    def texts(self, model: Model, ids: Sequence[str]) -> Encoded:
+        said = [(id_, *self.captions[id_]) for id_ in ids]
+        records = [Record(i, {"caption": t, "image": name}, None, t) for i, name, t in said]
+        return model.encode_texts([t for _, _, t in said], allow_unknown=True), records
+
+    def _read(self, id_: str) -> tuple[Image.Image, Record] | Unreadable:
+        path = self.files[id_]
+        try:
+            picture = open_picture(path)
+            small = thumbnail(picture)
+        except (ValueError, OSError) as error:
+            return Unreadable(id_, path, str(error).removeprefix(f"{path}: "))
+        meta = {"file": id_, "folder": Path(id_).parent.as_posix(), **photo_metadata(path)}
+        if id_ in self.said:
+            meta.pop("caption", None)
+            meta["captions"] = list(self.said[id_])
+        return picture, Record(id_, meta, small, self.marks.get(id_))
+
+    def _skip(self, id_: str, path: str, reason: str) -> None:
+        if self.strict:
+            raise ValueError(f"{path}: {reason}")
+        self.skipped[id_] = reason
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A photo that cannot be indexed, and why."""
+
+    id: str
+    path: Path
+    reason: str
+
+
+class FolderSource(PhotoSource):
+    """All photos below a folder, and the captions of its table (captions.csv, …) if there is one.
+
+    An id is the path of the file from the folder on. ``ignored`` counts files that are no photos to
+    index, by what they are and how they end: ``{("RAW", ".nef"): 12}``.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, strict: bool = False) -> None:
+        self.root = Path(root)
+        if not self.root.is_dir():
+            raise FileNotFoundError(f"{self.root}: no such folder of photos")
+        files = dict(_visible(self.root))
+        self.ignored = Counter(
+            (what, ending)
+            for ending in (path.suffix.lower() for path in files.values())
+            for what, (_, endings) in IGNORED.items()
+            if ending in endings.split()
+        )
+        photos = {id_: path for id_, path in files.items() if path.suffix.lower() in SUFFIXES}
+        super().__init__(self.root.resolve().name, photos, captions_of(self.root), strict=strict)
+
+
+def find_source(model: Model, text: str, *, strict: bool = False) -> ItemSource:
+    """What a user names: ``train``, ``dev`` or ``test`` of the model's own data, or a folder."""
+    if text in SPLITS:
+        return SplitSource(load_data(model.recipe.data).split(text), text)
+    if not Path(text).is_dir():
+        raise FileNotFoundError(
+            f"{text}: neither a folder of photos nor a split of the model's data "
+            f"({', '.join(SPLITS)})"
+        )
+    source = FolderSource(text, strict=strict)
+    check_photos(source)
+    return source
+
+
+def describe_source(source: ItemSource) -> dict[str, object]:
+    """For ``Index.note_source``."""
+    if isinstance(source, FolderSource):
+        return {"folder": str(source.root.resolve())}
+    return {"data": source.name}
+
+
+def thumbnail(picture: Image.Image) -> bytes:
+    """A small JPEG."""
+    return jpeg(picture, THUMBNAIL)
+
+
+def check_photos(source: FolderSource) -> None:
+    """A clear error where a folder holds no photo: perhaps a disk that is not there."""
+    if not source.files:
+        beside = "".join(f"; {line}" for line in describe_ignored(source.ignored))
+        raise ValueError(f"{source.root}: no photos ({', '.join(SUFFIXES)}){beside}")
+
+
+def describe_ignored(ignored: Mapping[tuple[str, str], int]) -> Iterator[str]:
+    """What was not indexed, how much of it, and why.
+
+    >>> next(describe_ignored({("RAW", ".nef"): 1200, ("RAW", ".dng"): 3}))
+    '1,203 RAW (.dng, .nef): raw data of the sensor; export it as JPEG'
+    >>> next(describe_ignored({("videos", ".mov"): 1}))
+    '1 video (.mov): only photos are indexed'
+    """
+    for what, (reason, _) in IGNORED.items():
+        endings = {ending: count for (of, ending), count in ignored.items() if of == what}
+        if endings:
+            count = sum(endings.values())
+            name = what.removesuffix("s") if count == 1 else what
+            yield f"{count:,} {name} ({', '.join(sorted(endings))}): {reason}"
+
+
+def _visible(folder: Path) -> Iterator[tuple[str, Path]]:
+    """(id, path) of every file below a folder, by name; hidden files and folders are left out."""
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if not any(part[0] == "." for part in name.parts) and path.is_file():
+            yield name.as_posix(), path
+
+
+def captions_of(folder: Path | None) -> dict[str, list[str]]:
+    """The captions of each photo of a folder, under its id. A table that is not called captions may
+    be anything, and is left out if it holds none."""
+    if folder is None:
+        return {}
+    try:
+        table = tables.find_table(folder)
+    except (ValueError, FileNotFoundError):
+        return {}
+    found: dict[str, list[str]] = {}
+    try:
+        for row in tables.rows(table):
+            if not row.caption.strip():
+                raise ValueError(f"{row.place}: the caption of {row.image} is empty; write one")
+            path = tables.find_image(folder, row.image)
+            if path.is_relative_to(folder):
+                found.setdefault(path.relative_to(folder).as_posix(), []).append(row.caption)
+    except ValueError as error:
+        if table.stem.lower() == "captions":
+            raise
+        warnings.warn(f"not taken for captions: {error}", stacklevel=2)
+        return {}
+    lost = [id_ for id_ in found if not (folder / id_).is_file()]
+    if lost:
+        warnings.warn(
+            f"{table}: {len(lost):,} of its images are not there, such as {lost[0]}", stacklevel=2
+        )
+    return found
+
+
+def _mark(path: Path, captions: Sequence[str]) -> str:
+    """What changes when the file, or what is said of it, or what is read of it, changes."""
+    stat = path.stat()
+    return f"{READ}:{stat.st_size}:{stat.st_mtime_ns}:{'|'.join(captions)}"

@@ -1,0 +1,283 @@
+"""The k best items: candidates of every part of a gallery, scored again by the similarity itself.
+
+A structure proposes candidates with approximate scores; a shortlist is scored again in float64. So
+no structure has a formula of its own, and a coarse one costs recall, never a wrong score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Protocol
+
+import numpy as np
+
+from gaussmatch.core.gaussian import ArrayGaussian
+from gaussmatch.search.lift import LiftedQueries
+
+QUERIES = 256  # at a time
+PAIRS = 256  # scored at a time: what is computed of them stays in the processor's cache
+ROUNDS = 4
+COARSE = 2
+"""Times as many candidates of a structure that has one byte of a coordinate."""
+
+
+class Candidates:
+    """For each query the rows that may be best; in no order.
+
+    Args:
+        rows: (n, c); −1 where there are no more.
+        scores: (n, c), approximate, or how to get them: they are only needed where several parts
+            compete or the search is exact; −inf where there are no more.
+        bound: (n), what the approximate score of no other row exceeds; −inf if there is none, and
+            inf where nothing is known of the others.
+    """
+
+    def __init__(
+        self,
+        rows: np.ndarray,
+        scores: np.ndarray | Callable[[], np.ndarray],
+        bound: np.ndarray | float = np.inf,
+    ) -> None:
+        self.rows, self._scores, self.bound = rows, scores, bound
+        self.full = _full(rows)
+        """Whether there is a row everywhere."""
+
+    @property
+    def scores(self) -> np.ndarray:
+        if not isinstance(self._scores, np.ndarray):
+            self._scores = np.where(self.rows < 0, -np.inf, self._scores())
+        return self._scores
+
+    @staticmethod
+    def none(queries: int) -> Candidates:
+        empty = np.empty((queries, 0))
+        return Candidates(empty.astype(np.int64), empty, np.full(queries, -np.inf))
+
+    @staticmethod
+    def merged(found: Sequence[tuple[np.ndarray, np.ndarray]], whole: bool) -> Candidates:
+        """Of several searches for the same queries: a row counts once, with its best score.
+
+        Args:
+            found: (rows, scores) of each search, best first, −1 and −inf where there are no more.
+            whole: whether each search saw every allowed row.
+        """
+        if len(found) == 1:
+            rows, scores = found[0]
+            worst = scores[:, -1]
+        else:
+            worst = np.stack([scores[:, -1] for _, scores in found]).max(0)
+            rows = np.concatenate([rows for rows, _ in found], 1)
+            scores = np.concatenate([scores for _, scores in found], 1)
+            order = np.lexsort((-scores, rows), axis=1)
+            rows, scores = np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
+            again = np.zeros_like(rows, dtype=bool)
+            again[:, 1:] = rows[:, 1:] == rows[:, :-1]
+            rows, scores = np.where(again, -1, rows), np.where(again, -np.inf, scores)
+        bound = np.full_like(worst, -np.inf) if whole else worst
+        lost = rows < 0
+        return Candidates(rows, np.where(lost, -np.inf, scores) if lost.any() else scores, bound)
+
+
+class Searchable(Protocol):
+    """Items of a gallery as one search sees them; a row is a number that only it understands.
+
+    ``reach`` is how many rows may be found; ``exact``, whether the bound of ``candidates`` holds up
+    to rounding, so that the best rows are surely found.
+    """
+
+    @property
+    def reach(self) -> int: ...
+    @property
+    def exact(self) -> bool: ...
+    def lifted(self, queries: ArrayGaussian) -> LiftedQueries: ...
+    def candidates(self, queries: LiftedQueries, count: int) -> Candidates:
+        """At least ``count`` rows for each query, where there are so many."""
+
+    def scan(self, queries: LiftedQueries, count: int) -> Candidates:
+        """The same by looking at every row: slow and sure."""
+
+    def arrays(self, rows: np.ndarray) -> ArrayGaussian: ...
+    def described(self, rows: np.ndarray) -> tuple[list[str], list[Mapping[str, Any]]]:
+        """The id of each row, and its metadata."""
+
+    def uncertainty(self, rows: np.ndarray) -> np.ndarray | None:
+        """log det Σ of each row; ``None`` for points."""
+
+
+class Scanned:
+    """A part that is always searched by looking at every row."""
+
+    exact = True
+
+    def __init__(self, part: Searchable) -> None:
+        self._part = part
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._part, name)
+
+    def candidates(self, queries: LiftedQueries, count: int) -> Candidates:
+        return self._part.scan(queries, count)
+
+
+@dataclass(eq=False, slots=True)
+class TopK:
+    """(n, k) each, best first: part, row in it (−1 where there are no more), score."""
+
+    part: np.ndarray
+    row: np.ndarray
+    score: np.ndarray
+
+    def complete(self) -> TopK:
+        """Without columns where a query has no result: items that another process has deleted
+        since they were counted."""
+        if not self.row.size or _full(self.row):
+            return self
+        short = (self.row < 0).any(0)
+        return TopK(self.part[:, ~short], self.row[:, ~short], self.score[:, ~short])
+
+
+def shortlist(k: int, least: int) -> int:
+    """Candidates to score again for the k best, at least so many. A fifth more than k lost none of
+    the best where approximate scores are in float16; for a coarser structure see ``COARSE``.
+
+    >>> shortlist(10, 12), shortlist(10, 40)
+    (12, 40)
+    """
+    return max(least, k + k // 4)
+
+
+def top_k(parts: Sequence[Searchable], queries: ArrayGaussian, k: int, least: int) -> TopK:
+    """The k best items for each query; fewer only where there are fewer.
+
+    Exact structures bound what nothing that they left out exceeds. Where the k-th best score is not
+    above that by more than the rounding seen on the shortlist, a longer one is requested.
+
+    Args:
+        least: candidates to score again, see ``shortlist``.
+    """
+    k, n = min(k, sum(part.reach for part in parts)), len(queries)
+    if not n:
+        nothing = np.empty((0, k), dtype=np.int64)
+        return TopK(nothing, nothing, np.empty((0, k)))
+    found = []
+    for start in range(0, n, QUERIES):
+        some = queries if n <= QUERIES else queries[start : start + QUERIES]
+        count = shortlist(k, least)
+        best, sure = _round(parts, some, k, count)
+        for _ in range(ROUNDS):
+            count *= 4
+            if sure is None or sure.all():
+                break
+            again = np.flatnonzero(~sure)
+            more, now = _round(parts, some[again], k, count)
+            for old, new in zip(_fields(best), _fields(more), strict=True):
+                old[again] = new
+            sure[again] = True if now is None else now
+        found.append(best)
+    if len(found) == 1:
+        return found[0]
+    return TopK(*(np.concatenate(c) for c in zip(*map(_fields, found), strict=True)))
+
+
+def _round(
+    parts: Sequence[Searchable], queries: ArrayGaussian, k: int, count: int
+) -> tuple[TopK, np.ndarray | None]:
+    """The k best among ``count`` candidates, and for which queries they are so for sure; ``None``
+    where nothing more can be done."""
+    n = len(queries)
+    proposed = {
+        number: _proposed(part, queries, k, count)
+        for number, part in enumerate(parts)
+        if part.reach
+    }
+    if not proposed:
+        empty = np.empty((n, 0), dtype=np.int64)
+        return TopK(empty, empty, np.empty((n, 0))), None
+    if len(proposed) == 1:
+        ((number, (lifted, found)),) = proposed.items()
+        row, score = found.rows, _scores(parts[number], lifted, found)
+        order = np.lexsort((row, -score), axis=1)[:, :k]
+        place = np.zeros(order.shape, dtype=np.int64) + number
+    else:
+        every, found = _together({number: c for number, (_, c) in proposed.items()}, count)
+        row, score = found.rows, np.full(found.rows.shape, -np.inf)
+        for number, (lifted, _) in proposed.items():
+            where = np.nonzero((every == number) & (row >= 0))
+            score[where] = _scores_of(parts[number], lifted, row[where], where[0])
+        order = np.lexsort((row, every, -score), axis=1)[:, :k]
+        place = np.take_along_axis(every, order, 1)
+    if n > 1:
+        order += np.arange(0, row.size, row.shape[1])[:, None]
+    chosen = TopK(place, row.take(order), score.take(order))
+    if not k or not all(parts[number].exact for number in proposed):
+        return chosen, None
+    known = row >= 0
+    rounding = np.abs(np.where(known, score - np.where(known, found.scores, 0), 0)).max(1)
+    return chosen, (found.bound + 4 * rounding < chosen.score[:, -1]) | np.isneginf(found.bound)
+
+
+def _proposed(
+    part: Searchable, queries: ArrayGaussian, k: int, count: int
+) -> tuple[LiftedQueries, Candidates]:
+    """Candidates of one part; by looking at every row where it finds fewer than it must."""
+    lifted = part.lifted(queries)
+    found = part.candidates(lifted, count)
+    wanted = min(k, part.reach)
+    if not part.exact and (
+        found.rows.shape[1] < wanted if found.full else (found.rows >= 0).sum(1).min() < wanted
+    ):
+        found = part.scan(lifted, count)
+    return lifted, found
+
+
+def _together(proposed: Mapping[int, Candidates], count: int) -> tuple[np.ndarray, Candidates]:
+    """The most promising candidates of several parts, and the part of each: ``count``, or as many
+    as a coarse part gives."""
+    count = max(count, *(c.rows.shape[1] for c in proposed.values()))
+    places = [np.full(c.rows.shape, number) for number, c in proposed.items()]
+    row, rough = [c.rows for c in proposed.values()], [c.scores for c in proposed.values()]
+    bounds = [c.bound for c in proposed.values()]
+    columns = [np.concatenate(x, 1) for x in (places, row, rough)]
+    if columns[0].shape[1] > count:
+        kept = np.argpartition(-columns[2], count - 1, axis=1)
+        bounds.append(np.take_along_axis(columns[2], kept[:, count:], 1).max(1))
+        columns = [np.take_along_axis(x, kept[:, :count], 1) for x in columns]
+    return columns[0], Candidates(columns[1], columns[2], reduce(np.maximum, bounds))
+
+
+def _scores(part: Searchable, queries: LiftedQueries, found: Candidates) -> np.ndarray:
+    """Of all candidates, (n, c) in float64; −inf where there is no row."""
+    row = found.rows
+    if not found.full:
+        scores, where = np.full(row.shape, -np.inf), np.nonzero(row >= 0)
+        scores[where] = _scores_of(part, queries, row[where], where[0])
+        return scores
+    if row.size <= PAIRS:
+        return queries.scores(part.arrays(row.ravel())).reshape(row.shape)
+    step = max(1, PAIRS // row.shape[1])
+    parts = [
+        queries.scores(part.arrays(row[some].ravel()), some)
+        for some in (slice(start, start + step) for start in range(0, len(row), step))
+    ]
+    return np.concatenate(parts).reshape(row.shape)
+
+
+def _scores_of(
+    part: Searchable, queries: LiftedQueries, rows: np.ndarray, of: np.ndarray
+) -> np.ndarray:
+    """Of each row with query ``of`` it, (c) in float64."""
+    scores = np.empty(len(rows))
+    for start in range(0, len(rows), PAIRS):
+        some = slice(start, start + PAIRS)
+        scores[some] = queries.scores(part.arrays(rows[some]), of[some])
+    return scores
+
+
+def _full(rows: np.ndarray) -> bool:
+    return bool(rows.size and np.minimum.reduce(rows, axis=None) >= 0)
+
+
+def _fields(b: TopK) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return b.part, b.row, b.score

@@ -1,0 +1,138 @@
+"""What an audit found, for people: a table, and a page with pictures that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import html
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import groupby
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gaussmatch.data.pairs import Pairs, image_batches
+from gaussmatch.data.pictures import jpeg
+from gaussmatch.files import atomic, write_text
+from gaussmatch.models.model import Model
+from gaussmatch.search.trust.audit import ISSUES, Finding, audit
+from gaussmatch.search.trust.wording import words_of
+
+WORDS = 1000
+"""Frequent words that captions are counted by where no model reads them."""
+SIDE = 160  # pixels of a picture in the page
+LARGE = 512  # and of one to be reviewed
+TABLE, PAGE, PICTURES = "audit.csv", "audit.html", "pictures"
+"""What is in the folder of an audit."""
+FIELDS = tuple(Finding.__dataclass_fields__)
+STYLE = (
+    "body{font:15px/1.4 system-ui,sans-serif;margin:2rem auto;max-width:60rem}"
+    "img{max-width:160px;max-height:160px;margin-right:1rem}li{display:flex;margin:1rem 0}"
+    "ol{padding:0}small{color:#555}"
+)
+
+
+def audit_pairs(pairs: Pairs, model: Model | None = None, most: int = 100) -> list[Finding]:
+    """Audit a split by the Gaussians of a model; or without one by the features of its images and
+    the words of its captions."""
+    if model is not None:
+        images, captions = model.encode_pairs(pairs)
+        vectors = images.mean.flatten(1), captions.mean.flatten(1)
+        unsure = None if captions.is_point else captions.uncertainty()
+    else:
+        features = torch.cat([batch.flatten(1) for batch in image_batches(pairs, 256)])
+        vectors, unsure = (features, word_vectors(pairs.captions)), None
+    found = audit(*vectors, pairs.image_of, uncertainty=unsure, most=most)
+    return [f if f.caption is None else replace(f, text=pairs.captions[f.caption]) for f in found]
+
+
+def word_vectors(texts: Sequence[str]) -> Tensor:
+    """(m, ≤ WORDS), frequent words of each text, the rarer the heavier: 1 + ln(m / texts with it).
+
+    >>> word_vectors(["a dog", "a cat", "a dog"]).shape
+    torch.Size([3, 3])
+    """
+    split = [set(words_of(text)) for text in texts]
+    known = Counter(word for words in split for word in words).most_common(WORDS)
+    column = {word: at for at, (word, _) in enumerate(known)}
+    vectors = torch.zeros(len(texts), max(1, len(known)))
+    for row, words in enumerate(split):
+        for word in words & column.keys():
+            at = column[word]
+            vectors[row, at] = 1 + math.log(len(texts) / known[at][1])
+    return vectors
+
+
+def write_table(path: Path, findings: Sequence[Finding]) -> None:
+    """CSV, one finding a line, worst first within each issue."""
+    with atomic(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        writer.writeheader()
+        writer.writerows({**asdict(f), "severity": f"{f.severity:.4f}"} for f in findings)
+
+
+def read_table(path: Path) -> list[Finding]:
+    """What ``write_table`` wrote."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no findings; make them with 'gaussmatch audit'")
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(file)
+        if rows.fieldnames is None or not set(FIELDS) <= set(rows.fieldnames):
+            raise ValueError(f"{path}: not the table of an audit: it needs {', '.join(FIELDS)}")
+        return [_finding(row, f"{path}, line {line}") for line, row in enumerate(rows, start=2)]
+
+
+def _finding(row: Mapping[str, str], place: str) -> Finding:
+    if row["issue"] not in ISSUES:
+        raise ValueError(f"{place}: no issue {row['issue']!r}; there are {', '.join(ISSUES)}")
+    try:
+        caption, other = (int(row[n]) if row[n] else None for n in ("caption", "other"))
+        image, severity = int(row["image"]), float(row["severity"])
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{place}: {error}") from error
+    return Finding(row["issue"], severity, image, caption, other, row["reason"], row["text"])
+
+
+def write_page(path: Path, findings: Sequence[Finding], pairs: Pairs) -> None:
+    """HTML with the pictures inside."""
+    write_text(path, "\n".join(_page(findings, pairs)))
+
+
+def _page(findings: Sequence[Finding], pairs: Pairs) -> Iterator[str]:
+    title = html.escape(f"Audit of {pairs.name}")
+    yield f"<!doctype html><meta charset='utf-8'><title>{title}</title><style>{STYLE}</style>"
+    yield f"<h1>{title}</h1>"
+    for issue, group in groupby(findings, key=lambda f: f.issue):
+        yield f"<h2>{issue}: {ISSUES[issue]}</h2><ol>"
+        for f in group:
+            shown = "".join(_picture(pairs, i) for i in (f.image, f.other) if i is not None)
+            where = f"image {f.image}" + ("" if f.caption is None else f", caption {f.caption}")
+            where += "" if f.other is None else f", other image {f.other}"
+            about = f"<small>{html.escape(f.reason)}; {where}</small>"
+            yield f"<li>{shown}<div><p>{html.escape(f.text)}</p>{about}</div></li>"
+        yield "</ol>"
+
+
+def write_pictures(folder: Path, findings: Sequence[Finding], pairs: Pairs) -> None:
+    """The pictures that the findings are about, named by position, for ``serve --review``."""
+    folder.mkdir(exist_ok=True)
+    for number in sorted({i for f in findings for i in (f.image, f.other) if i is not None}):
+        data = _jpeg(pairs, number, LARGE)
+        if data is not None:
+            (folder / f"{number}.jpg").write_bytes(data)
+
+
+def _picture(pairs: Pairs, image: int) -> str:
+    data = _jpeg(pairs, image, SIDE)
+    if data is None:
+        return ""
+    return f"<img alt='' src='data:image/jpeg;base64,{base64.b64encode(data).decode('ascii')}'>"
+
+
+def _jpeg(pairs: Pairs, image: int, side: int) -> bytes | None:
+    picture = pairs.images.picture(image)
+    return None if picture is None else jpeg(picture, side)
