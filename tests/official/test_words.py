@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from official.gadgets import NAMES, gadgets
 from official.layouts import WORDS, vocabulary_bytes
 
-from gaussmatch.models.official.words import read_words, words_of
+from gaussmatch.models.official.checkpoint import read_words, words_of
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
@@ -116,7 +116,7 @@ def test_files_that_are_not_there_or_too_large(
 ) -> None:
     with pytest.raises(FileNotFoundError, match=r"none\.pkl: no such vocabulary"):
         read_words(tmp_path / "none.pkl")
-    monkeypatch.setattr("gaussmatch.models.official.words.LARGEST", 10)
+    monkeypatch.setattr("gaussmatch.models.official.checkpoint.LARGEST", 10)
     (tmp_path / "large.pkl").write_bytes(vocabulary_bytes())
     with pytest.raises(ValueError, match="bytes are too many for a vocabulary"):
         read_words(tmp_path / "large.pkl")

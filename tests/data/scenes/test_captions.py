@@ -10,8 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaussmatch.data.scenes import SIZES, Split, make_split
-from gaussmatch.data.scenes.captions import annotate, describe, kind_of
-from gaussmatch.data.scenes.forms import Both, Count, Exists, Form, Kind, On, Related, related
+from gaussmatch.data.scenes.captions import (
+    Both,
+    Count,
+    Exists,
+    Form,
+    Kind,
+    On,
+    Related,
+    annotate,
+    describe,
+    kind_of,
+    related,
+)
 from gaussmatch.data.scenes.truth import true_of
 from gaussmatch.data.scenes.world import Dice, Scene, Thing, sample_scene
 

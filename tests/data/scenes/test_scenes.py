@@ -21,9 +21,8 @@ from gaussmatch.data.scenes.backbone import (
     load_backbone,
     pretrain,
 )
-from gaussmatch.data.scenes.draw import draw
 from gaussmatch.data.scenes.truth import true_of
-from gaussmatch.data.scenes.world import COLOURS, SHAPES, Scene, Thing
+from gaussmatch.data.scenes.world import COLOURS, SHAPES, Scene, Thing, draw
 
 
 @pytest.fixture(scope="module")

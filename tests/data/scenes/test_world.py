@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaussmatch.data.scenes import SIZES, make_split
-from gaussmatch.data.scenes.draw import draw
 from gaussmatch.data.scenes.world import (
     BACKGROUNDS,
     COLOURS,
@@ -20,6 +19,7 @@ from gaussmatch.data.scenes.world import (
     Dice,
     Scene,
     Thing,
+    draw,
     sample_scene,
 )
 

@@ -21,7 +21,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from gaussmatch.data.scenes.draw import draw
 from gaussmatch.data.scenes.world import (
     BACKGROUNDS,
     COLOURS,
@@ -32,6 +31,7 @@ from gaussmatch.data.scenes.world import (
     WIDTH,
     Dice,
     Scene,
+    draw,
     sample_scene,
 )
 from gaussmatch.files import sha256

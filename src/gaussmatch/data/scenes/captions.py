@@ -1,39 +1,320 @@
-"""Five captions for a scene, each by another annotator with habits of its own.
-
-From the most to the least specific: the thorough one names everything; the pointer one thing in
-detail, the lister a few things in little; the surveyor relations and places; the painter looks at
-colours, sizes and patterns and never names a shape; the counter counts; the dreamer is vague.
-What the captions mean is in ``forms.py``.
-"""
+"""Who writes what about a scene: words, what is meant by them, and the annotators."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 
-from gaussmatch.data.scenes.forms import (
-    RELATIONS,
-    Count,
-    Exists,
-    Form,
-    Kind,
-    On,
-    Related,
-    all_of,
-    related,
+from gaussmatch.data.scenes.world import (
+    ATTRIBUTES,
+    COLOURS,
+    MOST,
+    PLACES,
+    SHAPES,
+    SIZES,
+    Dice,
+    Scene,
+    Thing,
 )
-from gaussmatch.data.scenes.words import (
-    COLOUR_WORDS,
-    NOUNS,
-    NUMBERS,
-    RELATION_WORDS,
-    ground,
-    listed,
-    phrase,
-    plural,
-    word,
-)
-from gaussmatch.data.scenes.world import ATTRIBUTES, COLOURS, PLACES, SHAPES, Dice, Scene, Thing
+
+# ---- words ----
+# A kind of thing in words: synonyms, and where the adjectives go.
+#
+# Text is always made *from* the logical form, so that the two cannot disagree.
+
+
+# The first word is the usual one and comes two times in three.
+NOUNS = {
+    ("circle",): ("circle", "disc", "round shape", "ball"),
+    ("square",): ("square", "box", "block"),
+    ("triangle",): ("triangle", "three-sided shape"),
+    ("diamond",): ("diamond", "rhombus", "lozenge"),
+    ("star",): ("star", "five-pointed star"),
+    ("cross",): ("cross", "plus sign", "plus"),
+    ("heart",): ("heart", "love heart"),
+    ("moon",): ("moon", "crescent", "half moon"),
+    ("triangle", "diamond", "star"): ("pointy shape", "spiky thing"),
+    ("circle", "heart", "moon"): ("curved shape", "curvy thing"),
+    ("square", "diamond"): ("four-sided shape", "quadrilateral"),
+    (): ("thing", "shape", "object", "figure"),
+}
+COLOUR_WORDS = {
+    ("red",): ("red", "crimson", "scarlet"),
+    ("orange",): ("orange",),
+    ("yellow",): ("yellow", "golden"),
+    ("green",): ("green",),
+    ("blue",): ("blue",),
+    ("purple",): ("purple", "violet"),
+    ("pink",): ("pink", "rosy"),
+    ("brown",): ("brown", "chocolate"),
+    ("red", "orange", "yellow"): ("warm-coloured", "fiery"),
+    ("blue", "purple", "green"): ("cool-coloured",),
+    ("red", "pink"): ("reddish",),
+}
+SIZE_WORDS = {
+    ("small",): ("small", "little", "tiny"),
+    ("medium",): ("medium-sized", "mid-sized"),
+    ("large",): ("large", "big", "huge"),
+    ("medium", "large"): ("fairly big", "not so small"),
+}
+PATTERN_WORDS = {
+    ("plain",): ("plain", "solid"),
+    ("striped",): ("striped", "stripy"),
+    ("dotted",): ("dotted", "spotted", "polka-dot"),
+    ("hollow",): ("hollow", "outlined", "empty"),
+    ("striped", "dotted"): ("patterned",),
+}
+PATTERN_TAILS = {
+    ("striped",): ("with stripes", "with lines across"),
+    ("dotted",): ("with dots", "with spots"),
+    ("hollow",): ("with nothing inside", "drawn in outline"),
+    ("striped", "dotted"): ("with a pattern",),
+}
+GROUND_WORDS = {
+    "white": ("white",),
+    "grey": ("grey", "gray"),
+    "black": ("black", "dark"),
+    "sky": ("light blue", "pale blue", "sky-blue"),
+    "cream": ("cream", "beige", "sandy"),
+}
+PLACE_WORDS = {
+    "left": ("on the left", "at the left side", "over on the left"),
+    "right": ("on the right", "at the right side", "over on the right"),
+    "top": ("at the top", "near the top", "in the upper part"),
+    "bottom": ("at the bottom", "near the bottom", "in the lower part"),
+    "middle": ("in the middle", "in the centre"),
+    "top left": ("in the top left corner", "at the upper left"),
+    "top right": ("in the top right corner", "at the upper right"),
+    "bottom left": ("in the bottom left corner", "at the lower left"),
+    "bottom right": ("in the bottom right corner", "at the lower right"),
+}
+RELATION_WORDS = {
+    "left of": ("to the left of", "left of"),
+    "right of": ("to the right of", "right of"),
+    "above": ("above", "higher than", "over"),
+    "below": ("below", "under", "beneath"),
+    "next to": ("next to", "close to", "beside"),
+    "bigger than": ("bigger than", "larger than"),
+    "coloured like": ("of the same colour as",),
+}
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six")
+
+
+def word(dice: Dice, synonyms: Sequence[str]) -> str:
+    """One of the synonyms, the first one two times in three."""
+    if len(synonyms) == 1 or dice.chance(0.67):
+        return synonyms[0]
+    return dice.pick(synonyms[1:])
+
+
+def phrase(dice: Dice, kind: Kind, number: int = 1) -> str:
+    """A noun phrase for ``number`` things of a kind.
+
+    >>> phrase(Dice("x"), Kind(("star",), ("orange",)))
+    'an orange star'
+    >>> phrase(Dice("x"), Kind(("cross",)), number=2)
+    'two crosses'
+    """
+    tail = [word(dice, PLACE_WORDS[kind.place])] if kind.place else []
+    adjectives = [word(dice, SIZE_WORDS[kind.sizes])] if kind.sizes else []
+    if kind.patterns in PATTERN_TAILS and dice.chance(0.3):
+        tail.insert(0, word(dice, PATTERN_TAILS[kind.patterns]))
+    elif kind.patterns:
+        adjectives.append(word(dice, PATTERN_WORDS[kind.patterns]))
+    if kind.colours:
+        adjectives.append(word(dice, COLOUR_WORDS[kind.colours]))
+    if number == 1 and not kind.shapes and adjectives and dice.chance(0.5):
+        head = "something " + " and ".join(adjectives)
+    else:
+        noun = word(dice, NOUNS[kind.shapes])
+        counted = " ".join([*adjectives, noun if number == 1 else plural(noun)])
+        head = f"{article(counted)} {counted}" if number == 1 else f"{NUMBERS[number]} {counted}"
+    return " ".join([head, *tail])
+
+
+def ground(dice: Dice, background: str) -> str:
+    """Where everything is, such as "on a grey background"."""
+    colour = word(dice, GROUND_WORDS[background])
+    return word(
+        dice,
+        (
+            f"on a {colour} background",
+            f"on {colour}",
+            f"against a {colour} background",
+            f"in front of a {colour} wall",
+        ),
+    )
+
+
+def listed(parts: Sequence[str]) -> str:
+    """
+    >>> listed(["a star", "a cross", "a moon"])
+    'a star, a cross and a moon'
+    """
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def plural(noun: str) -> str:
+    """
+    >>> plural("box"), plural("crescent"), plural("rhombus")
+    ('boxes', 'crescents', 'rhombuses')
+    """
+    return noun + ("es" if noun.endswith(("s", "x")) else "s")
+
+
+def article(words: str) -> str:
+    return "an" if words[0] in "aeiou" else "a"
+
+
+# ---- forms ----
+# What a caption says, as a small logical form that can be checked against a scene.
+#
+# A caption may be true of many scenes. The rules, which ``truth.py`` follows bit for bit:
+#
+# - A description is *existential*: "a red circle and a star" is true wherever there are a red
+#   circle and a star, whatever else there is. Things named side by side are different things.
+# - A number is *exact*: "two stars" means that two stars are there and no third. "At least", "a
+#   few" (three or four), "several" (three or more) and "many" (five or more) say so.
+# - "Left of", "above" and so on compare centres and want a margin of 6 pixels; "next to" wants at
+#   most 6 pixels between the two circles around the things; "bigger" compares small < medium <
+#   large.
+# - A place such as "on the left" is where the centre lies (``world.PLACES``).
+# - What a caption leaves out, it leaves open: "a circle" may have any colour, size and pattern.
+
+
+MARGIN = 6  #: pixels by which "left of" and its like must hold
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of thing: for each attribute the values allowed, none given meaning any.
+
+    >>> dot = Thing("circle", "red", "small", "plain", 10, 10, 5)
+    >>> Kind(colours=("red",)).fits(dot), Kind(("star",), place="left").fits(dot)
+    (True, False)
+    """
+
+    shapes: tuple[str, ...] = ()
+    colours: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+    place: str = ""
+
+    def fits(self, thing: Thing) -> bool:
+        return (
+            (not self.shapes or thing.shape in self.shapes)
+            and (not self.colours or thing.colour in self.colours)
+            and (not self.sizes or thing.size in self.sizes)
+            and (not self.patterns or thing.pattern in self.patterns)
+            and (not self.place or thing.at(self.place))
+        )
+
+
+@dataclass(frozen=True)
+class Exists:
+    """There are different things, one of each kind."""
+
+    kinds: tuple[Kind, ...]
+
+    def holds(self, scene: Scene) -> bool:
+        return any(
+            all(kind.fits(thing) for kind, thing in zip(self.kinds, chosen, strict=True))
+            for chosen in permutations(scene.things, len(self.kinds))
+        )
+
+
+@dataclass(frozen=True)
+class Count:
+    """The number of things of a kind lies in [low, high]."""
+
+    kind: Kind
+    low: int
+    high: int = MOST
+
+    def holds(self, scene: Scene) -> bool:
+        return self.low <= sum(map(self.kind.fits, scene.things)) <= self.high
+
+
+@dataclass(frozen=True)
+class Related:
+    """There are two different things, one of each kind, and the first is ``how`` to the second."""
+
+    first: Kind
+    how: str
+    second: Kind
+
+    def holds(self, scene: Scene) -> bool:
+        return any(
+            self.first.fits(a) and self.second.fits(b) and related(a, self.how, b)
+            for a, b in permutations(scene.things, 2)
+        )
+
+
+@dataclass(frozen=True)
+class On:
+    """The background is of this colour."""
+
+    background: str
+
+    def holds(self, scene: Scene) -> bool:
+        return scene.background == self.background
+
+
+@dataclass(frozen=True)
+class Both:
+    """All parts hold; each by itself, so that parts may speak of the same thing."""
+
+    parts: tuple[Form, ...]
+
+    def holds(self, scene: Scene) -> bool:
+        return all(part.holds(scene) for part in self.parts)
+
+
+Form = Exists | Count | Related | On | Both
+
+RELATIONS = ("left of", "right of", "above", "below", "next to", "bigger than", "coloured like")
+
+
+def related(a: Thing, how: str, b: Thing) -> bool:
+    """Whether ``a`` stands in one of ``RELATIONS`` to ``b``.
+
+    >>> a, b = (Thing("star", "red", "small", "plain", x, 20, 5) for x in (10, 40))
+    >>> [how for how in RELATIONS if related(a, how, b)]
+    ['left of', 'coloured like']
+    """
+    match how:
+        case "left of":
+            return b.x - a.x >= MARGIN
+        case "right of":
+            return a.x - b.x >= MARGIN
+        case "above":
+            return b.y - a.y >= MARGIN
+        case "below":
+            return a.y - b.y >= MARGIN
+        case "next to":
+            reach = a.radius + b.radius + MARGIN
+            return (a.x - b.x) ** 2 + (a.y - b.y) ** 2 <= reach**2
+        case "bigger than":
+            return SIZES.index(a.size) > SIZES.index(b.size)
+        case "coloured like":
+            return a.colour == b.colour
+    raise ValueError(f"unknown relation {how!r}; choose from {', '.join(RELATIONS)}")
+
+
+def all_of(parts: Sequence[Form]) -> Form:
+    """The parts together; a single one as it is."""
+    return parts[0] if len(parts) == 1 else Both(tuple(parts))
+
+
+# ---- captions ----
+# Five captions for a scene, each by another annotator with habits of its own.
+#
+# From the most to the least specific: the thorough one names everything; the pointer one thing in
+# detail, the lister a few things in little; the surveyor relations and places; the painter looks at
+# colours, sizes and patterns and never names a shape; the counter counts; the dreamer is vague.
+# What the captions mean is in ``forms.py``.
 
 
 @dataclass(frozen=True)

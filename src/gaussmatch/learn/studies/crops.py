@@ -14,7 +14,7 @@ from PIL import Image
 from gaussmatch.data import coco, scenes, source
 from gaussmatch.data.listing import Photo
 from gaussmatch.data.pairs import Pairs, Region
-from gaussmatch.data.scenes.draw import draw
+from gaussmatch.data.scenes.world import draw
 from gaussmatch.data.stored import StoredFeatures
 from gaussmatch.learn.evaluation.triplets import MOST, Features, cut_at_scale, selection
 from gaussmatch.models.model import Model

@@ -14,9 +14,8 @@ from typing import Any
 from gaussmatch.files import sha256
 from gaussmatch.models.encoders.vocabulary import Vocabulary
 from gaussmatch.models.official import pcme, pvse, vsepp, vsrn
-from gaussmatch.models.official.checkpoint import read_checkpoint
+from gaussmatch.models.official.checkpoint import read_checkpoint, read_words
 from gaussmatch.models.official.translation import System, Translation
-from gaussmatch.models.official.words import read_words
 from gaussmatch.models.recipe import Recipe, load_recipe
 from gaussmatch.models.run import is_run, save_parts, save_weights, write_metrics
 

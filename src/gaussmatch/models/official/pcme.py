@@ -8,10 +8,15 @@ from typing import Any
 from torch import Tensor
 
 from gaussmatch.models.official import vsepp
+from gaussmatch.models.official.checkpoint import words_of
 from gaussmatch.models.official.pvse import attention, encoders
-from gaussmatch.models.official.translation import OfficialOptions, Translation, plain
-from gaussmatch.models.official.weights import Rule, Weights
-from gaussmatch.models.official.words import words_of
+from gaussmatch.models.official.translation import (
+    OfficialOptions,
+    Rule,
+    Translation,
+    Weights,
+    plain,
+)
 from gaussmatch.models.recipe import LossRecipe, ModelRecipe, PCMERecipe, Recipe, TrainingRecipe
 
 # fmt: off

@@ -7,8 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from gaussmatch.models.official import vsepp
-from gaussmatch.models.official.translation import OfficialOptions, Translation
-from gaussmatch.models.official.weights import Rule, Weights, torchvision_rules
+from gaussmatch.models.official.translation import (
+    OfficialOptions,
+    Rule,
+    Translation,
+    Weights,
+    torchvision_rules,
+)
 from gaussmatch.models.recipe import LossRecipe, ModelRecipe, PVSERecipe, Recipe, TrainingRecipe
 
 # fmt: off

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gaussmatch.models.official.translation import OfficialOptions, Translation, plain
-from gaussmatch.models.official.weights import Rule, Weights, torchvision_rules
+from gaussmatch.models.official.translation import (
+    OfficialOptions,
+    Rule,
+    Translation,
+    Weights,
+    plain,
+    torchvision_rules,
+)
 from gaussmatch.models.recipe import DataRecipe, LossRecipe, ModelRecipe, Recipe, TrainingRecipe
 
 TEXT = [Rule(r"embed\.weight", "text.words.weight"), Rule(r"rnn\.(\w+)", r"text.embed.rnn.\1")]

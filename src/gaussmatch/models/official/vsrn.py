@@ -13,8 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from gaussmatch.models.official import vsepp
-from gaussmatch.models.official.translation import OfficialOptions, Translation
-from gaussmatch.models.official.weights import Rule, Weights
+from gaussmatch.models.official.translation import OfficialOptions, Rule, Translation, Weights
 from gaussmatch.models.recipe import GeneratorRecipe, ModelRecipe, Recipe, VSRNRecipe
 
 BLOCKS = 4

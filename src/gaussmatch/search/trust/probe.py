@@ -27,7 +27,7 @@ from gaussmatch.data.flickr import read_judgements, read_tokens
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.data.pictures import SUFFIXES, open_picture
 from gaussmatch.data.scenes import SIZES, balanced, make_split
-from gaussmatch.data.scenes.draw import draw
+from gaussmatch.data.scenes.world import draw
 from gaussmatch.data.stored import read_lines
 from gaussmatch.learn.evaluation.reliability import evenly, thinned
 from gaussmatch.learn.evaluation.scores import query_scores
