@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import stat
 from pathlib import Path
 
 import pytest
+import torch
 
-from gaussmatch.files import atomic, read_json, sweep, write_json, write_text
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.files import (
+    atomic,
+    cache_root,
+    claim_folder,
+    is_sealed,
+    load_tensors,
+    read_csv,
+    read_json,
+    save_tensors,
+    seal,
+    sweep,
+    write_csv,
+    write_json,
+    write_text,
+)
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
@@ -75,3 +92,64 @@ def test_what_killed_writers_left_is_swept_and_nothing_else(tmp_path: Path) -> N
     assert all(path.exists() for path in left)
     sweep(tmp_path, ["a.json", "b.json"])
     assert sorted(tmp_path.iterdir()) == sorted(kept)
+
+
+def test_a_table_for_people_holds_no_formulas(tmp_path: Path) -> None:
+    texts = ["=1+1", "+1", "-1", "@x", "\tx", "\rx", "'quoted'", "a = b", ""]
+    write_csv(tmp_path / "t.csv", ["n", "text"], [{"n": -1, "text": text} for text in texts])
+    with open(tmp_path / "t.csv", encoding="utf-8", newline="") as file:
+        raw = list(csv.DictReader(file))
+    assert [row["text"][:1] for row in raw[:7]] == ["'"] * 7
+    assert {row["n"] for row in raw} == {"-1"}  # a number stays one
+    assert [row["text"] for row in read_csv(tmp_path / "t.csv", ["text"])] == texts
+
+
+def test_tensors_are_readable_as_the_umask_says_and_leave_nothing(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        save_tensors(tmp_path / "a.safetensors", {"a": torch.ones(2)})
+        Gaussian(torch.zeros(1, 2)).save(tmp_path / "b.safetensors")
+    finally:
+        os.umask(before)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert (modes, len(list(tmp_path.iterdir()))) == ({0o640}, 2)
+    assert load_tensors(tmp_path / "a.safetensors")["a"].tolist() == [1, 1]
+    (tmp_path / "a.safetensors").write_bytes(b"\xff" * 64)
+    with pytest.raises(ValueError, match=r"a\.safetensors: not a complete safetensors file"):
+        load_tensors(tmp_path / "a.safetensors")
+
+
+def test_what_killed_writers_left_is_swept_from_a_folder_of_ours(tmp_path: Path) -> None:
+    claim_folder(tmp_path, names=["audit.csv"])
+    left = [tmp_path / f".audit.csv.{n}.gaussmatch-partial" for n in ("old", "new")]
+    for path in left:
+        path.touch()
+    os.utime(left[0], (0, 0))
+    claim_folder(tmp_path, names=["audit.csv"])
+    assert [path.exists() for path in left] == [False, True]  # the new one may be in use
+
+
+def test_a_cache_is_private_and_one_of_others_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path / "deep" / "cache"))
+    assert stat.S_IMODE(cache_root().stat().st_mode) == 0o700
+    cache_root().chmod(0o777)
+    with pytest.raises(PermissionError, match="other users can write"):
+        cache_root()
+
+
+def test_an_entry_of_the_cache_that_was_changed_is_not_believed(tmp_path: Path) -> None:
+    (tmp_path / "a.npy").write_bytes(b"whole")
+    assert not is_sealed(tmp_path / "a.npy")
+    seal(tmp_path / "a.npy")
+    assert is_sealed(tmp_path / "a.npy")
+    (tmp_path / "a.npy").write_bytes(b"wrong")
+    assert not is_sealed(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[1]", "{", "\ufeff3"])
+def test_json_of_another_shape_is_one_clear_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"config\.json.*(not valid JSON|must hold a dict)"):
+        read_json(tmp_path / "config.json", dict)

@@ -195,7 +195,7 @@ def test_what_is_only_measured_or_only_local_does_not_make_another_run(copy: Pat
 
 def test_a_foreign_file_is_never_written_over(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text("mine")
-    with pytest.raises(FileExistsError, match=r"log\.jsonl does not belong to a run"):
+    with pytest.raises(FileExistsError, match=r"is not empty \(log\.jsonl\)"):
         train(RECIPE, tmp_path, data=toy_data(), progress_bar=False)
     assert (tmp_path / "log.jsonl").read_text() == "mine"
 

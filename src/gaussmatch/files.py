@@ -1,7 +1,9 @@
-"""Atomic files: written beside the target, synced, then renamed. Locks, checksums and JSON."""
+"""Atomic files: written beside the target, synced, then renamed. Whose a folder is, plain names,
+locks, checksums and JSON."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
@@ -9,10 +11,15 @@ import random
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
 
 try:
     import fcntl
@@ -23,6 +30,10 @@ except ImportError as error:
 
 _PARTIAL = ".gaussmatch-partial"
 """The suffix of unfinished files, which no other program uses."""
+ABANDONED = 24 * 60 * 60
+"""Seconds after which nobody is writing an unfinished file any more."""
+OURS = ".gaussmatch"
+"""The file that lists what this program wrote into a folder."""
 
 
 class BusyError(OSError):
@@ -78,6 +89,68 @@ def sweep(folder: Path, names: Iterable[str]) -> None:
             path.unlink(missing_ok=True)
 
 
+def plain_name(name: object, where: object) -> str:
+    """The name of a file as a manifest may give it: inside its folder, and not hidden. Whoever
+    reads a manifest checks every name here, before a path is made of it.
+
+    >>> plain_name("model.safetensors", "run.json")
+    'model.safetensors'
+    >>> plain_name("../../.bashrc", "manifest.json")
+    Traceback (most recent call last):
+    ValueError: manifest.json: '../../.bashrc' is not a plain file name; do not use this folder
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"\w[\w.+-]{0,199}", name, re.ASCII):
+        shown = repr(name) if len(repr(name)) < 100 else f"{repr(name)[:100]}…"
+        raise ValueError(f"{where}: {shown} is not a plain file name; do not use this folder")
+    return name
+
+
+def claim_folder(
+    folder: Path,
+    proof: str | None = OURS,
+    names: Collection[str] | None = None,
+    ignore: Collection[str] = (),
+) -> None:
+    """Make sure that a folder may be written to: a new or empty one, or one with a file that proves
+    that this program made it. Any other is refused, and nothing in it is touched.
+
+    Args:
+        proof: the file that proves it; ``None`` if the folder must be empty.
+        names: what will be written, if ``proof`` is to list it: a file of such a name that is not
+            listed yet is somebody else's, and refused too.
+        ignore: what else does not count, such as a lock.
+
+    >>> import tempfile, pathlib
+    >>> photos = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (photos / "dog.jpg").write_text("mine")
+    >>> claim_folder(photos / "audit", names=["audit.csv"])
+    >>> claim_folder(photos, names=["audit.csv"])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    FileExistsError: ... is not empty (audit) and has no .gaussmatch; choose a new folder with --out
+    """
+    advice = "choose a new folder with --out"
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{folder} is a file; {advice}")
+    ours = {proof, *ignore}
+    there = sorted(os.listdir(folder)) if folder.is_dir() else []
+    foreign = [name for name in there if name not in ours and not name.endswith(_PARTIAL)]
+    # nor made by another process just now
+    if foreign and (proof is None or not (folder / proof).is_file()):
+        missing = "" if proof is None else f" and has no {proof}"
+        raise FileExistsError(f"{folder} is not empty ({foreign[0]}){missing}; {advice}")
+    for path in folder.rglob(f".*{_PARTIAL}"):  # of writers that were killed
+        if time.time() - path.stat().st_mtime > ABANDONED:
+            path.unlink(missing_ok=True)
+    if names is None or proof is None:
+        return
+    listed = set(map(str, read_json(folder / proof, list) if (folder / proof).is_file() else ()))
+    for name in names:
+        if name not in listed and os.path.lexists(folder / name):
+            raise FileExistsError(f"{folder / name} was not written by gaussmatch; {advice}")
+    if not (folder / proof).is_file() or not listed.issuperset(names):
+        write_json(folder / proof, sorted(listed.union(names)))
+
+
 @contextmanager
 def locked(path: Path, busy: str, wait: float = 0) -> Iterator[None]:
     """Hold a lock file; raises ``BusyError(busy)`` if another process still holds it after ``wait``
@@ -105,6 +178,17 @@ def sha256(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def seal(path: Path) -> None:
+    """Write the SHA-256 of a finished file of the cache beside it."""
+    write_text(path.with_name(f"{path.name}.sha256"), sha256(path))
+
+
+def is_sealed(path: Path) -> bool:
+    """Whether a file of the cache is there, and still what ``seal`` saw."""
+    mark = path.with_name(f"{path.name}.sha256")
+    return path.is_file() and mark.is_file() and mark.read_bytes() == sha256(path).encode()
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     with atomic(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -114,20 +198,83 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
     write_text(path, to_json(value))
 
 
+def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor]) -> None:
+    """Write safetensors whole or not at all, readable as the umask says. (The library's own
+    ``save_file`` leaves them to their owner alone, and ``.tmp…`` files after a kill.)"""
+    held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with atomic(path) as temporary:
+        temporary.write_bytes(save(held))
+
+
+def load_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """Read safetensors; an error names the file and what is wrong."""
+    try:
+        return load_file(os.fspath(path))
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path}: not a complete safetensors file ({error}); copy it again or make it again"
+        ) from error
+
+
 def to_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
-def read_json(path: str | os.PathLike[str]) -> Any:
-    """Read JSON; an error names the file, the line and what is wrong."""
+def read_json(path: str | os.PathLike[str], kind: type | None = None) -> Any:
+    """Read JSON; an error names the file, the line and what is wrong.
+
+    Args:
+        kind: what it must hold, such as ``dict``.
+    """
+    content = parse_json(Path(path).read_bytes(), path)
+    if kind is not None and not isinstance(content, kind):
+        held = type(content).__name__
+        raise ValueError(f"{path}: holds a {held}, but must hold a {kind.__name__}")
+    return content
+
+
+def parse_json(text: bytes, path: object) -> Any:
+    """JSON of a file; an error names it."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        return json.loads(text.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
         raise ValueError(
             f"{path}, line {error.lineno}, column {error.colno}: not valid JSON ({error.msg})"
         ) from error
     except (UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: not valid JSON ({error})") from error
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
+
+
+def write_csv(
+    path: str | os.PathLike[str], fields: Sequence[str], rows: Iterable[Mapping[str, object]]
+) -> None:
+    """A table for people: a text that a spreadsheet would take for a formula gets an apostrophe in
+    front, which ``read_csv`` takes away again. The page's Review exports in the same way."""
+    with atomic(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, fields)
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({name: _quoted(value) for name, value in row.items()})
+
+
+def read_csv(path: str | os.PathLike[str], fields: Collection[str]) -> list[dict[str, str]]:
+    """The rows of a table that has these columns."""
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        rows = csv.DictReader(file)
+        if not set(fields) <= set(rows.fieldnames or ()):
+            raise ValueError(f"{path}: needs the columns {', '.join(fields)}")
+        return [{name: _unquoted(row[name] or "") for name in fields} for row in rows]
+
+
+def _quoted(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def _unquoted(text: str) -> str:
+    return text[1:] if text[:1] == "'" and text[1:].startswith(_FORMULA) else text
 
 
 def _umask() -> int:
@@ -137,6 +284,38 @@ def _umask() -> int:
 
 
 def cache_root() -> Path:
-    """``$GAUSSMATCH_CACHE``, or ``~/.cache/gaussmatch``."""
-    root = os.environ.get("GAUSSMATCH_CACHE")
-    return Path(root) if root else Path.home() / ".cache" / "gaussmatch"
+    """``$GAUSSMATCH_CACHE``, or ``~/.cache/gaussmatch``. What is in it is believed, so it is made
+    for its user alone, and one that others can write to is refused."""
+    given = os.environ.get("GAUSSMATCH_CACHE")
+    root = Path(given) if given else Path.home() / ".cache" / "gaussmatch"
+    root.parent.mkdir(parents=True, exist_ok=True)
+    root.mkdir(mode=0o700, exist_ok=True)
+    status = root.stat()
+    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
+        raise PermissionError(
+            f"{root}: other users can write to this cache, and what is in it is believed; make it "
+            f"yours alone (chmod 700 {root}), or name another folder in GAUSSMATCH_CACHE"
+        )
+    return root
+
+
+def remember_folder(place: str, folder: str) -> None:
+    """Note, for this user on this machine, the folder that something at a place was made from. What
+    a copied index or set of shards says about its own folder is not believed."""
+    try:
+        write_json(_memory(place), {"place": os.path.realpath(place), "folder": folder})
+    except (OSError, RuntimeError) as error:  # no home, or one that is read-only
+        warnings.warn(f"{folder} is not remembered as the folder of {place}: {error}", stacklevel=2)
+
+
+def remembered_folder(place: str) -> str | None:
+    """What ``remember_folder`` noted for a place."""
+    try:
+        return str(read_json(_memory(place))["folder"])
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _memory(place: str) -> Path:
+    key = hashlib.sha256(os.path.realpath(place).encode("utf-8", "surrogateescape")).hexdigest()
+    return cache_root() / "folders" / f"{key[:32]}.json"

@@ -119,12 +119,10 @@ def test_each_part_does_its_own_and_nothing_twice(
 def test_a_killed_shard_leaves_nothing(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gaussmatch.search.embedding import shards
-
     def killed(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(shards, "save_file", killed)
+    monkeypatch.setattr("gaussmatch.files.save", killed)
     with pytest.raises(KeyboardInterrupt):
         embedded(tiny_run, "test", tmp_path / "out")
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["embedding.json"]

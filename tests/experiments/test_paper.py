@@ -13,7 +13,7 @@ from gaussmatch.learn.studies.reproduce import (
     Outcome,
     Setting,
     check_plan,
-    claim_folder,
+    claim,
     made_before,
     plan,
 )
@@ -246,8 +246,8 @@ def test_some_rows_alone_keep_the_claims_about_them(tmp_path: Path) -> None:
 
 def test_rows_may_be_added_to_a_folder(tmp_path: Path) -> None:
     setting = Setting("flickr8k", rows=("PVSE",))
-    claim_folder(tmp_path, setting, ["coco"])
+    claim(tmp_path, setting, ["coco"])
     assert made_before(tmp_path) == {"coco": setting}
-    claim_folder(tmp_path, replace(setting, rows=("P*",)), ["coco"])
+    claim(tmp_path, replace(setting, rows=("P*",)), ["coco"])
     with pytest.raises(ValueError, match="another setting"):
-        claim_folder(tmp_path, Setting("flickr8k", overrides=("--model.dim", "8")), ["coco"])
+        claim(tmp_path, Setting("flickr8k", overrides=("--model.dim", "8")), ["coco"])

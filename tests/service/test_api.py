@@ -18,7 +18,7 @@ from service.served import CheckedClient, jpeg, make_index
 from gaussmatch.apps.service import Settings, create_app
 from gaussmatch.apps.service.engine import Query
 from gaussmatch.models.encoders import Reading
-from gaussmatch.search import Hit, Index, Record, Where
+from gaussmatch.search import Hit, Index, Record, Where, backup
 
 ID = "scenes/test/3"
 
@@ -549,7 +549,7 @@ def album(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Index:
     ]
     album = Index.create(root / "index", index.run_folder)
     album.add(index.some(len(records))[1], records)  # type: ignore[arg-type]
-    album.note_source({"folder": str(folder)})
+    album.note_source({"folder": str(folder)}, here=True)
     return album
 
 
@@ -571,6 +571,22 @@ class TestOriginals:
         with CheckedClient(create_app(album, Settings(originals=False))) as client:
             assert not client.get("/api/about").json()["originals"]
             refused(client.get("/api/picture", params={"id": "trip/a.jpg"}), 404, "no_picture")
+
+    def test_only_where_the_operator_or_this_machine_says_so(
+        self, album: Index, tmp_path: Path
+    ) -> None:
+        copy = backup(tmp_path / "copy", album.place)  # its manifest names the folder too
+        photos = Path(str(album.manifest.source["folder"]))  # type: ignore[index]
+        with CheckedClient(create_app(copy)) as client:
+            refused(client.get("/api/picture", params={"id": "trip/a.jpg"}), 404, "no_picture")
+        with CheckedClient(create_app(copy, Settings(photos=photos))) as client:
+            assert client.get("/api/picture", params={"id": "trip/a.jpg"}).status_code == 200
+
+    def test_an_order_by_a_field_that_nobody_has_is_named(self, album: Index) -> None:
+        with CheckedClient(create_app(album)) as client:
+            found = client.get("/api/similar", params={"id": "b.tiff", "sort": "-tekan"}).json()
+            notes = " ".join(found["results"]["notes"])
+            assert "no item has a field 'tekan'; did you mean 'taken'?" in notes
 
     def test_fields_to_filter_by(self, album: Index) -> None:
         with CheckedClient(create_app(album)) as client:

@@ -7,9 +7,10 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from toy import killed_at
+from toy import Rows, killed_at, toy_data
 from training.test_loop import RECIPE, run, weights
 
 import gaussmatch as gm
@@ -102,7 +103,7 @@ def test_a_full_disk_costs_one_line_and_nothing_that_was_saved(tmp_path: Path) -
     [
         (["--training.device", "cuda:63"], "torch finds no cuda device here"),
         (["--training.device", "gpu"], "unknown device 'gpu': choose cpu, cuda"),
-        (["--out", "{file}"], "is a file; give a folder with --out"),
+        (["--out", "{file}"], "is a file; choose a new folder with --out"),
         (["--training.checkpoint_every", "often"], "'500 steps' or '10 minutes'"),
     ],
 )
@@ -155,3 +156,47 @@ def test_a_run_that_claims_to_be_large_is_refused_before_memory_is_taken(tmp_pat
     with pytest.raises(ValueError, match=r"does not fit recipe\.yaml beside it: .* \(.*8000"):
         gm.load(claims)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB; 1.7 GB else
+
+
+def test_a_run_is_not_resumed_on_other_data(tmp_path: Path) -> None:
+    with killed_at(10):  # of 16: after the first epoch
+        run(tmp_path / "run", with_training(epochs=2))
+    data, out, recipe = toy_data(), tmp_path / "run", with_training(epochs=2)
+    train = data.train
+    other = {
+        "images of train": toy_data(40).train,
+        "captions of train": replace(train, captions=[*train.captions[1:], "a red cat"]),
+        "features of train": replace(train, images=Rows(train.images.array + 1)),  # type: ignore[attr-defined]
+    }
+    for what, pairs in other.items():
+        with pytest.raises(ValueError, match=rf"other data: the .*{what}.*--accept-changed-data"):
+            gm.train(recipe, out, resume=True, data=replace(data, train=pairs))
+    fewer = replace(data, train=other["captions of train"])
+    gm.train(recipe, out, resume=True, data=fewer, accept_changed_data=True)
+
+
+def test_one_endless_caption_is_cut_with_a_note(tmp_path: Path) -> None:
+    data = toy_data()
+    captions = ["red " * 100_000, *data.train.captions[1:]]
+    with pytest.warns(UserWarning, match="more than 256 words .* such as caption 0"):
+        gm.train(RECIPE, tmp_path, data=replace(data, train=replace(data.train, captions=captions)))
+
+
+def test_an_image_that_vanishes_within_an_epoch_ends_it_and_training_goes_on(
+    tmp_path: Path,
+) -> None:
+    data, recipe = toy_data(), with_training(epochs=2)
+
+    class Vanishing(Rows):
+        def __getitem__(self, index: int) -> np.ndarray:
+            if index == 7 and (tmp_path / "run" / "checkpoint.pt").exists():
+                raise FileNotFoundError("photos/7.jpg: no such photo")
+            return super().__getitem__(index)
+
+    gone = replace(data, train=replace(data.train, images=Vanishing(data.train.images.array)))  # type: ignore[attr-defined]
+    with pytest.raises(FileNotFoundError, match=r"photos/7\.jpg"):
+        gm.train(recipe, tmp_path / "run", data=gone)
+    gm.train(recipe, tmp_path / "run", resume=True, data=data)  # it is back
+    run(tmp_path / "whole", recipe)
+    a, b = weights(tmp_path / "run"), weights(tmp_path / "whole")
+    assert all(torch.equal(a[k], b[k]) for k in a)

@@ -13,6 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from gaussmatch.data import DataSet
+from gaussmatch.files import claim_folder
 from gaussmatch.learn.evaluation.evaluate import evaluate_run
 from gaussmatch.learn.studies.report import Entrant, write_report
 from gaussmatch.learn.training.collapse import CollapseWarning
@@ -41,6 +42,7 @@ def run_demo(out: Path, overrides: Sequence[str] = ()) -> tuple[list[Entrant], P
         All with their measures, the report, the index.
     """
     recipes = {name: load_recipe(recipe, overrides) for name, recipe in RUNS.items()}
+    claim_folder(out, names=[*RUNS, "report.html", "index"])
     data = load_data(recipes["point"].data)
     entrants = []
     for name, recipe in recipes.items():

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import EllipsisType
 from typing import Any, Generic, Literal, TypeVar
 
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -235,7 +236,7 @@ class Gaussian(Moments[Tensor]):
         tensors = {"mean": self.mean.detach().contiguous().cpu()}
         if self.log_var is not None:
             tensors["log_var"] = self.log_var.detach().contiguous().cpu()
-        save_file(tensors, os.fspath(path))
+        Path(path).write_bytes(save(tensors))  # save_file keeps it from all but its owner
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Gaussian:

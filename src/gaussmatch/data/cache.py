@@ -7,9 +7,10 @@ import logging
 import os
 import shutil
 import tempfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
+
+from gaussmatch.files import plain_name, sha256
 
 _log = logging.getLogger(__name__)
 _LIST = "files.json"
@@ -35,7 +36,7 @@ def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         make(work)
-        listed = {p.name: [p.stat().st_size, _checksum(p)] for p in sorted(work.iterdir())}
+        listed = {p.name: [p.stat().st_size, sha256(p)] for p in sorted(work.iterdir())}
         (work / _LIST).write_text(json.dumps(listed), encoding="utf-8")
         _take_name(work, folder)
     finally:
@@ -65,17 +66,9 @@ def _fault(folder: Path) -> str | None:
     try:
         listed = json.loads((folder / _LIST).read_text(encoding="utf-8"))
         for name, (size, checksum) in listed.items():
-            path = folder / name
-            if path.stat().st_size != size or _checksum(path) != checksum:
+            path = folder / plain_name(name, folder / _LIST)
+            if path.stat().st_size != size or sha256(path) != checksum:
                 return f"{name} is damaged"
     except (OSError, ValueError, TypeError, AttributeError) as error:
         return f"not whole ({error})"
     return None
-
-
-def _checksum(path: Path) -> int:
-    total = 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 22):
-            total = zlib.crc32(block, total)
-    return total

@@ -8,6 +8,7 @@ in shards that survive a kill.
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,7 +98,6 @@ def open_embeddings(path: Path) -> Embeddings:
         return Embeddings(path, vectors, _names(path, len(vectors)))
     ids: list[str] = []
     texts: list[str] = []
-    cache_root().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=cache_root()) as file:
         width, dtype = 0, np.dtype(np.float32)
         for block in _table(path, with_meta=False):
@@ -177,9 +177,13 @@ def _safetensors(path: Path) -> np.ndarray:
         if len(found) != 1:
             raise ValueError(f"holds {len(found)} matrices ({', '.join(found)}), not one")
         (about,) = found.values()
-        start, shape = 8 + size + about["data_offsets"][0], tuple(about["shape"])
-        return np.memmap(path, dtypes[about["dtype"]], "r", start, shape)
-    except (ValueError, KeyError, TypeError, OSError) as error:
+        dtype, shape = np.dtype(dtypes[about["dtype"]]), tuple(map(int, about["shape"]))
+        start, stop = (8 + size + int(offset) for offset in about["data_offsets"])
+        length = math.prod(shape) * dtype.itemsize
+        if min(shape) < 1 or start < 8 + size or stop - start != length:
+            raise ValueError(f"{shape} numbers do not lie at {about['data_offsets']}")
+        return np.memmap(path, dtype, "r", start, shape)
+    except (ValueError, KeyError, TypeError, OSError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path}: not a safetensors file of float vectors ({error})") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from torch import Tensor
 from gaussmatch.core.metrics.relevance import Relevance
 
 SPLITS = ("train", "dev", "test")
+SAMPLED = 64
+"""Images that a fingerprint looks at: photos have to be decoded."""
 
 
 class ImageSource(Protocol):
@@ -111,6 +114,26 @@ class Pairs:
         few = _FirstImages(self.images, min(images, len(self.images)))
         captions = [self.captions[i] for i in kept.tolist()]
         return Pairs(self.name, few, captions, self.image_of[kept])
+
+    def fingerprint(self) -> dict[str, str]:
+        """What tells this split from another one: how many images, hashes of the captions with
+        their images, and of what the encoder is given for ``SAMPLED`` images and captions, evenly
+        spread.
+
+        >>> pairs = Pairs("a", np.zeros((2, 3), np.float32), ["a dog"], torch.tensor([1]))
+        >>> pairs.fingerprint()["images"]
+        '2'
+        """
+        words = hashlib.sha256("\n".join(self.captions).encode("utf-8", "surrogatepass"))
+        words.update(self.image_of.to(torch.int64).numpy().tobytes())
+        seen = hashlib.sha256()
+        for source in (self.images, self.texts):
+            count = 0 if source is None else len(source)
+            for i in np.linspace(0, count - 1, min(count, SAMPLED)).astype(int).tolist():
+                assert source is not None
+                seen.update(np.ascontiguousarray(source[i]).tobytes())
+        found = {"captions": words.hexdigest(), "features": seen.hexdigest()}
+        return {"images": str(len(self.images)), **found}
 
     def pairs(self) -> Relevance:
         """Captions × images: each caption with its own image only."""

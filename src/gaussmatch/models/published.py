@@ -14,11 +14,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from gaussmatch.data import hub
-from gaussmatch.files import read_json, write_json, write_text
+from gaussmatch.files import (
+    claim_folder,
+    load_tensors,
+    read_json,
+    save_tensors,
+    write_json,
+    write_text,
+)
 from gaussmatch.models.encoders.adapter import ARRAYS, ImageAdapter, TextAdapter
 from gaussmatch.models.encoders.base import Tokens
 from gaussmatch.models.encoders.onnx import (
@@ -70,15 +76,15 @@ def save_pretrained(
     """
     source, target = locate(run), Path(out)
     load(source)  # a run that does not load is not published
-    _check_free(target)
+    claim_folder(target, None)
     target.mkdir(parents=True, exist_ok=True)
     for name in (*MODEL, CALIBRATION, PROBE):
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
     if half:
-        whole = load_file(os.fspath(source / WEIGHTS))
+        whole = load_tensors(source / WEIGHTS)
         halved = {name: t.half() if t.is_floating_point() else t for name, t in whole.items()}
-        save_file(halved, os.fspath(target / WEIGHTS))
+        save_tensors(target / WEIGHTS, halved)
     recipe = read_recipe(source)
     if recipe.model.system == "adapter":  # needs no data again: nobody need know where it was
         recipe = replace(recipe, data=replace(recipe.data, root=None, also={}))
@@ -86,7 +92,7 @@ def save_pretrained(
     write_json(target / CONFIG, {"library_name": LIBRARY, "recipe": asdict(recipe)})
     evaluated = source / "evaluation-test.json"
     if results is None and evaluated.is_file():
-        results = {k: v for k, v in read_json(evaluated).items() if isinstance(v, float)}
+        results = {k: v for k, v in read_json(evaluated, dict).items() if isinstance(v, float)}
     measured = dict(results or read_metrics(source).get("dev", {}))
     split = "test" if results else "validation"
     title, data = recipe.title or source.name, recipe.data.name
@@ -103,8 +109,8 @@ def export_onnx(run: str | os.PathLike[str], out: str | os.PathLike[str]) -> dic
     takes those.
     """
     source, target = locate(run), Path(out)
+    claim_folder(target, None)
     model = load(source)
-    _check_free(target)
     model.matcher.requires_grad_(False)  # constants of the networks
     networks = {IMAGES: _image_network(model), TEXTS: _text_network(model)}
     target.mkdir(parents=True, exist_ok=True)
@@ -185,7 +191,7 @@ def from_pretrained(name: str | os.PathLike[str], device: str | None = None) -> 
     if not is_run(folder):
         raise FileNotFoundError(f"{folder}: no {RECIPE}; it is not a model of {LIBRARY}")
     config = folder / CONFIG
-    if config.is_file() and read_json(config).get("library_name") != LIBRARY:
+    if config.is_file() and read_json(config, dict).get("library_name") != LIBRARY:
         raise ValueError(f"{config}: a model of another library than {LIBRARY}")
     return load(folder, device)
 
@@ -200,11 +206,6 @@ def push_to_hub(folder: str | os.PathLike[str], repository: str, *, private: boo
     address = api.create_repo(repository, private=private, exist_ok=True)
     api.upload_folder(repo_id=repository, folder_path=Path(folder))
     return str(address)
-
-
-def _check_free(target: Path) -> None:
-    if target.exists() and any(target.iterdir()):
-        raise FileExistsError(f"{target} is not empty; choose another folder")
 
 
 def _card(title: str, data: str, measured: Mapping[str, float], split: str) -> str:

@@ -27,10 +27,22 @@ from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 
 from gaussmatch.device import default_device
-from gaussmatch.files import atomic, locked, read_json, sha256, sweep, sync, to_json, write_json
+from gaussmatch.files import (
+    atomic,
+    claim_folder,
+    load_tensors,
+    locked,
+    plain_name,
+    read_json,
+    save_tensors,
+    sha256,
+    sweep,
+    sync,
+    to_json,
+    write_json,
+)
 from gaussmatch.models.encoders import Tokenizer
 from gaussmatch.models.encoders.vocabulary import Vocabulary
 from gaussmatch.models.features.photos import find_extracted
@@ -101,7 +113,7 @@ def load(run: str | os.PathLike[str], device: str | torch.device | None = None) 
     with torch.device("meta"):  # shapes alone: a recipe may claim more than there is memory for
         check_shapes(build(recipe.model, tokenizer, recipe.loss), folder / WEIGHTS)
     matcher = build(recipe.model, tokenizer, recipe.loss, pixel_transform(recipe.data))
-    matcher.load_state_dict(renamed(load_file(os.fspath(folder / WEIGHTS))))
+    matcher.load_state_dict(renamed(load_tensors(folder / WEIGHTS)))
     return Model(recipe, ranking(recipe.model, matcher).to(device or default_device()))
 
 
@@ -141,7 +153,7 @@ def read_metrics(folder: Path) -> dict[str, Any]:
     if not (folder / METRICS).is_file():
         return {}
     verify(folder, METRICS)
-    return dict(read_json(folder / METRICS))
+    return dict(read_json(folder / METRICS, dict))
 
 
 def write_metrics(folder: Path, **changes: Any) -> None:
@@ -164,9 +176,8 @@ def read_tokenizer(recipe: Recipe, folder: Path) -> Tokenizer:
 
 
 def save_weights(state: dict[str, torch.Tensor], folder: Path) -> None:
-    whole = {name: t.detach().cpu().contiguous() for name, t in state.items()}
     with replacing(folder, WEIGHTS) as temporary:
-        save_file(whole, os.fspath(temporary))
+        save_tensors(temporary, state)
 
 
 def renamed(weights: dict[str, T]) -> dict[str, T]:
@@ -195,19 +206,18 @@ def check_shapes(matcher: Matcher, path: Path) -> None:
             )
 
 
+def claim_place(folder: Path) -> None:
+    """Refuse a folder that holds anything but a run, or what a killed training left of one."""
+    claim_folder(folder, RECIPE if is_run(folder) else MANIFEST, ignore=[LOCK])
+
+
 def claim(folder: Path, recipe: Recipe, *, resume: bool) -> None:
     """Never overwrite another run or a foreign file, and never continue with another recipe.
 
     A run may continue for more epochs than planned, unless its schedule is spread over them.
     """
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"{folder} is a file; give a folder with --out")
+    claim_place(folder)
     if not is_run(folder):
-        foreign = [name for name in FILES if (folder / name).exists()]
-        if foreign and not (folder / MANIFEST).exists():
-            raise FileExistsError(
-                f"{folder / foreign[0]} does not belong to a run; choose another folder with --out"
-            )
         return
     if not resume:
         raise FileExistsError(
@@ -244,6 +254,8 @@ def training_lock(folder: Path) -> Iterator[None]:
     busy = f"{folder}: another process is training into this folder; wait for it, or choose "
     with locked(folder / LOCK, busy + "another with --out"):
         sweep(folder, (*FILES, MANIFEST))
+        if not (folder / MANIFEST).exists():  # first: a kill from now on leaves a folder of ours
+            _write_manifest(folder, _manifest(folder))
         yield
 
 
@@ -286,7 +298,7 @@ def writing(path: Path) -> Iterator[None]:
     """Turns whatever a library raises on a full disk into one line that says what to do."""
     try:
         yield
-    except (OSError, RuntimeError, SafetensorError) as error:
+    except (OSError, RuntimeError) as error:
         raise OSError(
             f"{path} could not be written ({' '.join(str(error).split())[:150]}); the previous "
             "file is kept: free some space on the disk, then continue with --resume"
@@ -360,7 +372,7 @@ def _manifest(folder: Path) -> dict[str, list[str]]:
     files = content.get("files")
     if not isinstance(files, dict) or not all(isinstance(v, list) for v in files.values()):
         raise ValueError(f"{path}: not the manifest of a run; restore it from a copy")
-    return files
+    return {plain_name(name, path): digests for name, digests in files.items()}
 
 
 def _write_manifest(folder: Path, files: dict[str, list[str]]) -> None:

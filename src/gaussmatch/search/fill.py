@@ -26,6 +26,7 @@ from gaussmatch.search.sources import (
     SplitSource,
     captions_of,
     check_photos,
+    describe_source,
     thumbnail,
 )
 
@@ -96,12 +97,12 @@ def update(
             "folders); nothing is changed. Update the index of each folder and merge again, or "
             f"delete them with 'gaussmatch index update {index.place} {source.root} --yes'"
         )
+    index.note_source(describe_source(source), here=True)  # first: a kill leaves it known
     _fill(index, "images", todo, partial(source.images, index.model), progress, source.batch)
     lost = [name for name in todo if name in source.skipped]
     gone += [name for name in lost if name in known]
     index.delete(gone, missing_ok=True)
     _update_captions(index, source, progress)
-    index.note_source({"folder": str(source.root.resolve())})
     index.compact()
     changed = sum(name in known for name in todo if name not in source.skipped)
     added = len(todo) - len(lost) - changed

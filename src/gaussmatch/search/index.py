@@ -17,6 +17,7 @@ from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.core.similarities import Similarity
 from gaussmatch.core.similarities import similarity as similarity_called
 from gaussmatch.core.similarities.base import other_side
+from gaussmatch.files import remember_folder, remembered_folder
 from gaussmatch.learn.evaluation.scores import query_scores
 from gaussmatch.models.model import Model, Pictures
 from gaussmatch.models.run import CALIBRATION, load, locate
@@ -402,10 +403,26 @@ class Index:
             calibration.save(file)
             self.backend.save(self.manifest, {CALIBRATION: file.read_bytes()})
 
-    def note_source(self, source: Mapping[str, object]) -> None:
-        """Remember where the items came from."""
-        with self.backend.writing():
-            self.backend.save(replace(self.manifest, source=dict(source)))
+    def note_source(self, source: Mapping[str, object], here: bool = False) -> None:
+        """Note where the items came from.
+
+        Args:
+            here: the user named this folder just now; see ``own_folder``.
+        """
+        if dict(source) != self.manifest.source:
+            with self.backend.writing():
+                self.backend.save(replace(self.manifest, source=dict(source)))
+        if here:
+            remember_folder(self.place, str(source["folder"]))
+
+    @property
+    def own_folder(self) -> Path | None:
+        """The folder of photos that the index was made from, if this user did so on this machine.
+        An index that was copied, restored elsewhere or merged may name any folder, and is not
+        believed: photos of that folder are neither served nor looked for."""
+        folder = (self.manifest.source or {}).get("folder")
+        known_here = folder is not None and folder == remembered_folder(self.place)
+        return Path(str(folder)) if known_here else None
 
     # ---- inside ----
 

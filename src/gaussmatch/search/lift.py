@@ -19,13 +19,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
 from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.core.similarities import Lifted, Similarity
 from gaussmatch.core.similarities.base import CenteredLift, center, other_side
+from gaussmatch.files import load_tensors, save_tensors
 from gaussmatch.search.manifest import Gallery
 
 FILE = "lift.safetensors"
@@ -94,24 +93,19 @@ class Lift:
         return LiftedQueries(self.similarity, self.gallery, queries, self, lifted, vectors)
 
     def save(self, folder: Path) -> None:
-        parts = {"shift": self.centered.shift.numpy()}
-        parts |= {f"centre{i}": u for i, u in enumerate(self.centres)}
-        parts |= {f"scale{i}": s for i, s in enumerate(self.scales)}
-        save_file(parts, folder / FILE)
+        parts = {"shift": self.centered.shift}
+        parts |= {f"centre{i}": torch.from_numpy(u) for i, u in enumerate(self.centres)}
+        parts |= {f"scale{i}": torch.from_numpy(s) for i, s in enumerate(self.scales)}
+        save_tensors(folder / FILE, parts)
 
     @staticmethod
     def load(folder: Path, similarity: Similarity, gallery: Gallery) -> Lift:
-        try:
-            held = load_file(folder / FILE)
-        except SafetensorError as error:
-            raise ValueError(
-                f"{folder / FILE}: damaged ({error}); restore the index or make it again"
-            ) from error
+        held = load_tensors(folder / FILE)
         count = sum(name.startswith("centre") for name in held)
         centres, scales = (
-            tuple(held[f"{what}{i}"] for i in range(count)) for what in ("centre", "scale")
+            tuple(held[f"{what}{i}"].numpy() for i in range(count)) for what in ("centre", "scale")
         )
-        centered = CenteredLift(similarity, torch.from_numpy(held["shift"]))
+        centered = CenteredLift(similarity, held["shift"])
         return Lift(centered, gallery, centres, scales)
 
     def lifted(self, g: ArrayGaussian, *, query: bool) -> Lifted[np.ndarray]:

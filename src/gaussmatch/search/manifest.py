@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from gaussmatch.files import sha256
+from gaussmatch.files import parse_json, plain_name, sha256
 from gaussmatch.models.run import model_files
 from gaussmatch.search.trust.calibration import GALLERIES as GALLERIES
 from gaussmatch.search.trust.calibration import Gallery as Gallery
@@ -122,6 +122,12 @@ class IndexManifest:
     def next(self) -> IndexManifest:
         return replace(self, generation=self.generation + 1)
 
+    def names(self) -> Iterator[str]:
+        """Every name that a path is made of."""
+        yield from (*self.run, *self.files)
+        for part in (part for parts in self.galleries.values() for part in parts):
+            yield from (part.name, *part.files, *filter(None, [part.deleted]))
+
     def dumps(self) -> bytes:
         """As JSON, with a checksum of its own."""
         content = {"format": FORMAT, **asdict(self)}
@@ -133,9 +139,9 @@ class IndexManifest:
         """Read it again. Format 2 has no checksums; up to format 3 the structure is called kind; up
         to format 4 a graph has its items in the order of the segment."""
         try:
-            content = json.loads(text)
+            content = parse_json(text, where)
         except ValueError as error:
-            raise ValueError(f"{where}: not valid JSON ({error}); restore the index") from error
+            raise ValueError(f"{error}; restore the index") from error
         found = content.pop("format", None) if isinstance(content, dict) else None
         if found not in range(2, FORMAT + 1):
             raise ValueError(
@@ -154,9 +160,12 @@ class IndexManifest:
             settings = content["settings"]
             if "kind" in settings:
                 settings["structure"] = settings.pop("kind")
-            return IndexManifest(galleries=galleries, files=files, **content)
+            manifest = IndexManifest(galleries=galleries, files=files, **content)
+            for name in manifest.names():
+                plain_name(name, where)
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"{where}: not a manifest of an index ({error})") from error
+        return manifest
 
 
 def _part(content: Mapping[str, Any]) -> SegmentInfo:

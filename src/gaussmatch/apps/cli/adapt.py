@@ -21,11 +21,12 @@ from gaussmatch.models.features import load_data
 from gaussmatch.models.features.texts import prepared_texts
 from gaussmatch.models.model import Model
 from gaussmatch.models.recipe import load_recipe
-from gaussmatch.models.run import read_metrics
+from gaussmatch.models.run import claim_place, read_metrics
 
 
 def run(argv: Sequence[str]) -> None:
     options = _options(argv)
+    claim_place(options.out)
     fields = [*_fields(options), *options.overrides]
     data = load_data(load_recipe("adapter/improve", fields).data)
     one_space = options.text_encoder is not None and options.text_encoder == options.image_encoder
@@ -36,7 +37,10 @@ def run(argv: Sequence[str]) -> None:
     if recipe.model.ranks_by_mean:
         width = int(data.train.images[0].shape[-1])
         recipe = replace(recipe, model=replace(recipe.model, dim=width))
-    model = train(recipe, options.out, resume=options.resume, data=data)
+    changed = options.accept_changed_data
+    model = train(
+        recipe, options.out, resume=options.resume, data=data, accept_changed_data=changed
+    )
     reached = read_metrics(options.out)["dev"]
     kept = _kept(model, data) if ranking == "improve" else None
     rows = [(recipe.title, dict(reached))]
@@ -92,6 +96,9 @@ def _options(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--ranking", choices=("keep", "improve"), help="see below")
     parser.add_argument("--out", type=Path, required=True, help="the run folder")
     parser.add_argument("--resume", action="store_true", help="continue after the last whole epoch")
+    parser.add_argument(
+        "--accept-changed-data", action="store_true", help="resume although the data have changed"
+    )
     options = parser.parse(argv)
     if (options.data is None) == (None in (options.images, options.texts, options.pairs)):
         parser.error("give --images, --texts and --pairs, or --data and both encoders")

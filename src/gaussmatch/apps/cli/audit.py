@@ -11,6 +11,7 @@ from pathlib import Path
 from gaussmatch.apps.cli.parser import Parser
 from gaussmatch.data import SOURCES, recognise
 from gaussmatch.data.pairs import SPLITS
+from gaussmatch.files import claim_folder
 from gaussmatch.learn.evaluation.tables import plain_table
 from gaussmatch.models.features import load_data
 from gaussmatch.models.recipe import DataRecipe
@@ -46,6 +47,7 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--most", type=int, default=100, help="findings per issue")
     parser.add_argument("--out", type=Path, default=Path("audit"), help="the output folder")
     options = parser.parse(argv)
+    claim_folder(options.out)
     model = None if options.run is None else load(options.run)
     fields = {"extracted": options.extracted, "weights": options.weights}
     if options.data not in SOURCES:
@@ -57,10 +59,7 @@ def run(argv: Sequence[str]) -> None:
         recipe = read_recipe(options.run, [f"--data.{n}={v}" for n, v in given.items()]).data
     pairs = load_data(recipe).split(options.split)
     findings = audit_report.audit_pairs(pairs, model, options.most)
-    options.out.mkdir(parents=True, exist_ok=True)
-    audit_report.write_table(options.out / audit_report.TABLE, findings)
-    audit_report.write_page(options.out / audit_report.PAGE, findings, pairs)
-    audit_report.write_pictures(options.out / audit_report.PICTURES, findings, pairs)
+    audit_report.write(options.out, findings, pairs)
     counts = Counter(f.issue for f in findings)
     print(f"{pairs.name}: {len(pairs.images)} images, {len(pairs.captions)} captions\n")
     rows = [(issue, str(counts[issue]), meaning) for issue, meaning in ISSUES.items()]

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from gaussmatch.apps.cli.parser import SECTIONS, Parser
 from gaussmatch.core.metrics.measures import heading, shown
-from gaussmatch.files import write_json
+from gaussmatch.files import claim_folder, write_json
 from gaussmatch.learn.evaluation.tables import plain_table
 from gaussmatch.learn.studies.compare import Compared, compare, plan
 
+RESULT = "comparison.json"
 SHOWN = ("rsum", "i2t_r_precision", "t2i_r_precision", "caption_rho", "image_rho")
 
 
@@ -33,10 +34,11 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--jobs", type=int, default=1, help="parallel runs, which share the cores")
     options = parser.parse(argv)
     made = plan(options.recipes, options.seeds, options.out, options.overrides)
+    claim_folder(options.out, names=[RESULT, *(cell.folder.parent.name for cell in made)])
     rows = compare(made, options.jobs)
-    write_json(options.out / "comparison.json", [vars(row) for row in rows])
+    write_json(options.out / RESULT, [vars(row) for row in rows])
     print(seeds_table(rows))
-    print(f"written: {options.out / 'comparison.json'}")
+    print(f"written: {options.out / RESULT}")
     failed = [f"{row.title}, {error}" for row in rows for error in row.errors]
     if failed:
         raise ValueError("some runs failed:\n  " + "\n  ".join(failed))

@@ -12,7 +12,7 @@ from gaussmatch.apps.cli.parser import Parser
 from gaussmatch.core.similarities import SIMILARITIES
 from gaussmatch.data import DataSet
 from gaussmatch.data.pairs import SPLITS
-from gaussmatch.files import write_json, write_text
+from gaussmatch.files import claim_folder, write_json, write_text
 from gaussmatch.learn.evaluation.evaluate import Evaluation, against, file_stem, measure_run
 from gaussmatch.learn.evaluation.tables import comparison, measures_table, plain_table, rows
 from gaussmatch.learn.plot import WAYS, deciles, reliability, svg
@@ -49,17 +49,36 @@ def run(argv: Sequence[str]) -> None:
     overrides = options.overrides
     stem = file_stem(options.split, overrides, options.similarity)
     table, found = [], {}
-    for folder in dict.fromkeys([*options.runs, *filter(None, [options.against])]):
+    folders = list(dict.fromkeys([*options.runs, *filter(None, [options.against])]))
+    if options.out is not None and len({f.name for f in folders}) < len(folders):
+        parser.error("two runs have the same name, so one --out cannot hold both")
+    for folder in folders:
+        if _target(options, folder).resolve() != folder.resolve():
+            claim_folder(_target(options, folder))
+    for folder in folders:
         name = load(folder).recipe.title or folder.name
         data = load_data(read_recipe(folder, overrides).data)
         out = _target(options, folder)
+        if out.resolve() != folder.resolve():
+            claim_folder(out, names=_names(stem))
         measured = measure_run(folder, options.split, data, overrides, options.similarity, out=out)
         found[folder] = (data, measured)
         _show(name, out, stem, measured)
         table.append((name, measured.measures))
     print(measures_table(table))
     if options.against is not None:
-        _compare(options, stem.replace("evaluation", "against", 1), found)
+        _compare(options, _against(stem), found)
+
+
+def _names(stem: str) -> list[str]:
+    """All files that an evaluation may write."""
+    plots = [stem, *(f"{stem}-reliability-{way}" for way in WAYS)]
+    tables = [f"{stem}.{ending}" for ending in ("json", "md", "tex")]
+    return [*tables, *(f"{plot}.svg" for plot in plots), f"{_against(stem)}.json"]
+
+
+def _against(stem: str) -> str:
+    return stem.replace("evaluation", "against", 1)
 
 
 def _target(options: Namespace, folder: Path) -> Path:

@@ -10,14 +10,16 @@ from typing import cast
 from gaussmatch.apps.cli.parser import Parser
 from gaussmatch.data import SOURCES, recognise
 from gaussmatch.device import default_device
+from gaussmatch.files import claim_folder
 from gaussmatch.models.encoders.pretrained import Spec, image_tower
 from gaussmatch.models.features.extract import UNREADABLE, Boxes, ExtractionPlan, extract
-from gaussmatch.models.features.features import Layout, describe
+from gaussmatch.models.features.features import MANIFEST, Layout, describe
 from gaussmatch.models.recipe import DataRecipe
 
 
 def run(argv: Sequence[str]) -> None:
     options = _options(argv)
+    claim_folder(options.out, MANIFEST)
     source = SOURCES[options.format] if options.format else recognise(options.path)
     if source.read is None:
         raise ValueError(f"{options.path} is {source.name}, which has no photos to extract from")

@@ -243,9 +243,15 @@ def _update(argv: Sequence[str]) -> None:
     )
     options = parser.parse(argv)
     index = Index.open(options.index, wait=options.wait)
-    folder = options.folder or (index.manifest.source or {}).get("folder")
+    folder = options.folder or index.own_folder
     if folder is None:
-        parser.error(f"{options.index} was not made from a folder; name one")
+        said = (index.manifest.source or {}).get("folder")
+        why = (
+            "was not made from a folder"
+            if said is None
+            else (f"says that it was made from {said}, but not here by this user")
+        )
+        parser.error(f"{options.index} {why}; name the folder")
     _report(update(index, folder, strict=options.strict, delete_most=options.yes))
     print(_summary(index))
 

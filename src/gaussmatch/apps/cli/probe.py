@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from gaussmatch.apps.cli.parser import Parser
-from gaussmatch.files import write_json
+from gaussmatch.files import claim_folder, write_json
 from gaussmatch.learn.evaluation.tables import plain_table
 from gaussmatch.learn.plot import bars, lines, save
 from gaussmatch.models.features import load_data
 from gaussmatch.models.run import PROBE, is_shipped, load, locate, read_recipe
+from gaussmatch.search.trust.calibration import GALLERIES
 from gaussmatch.search.trust.learn import keep_probe, kept_calibration
 from gaussmatch.search.trust.probe import probe
 
@@ -52,6 +53,8 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="also draw the figures")
     parser.add_argument("--json", type=Path, metavar="OUT.json", help="a copy of the figures")
     options = parser.parse(argv)
+    if options.plots is not None:
+        claim_folder(options.plots)
     model = load(options.run)
     calibration = kept_calibration(options.run)
     data = load_data(read_recipe(options.run, options.overrides).data)
@@ -69,13 +72,16 @@ def run(argv: Sequence[str]) -> None:
     if options.json is not None:
         write_json(options.json, found)
     if options.plots is not None:
+        claim_folder(options.plots, names=[f"{s}.{e}" for s in PLOTS for e in ("svg", "png")])
         written += _draw(options.plots, found)
     print(f"\nwritten: {', '.join(map(str, filter(None, written))) or 'nothing'}")
 
 
+PLOTS = (*(f"risk-coverage-{side}" for side in GALLERIES), "edits")
+
+
 def _draw(folder: Path, found: Mapping[str, Any]) -> list[Path]:
     """Risk and coverage of each side, and the shares that should be high, as SVG and PNG."""
-    folder.mkdir(parents=True, exist_ok=True)
     names = {"sigma": "log det Σ", **OTHERS, "probability": "match probability"}
     stems = []
     for side, by in found["surest_half"].items():

@@ -36,7 +36,7 @@ def run(argv: Sequence[str]) -> None:
         print(estimate(made, jobs))
         return
     started = time.perf_counter()
-    reproduce.claim_folder(out, setting, names)
+    reproduce.claim(out, setting, names)
     outcome = reproduce.Outcome(made)
     try:
         outcome = reproduce.execute(made, jobs)

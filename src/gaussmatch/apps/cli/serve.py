@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Iterable, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
@@ -25,11 +26,20 @@ def run(argv: Sequence[str]) -> None:
         cors=tuple(options.cors),
         hosts=hosts(options.host, tuple(options.allow_host)),
         originals=not options.no_originals,
+        photos=options.photos,
         review=options.review,
         **{name: getattr(options, name) for name in limits},
     )
+    index = Index.open(options.index)
+    said = (index.manifest.source or {}).get("folder")
+    if settings.originals and said and settings.photos is None and index.own_folder is None:
+        print(
+            f"note: {options.index} says that its photos are in {said}, but it was not made here "
+            "by this user: only thumbnails are shown; --photos FOLDER shows originals",
+            file=sys.stderr,
+        )
     serve(
-        Index.open(options.index),
+        index,
         settings,
         host=options.host,
         port=options.port,
@@ -38,6 +48,12 @@ def run(argv: Sequence[str]) -> None:
         workers=options.workers,
         browser=sys.stdout.isatty() and not options.no_browser,
     )
+
+
+def folder_of_photos(text: str) -> Path:
+    if not Path(text).is_dir():
+        raise ArgumentTypeError(f"{text!r} is not a folder")
+    return Path(text).resolve()
 
 
 def _keys(variable: str | None) -> tuple[str, ...]:
@@ -82,6 +98,13 @@ def _parser(limits: Iterable[Field[Any]]) -> Parser:
     parser.add_argument("--no-browser", action="store_true", help="do not open the page")
     parser.add_argument(
         "--review", type=Path, metavar="AUDIT", help="findings of 'gaussmatch audit' to review"
+    )
+    parser.add_argument(
+        "--photos",
+        type=folder_of_photos,
+        metavar="FOLDER",
+        help="send originals from here (default: the folder that the index was made from, if this "
+        "user made it on this machine)",
     )
     parser.add_argument(
         "--no-originals",

@@ -31,6 +31,11 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("recipe", nargs="?", help="a YAML file, or a name such as scenes/vsepp-kl")
     parser.add_argument("--out", type=Path, help="the run folder (default: runs/RECIPE)")
     parser.add_argument("--resume", action="store_true", help="continue after the last checkpoint")
+    parser.add_argument(
+        "--accept-changed-data",
+        action="store_true",
+        help="resume although images, features or captions have changed",
+    )
     parser.add_argument("--help-fields", action="store_true", help="list the recipe's fields")
     options = parser.parse(argv)
     if options.help_fields:
@@ -41,7 +46,8 @@ def run(argv: Sequence[str]) -> None:
     recipe = load_recipe(options.recipe, options.overrides)
     out = options.out or Path("runs") / Path(options.recipe).with_suffix("").name
     try:
-        model = train(recipe, out, resume=options.resume)
+        changed = options.accept_changed_data
+        model = train(recipe, out, resume=options.resume, accept_changed_data=changed)
     except KeyboardInterrupt:
         print("\nto go on, give the same command again with --resume", file=sys.stderr)
         raise

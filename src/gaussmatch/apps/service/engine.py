@@ -45,6 +45,7 @@ from gaussmatch.search.hits import TRUNCATED
 from gaussmatch.search.trust import canonical
 from gaussmatch.search.trust.audit_report import PICTURES
 from gaussmatch.search.trust.wording import mostly_known
+from gaussmatch.search.where import unknown_field
 
 QueryType = Literal["text", "image", "item"]
 SIDES: dict[QueryType, Gallery] = {"text": "captions", "image": "images", "item": "images"}
@@ -199,7 +200,11 @@ class Engine:
             found = found.unjudged()
         hits = found.part(q.offset, q.k)
         if q.sort:
-            hits = hits.sorted(q.sort.removeprefix("-"), descending=q.sort.startswith("-"))
+            order = q.sort.removeprefix("-")
+            hits = hits.sorted(order, descending=order != q.sort)
+            if not any(order in hit.meta for hit in hits.hits):
+                lost = unknown_field([order], self.index.fields(hits.gallery))
+                hits = replace(hits, notes=[*hits.notes, *lost])
         if q.type == "text":
             hits = hits.for_text(str(q.value), encoded.unknown, encoded.truncated)
         elif encoded.unknown or encoded.truncated:
@@ -335,10 +340,10 @@ class Engine:
     @property
     def _photos(self) -> Path | None:
         """The folder that the photos came from, if it is there and may be shown."""
-        folder = (self.index.manifest.source or {}).get("folder")
-        if not self.settings.originals or not isinstance(folder, str):
+        if not self.settings.originals:
             return None
-        return Path(folder) if Path(folder).is_dir() else None
+        folder = self.settings.photos or self.index.own_folder
+        return folder if folder is not None and folder.is_dir() else None
 
     def original(self, id: str) -> Path:
         """The file of a picture. Only one inside the folder that the index was made from is given,

@@ -27,6 +27,7 @@ class Settings:
     cors: tuple[str, ...] = ()  #: origins whose pages may call; none by default
     hosts: tuple[str, ...] = ()  #: Host headers that are answered; empty means all
     originals: bool = True  #: whether photos are sent in full size, where they are
+    photos: Path | None = None  #: their folder; else the one that the index was made from here
     review: Path | None = None  #: what ``gaussmatch audit`` wrote, to be reviewed
     max_texts: int = 256  #: captions in one call of embed
     decoders: int = 2  #: pictures decoded at a time

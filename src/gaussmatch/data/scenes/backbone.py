@@ -17,7 +17,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -34,7 +33,7 @@ from gaussmatch.data.scenes.world import (
     draw,
     sample_scene,
 )
-from gaussmatch.files import sha256
+from gaussmatch.files import load_tensors, save_tensors, sha256
 
 #: Standard deviation of a pooled feature. A fresh linear layer then starts near zero, well inside
 #: the bound of the log-variances; at 1 it would start outside, where the clamp has no gradient.
@@ -102,7 +101,7 @@ def load_backbone() -> SceneNet:
     """The pretrained net in float32, frozen and in evaluation mode. One copy for a process."""
     net = SceneNet()
     net.load_state_dict({k: v.float() if v.is_floating_point() else v
-                         for k, v in load_file(os.fspath(WEIGHTS)).items()})  # fmt: skip
+                         for k, v in load_tensors(WEIGHTS).items()})  # fmt: skip
     return net.requires_grad_(False).eval()
 
 
@@ -166,11 +165,8 @@ def pretrain(
             bar.set_postfix(loss=f"{float(loss.detach()):.1f}", refresh=False)
     bar.close()
     _even_out(net.eval(), pictures[:1000].float() / 255)
-    part = out.with_suffix(".part")
-    save_file({k: v.half() if v.is_floating_point() else v for k, v in net.state_dict().items()},
-              os.fspath(part))  # fmt: skip
-    os.replace(part, out)
-    out.chmod(0o644)
+    weights = net.state_dict()
+    save_tensors(out, {k: v.half() if v.is_floating_point() else v for k, v in weights.items()})
     load_backbone.cache_clear()
     return out
 

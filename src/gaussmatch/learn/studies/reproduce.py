@@ -6,17 +6,15 @@ never done again, so a killed reproduction continues where it stopped and ends w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
-
 from gaussmatch.data import DataSet
 from gaussmatch.data.pairs import Pairs
-from gaussmatch.files import atomic, read_json, write_json
+from gaussmatch.files import claim_folder, read_json, save_tensors, write_json
 from gaussmatch.learn.evaluation.evaluate import measure_run
 from gaussmatch.learn.evaluation.triplets import Features
 from gaussmatch.learn.studies.crops import choose, crop_pairs
@@ -289,9 +287,8 @@ def finish(run: Run, store: Store, visual_genome: str | None = None, bar: bool =
             f"--data.{name}={v}" for name in EVALUATION if (v := getattr(run.recipe.data, name))
         ]
         measured = measure_run(folder, split, data, fields, stem=f"evaluation-{split}")
-        values = {k: v.contiguous() for k, v in measured.each.items()}
-        with atomic(store.each(run, split)) as temporary:
-            save_file({**values, "image_of": data.split(split).image_of}, str(temporary))
+        values = {**measured.each, "image_of": data.split(split).image_of}
+        save_tensors(store.each(run, split), values)
     if run.folder is None:
         drop_checkpoints(folder)
 
@@ -348,8 +345,10 @@ def _without_regions(data: DataSet) -> DataSet:
 SETTING_FILE = "setting.json"
 
 
-def claim_folder(out: Path, setting: Setting, names: Iterable[str]) -> None:
-    """Note the setting of each experiment; another data set or other fields are refused."""
+def claim(out: Path, setting: Setting, names: Sequence[str]) -> None:
+    """Note the setting of each experiment; a folder with anything else in it, another data set or
+    other fields are refused."""
+    claim_folder(out, names=["runs", "report.html", *names])
     for name, before in made_before(out).items():
         if before.training != setting.training:
             raise ValueError(

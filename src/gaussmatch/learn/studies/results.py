@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
+from gaussmatch.files import load_tensors
 from gaussmatch.learn.evaluation.evaluate import paired
 from gaussmatch.learn.studies.experiment import Claim, Column, Experiment, Place, TableRow, value_of
 from gaussmatch.learn.studies.reproduce import Cell, Outcome
@@ -316,7 +316,7 @@ def _test(
         return None
     a, b = (
         {key: _mean([each[key] for each in found]) for key in set.intersection(*map(set, found))}
-        for found in ([load_file(f[seed]) for seed in seeds] for f in (theirs, ours))
+        for found in ([load_tensors(f[seed]) for seed in seeds] for f in (theirs, ours))
     )
     for values in (a, b):
         values["rsum"] = _rsum_each(values)

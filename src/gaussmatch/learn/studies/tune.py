@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from gaussmatch.checks import known
-from gaussmatch.files import write_json
+from gaussmatch.files import claim_folder, write_json
 from gaussmatch.learn.studies.experiment import slug
 from gaussmatch.learn.studies.pool import run_all
 from gaussmatch.learn.training.loop import train
@@ -122,6 +122,7 @@ def trials(search: Search, out: Path, overrides: Sequence[str] = ()) -> list[Tri
 def tune(search: Search, out: Path, overrides: Sequence[str] = (), jobs: int = 1) -> dict[str, Any]:
     """Run what is missing; write ``trials.json`` and the best recipe of each row in ``best/``."""
     planned = trials(search, out, overrides)
+    claim_folder(out, names=["trials.json", "best", "trials"])
     for trial in planned:  # never take the result of another search for this one's
         claim(trial.folder, trial.recipe, resume=True)
     todo = [trial for trial in planned if not is_finished(trial.folder)]

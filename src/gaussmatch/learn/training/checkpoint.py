@@ -6,6 +6,7 @@ import math
 import random
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ class TrainingState:
     rates: torch.optim.lr_scheduler.LRScheduler
     scaler: torch.amp.GradScaler
     progress: Progress = field(default_factory=Progress)
+    data: Mapping[str, str] = field(default_factory=dict)
+    """Fingerprint of what it is trained on, see ``Pairs.fingerprint``."""
 
     def save(self, folder: Path) -> None:
         state = {
@@ -48,13 +51,15 @@ class TrainingState:
             "schedule": self.rates.state_dict(),
             "scaler": self.scaler.state_dict(),
             "progress": vars(self.progress),
+            "data": dict(self.data),
             "random": _random_states(),
         }
         with run.replacing(folder, run.CHECKPOINT, keep=run.PREVIOUS) as temporary:
             torch.save(state, temporary)
 
-    def load(self, folder: Path) -> None:
-        """Put everything back as it was; nothing in the file is executed."""
+    def load(self, folder: Path, accept_changed_data: bool = False) -> None:
+        """Put everything back as it was; nothing in the file is executed. Other data than before
+        are refused, unless they are accepted."""
         path = folder / run.CHECKPOINT
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
@@ -65,6 +70,7 @@ class TrainingState:
                 self.scaler.load_state_dict(state["scaler"])
             _restore_random_states(state["random"])
             self.progress = Progress(**state["progress"])
+            before = dict(state["data"])
         except FileNotFoundError:
             raise
         except Exception as error:  # torch, zipfile and pickle raise many types for a damaged file
@@ -73,6 +79,13 @@ class TrainingState:
                 f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); "
                 "train again into another folder"
             ) from error
+        changed = [k for k in {**before, **self.data} if before.get(k) != self.data.get(k)]
+        if changed and not accept_changed_data:
+            raise ValueError(
+                f"{folder} was trained on other data: the {', the '.join(changed)} are not those "
+                "of its last checkpoint; give the same data, train into another folder, or go on "
+                "with --accept-changed-data"
+            )
 
 
 class CheckpointWarning(UserWarning):

@@ -63,6 +63,7 @@ def train(
     resume: bool = False,
     data: DataSet | None = None,
     progress_bar: bool = True,
+    accept_changed_data: bool = False,
 ) -> Model:
     """Train a recipe into the run folder ``out`` and return its best model on validation.
 
@@ -71,13 +72,14 @@ def train(
         resume: continue after the last checkpoint and end as if never interrupted; a finished run
             is returned as it is, or continued if ``training.epochs`` was raised.
         data: used instead of loading the recipe's data.
+        accept_changed_data: resume although images, features or captions are not those of before.
     """
     recipe = load_recipe(recipe) if isinstance(recipe, str) else recipe
     out = Path(out)
     with gather.joined(choose_device(recipe.training.device)) as device:
         if gather.on_main(partial(_is_wanted, recipe, out, resume)):
             with run.training_lock(out) if gather.is_main() else nullcontext():
-                _train(recipe, out, resume, data, device, progress_bar)
+                _train(recipe, out, resume, data, device, progress_bar, accept_changed_data)
         gather.on_main(bool)  # wait until everything is written
         return run.load(out)
 
@@ -108,6 +110,7 @@ def _train(
     data: DataSet | None,
     device: torch.device,
     progress_bar: bool,
+    accept_changed_data: bool,
 ) -> None:
     """Train with the lock held; only the main process validates and writes."""
     main = gather.is_main()
@@ -125,9 +128,15 @@ def _train(
     optimiser = optimizer(matcher, settings)
     rates = schedule(optimiser, settings, settings.epochs * len(batches))
     precision = Precision(settings.precision, device)
-    state = TrainingState(matcher, optimiser, rates, precision.scaler)
+    splits = {"train": data.train, "dev": data.dev}
+    marks = {
+        f"{what} of {name}": mark
+        for name, pairs in splits.items()
+        for what, mark in pairs.fingerprint().items()
+    }
+    state = TrainingState(matcher, optimiser, rates, precision.scaler, data=marks)
     if resumed:
-        state.load(out)
+        state.load(out, accept_changed_data)
     progress = state.progress
 
     gather.broadcast(matcher.state_dict().values())

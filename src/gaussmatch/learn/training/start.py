@@ -7,19 +7,18 @@ start must lose nothing: the first validation of the new run should equal that o
 from __future__ import annotations
 
 import math
-import os
 import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from gaussmatch.data.pairs import Pairs, read_images
 from gaussmatch.data.scenes.backbone import WEIGHTS
+from gaussmatch.files import load_tensors
 from gaussmatch.models.encoders import Probabilistic, Tokenizer
 from gaussmatch.models.encoders.adapter import ImageAdapter, TextAdapter
 from gaussmatch.models.encoders.backbone import Backbone, pretrained
@@ -152,7 +151,7 @@ def load_backbone_weights(backbone: Backbone, weights: str | None) -> None:
         path = Path(weights) if weights is not None else WEIGHTS
         if not path.is_file():
             raise FileNotFoundError(f"{path}: no such file of weights (model.backbone_weights)")
-        given = {k: v.float() for k, v in load_file(os.fspath(path)).items()}
+        given = {k: v.float() for k, v in load_tensors(path).items()}
     else:
         given = pretrained(backbone.name, weights).state_dict()
     own = backbone.net.state_dict()

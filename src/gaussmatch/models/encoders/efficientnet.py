@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu6
+
+from gaussmatch.files import load_tensors
 
 STAGES = [(3, 1, 1, 16, 1), (3, 2, 6, 24, 3), (5, 2, 6, 48, 3), (3, 2, 6, 88, 4)]
 STAGES += [(5, 1, 6, 120, 4), (5, 2, 6, 208, 5), (3, 1, 6, 352, 1)]
@@ -109,7 +110,7 @@ class EfficientNetLite2(nn.Module):
     def load(self, file: Path) -> None:
         """Take weights of a file: timm's, or those that others published, in the same order."""
         if file.suffix == ".safetensors":
-            state = load_file(file)
+            state = load_tensors(file)
         else:
             state = torch.load(file, map_location="cpu", weights_only=True)
         if "_conv_stem.weight" in state:

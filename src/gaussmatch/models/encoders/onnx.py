@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from gaussmatch.checks import extra
 from gaussmatch.core.gaussian import Gaussian
-from gaussmatch.files import atomic, cache_root
+from gaussmatch.files import atomic, cache_root, is_sealed, seal
 from gaussmatch.models.encoders.base import ImageTransform, TextEncoder, Tokenizer, Tokens, pad
 from gaussmatch.models.encoders.pretrained.base import ImageTower, Subwords, TextTower, Transform
 
@@ -56,8 +56,8 @@ class Network:
         options.intra_op_num_threads = 1 if by_rows else threads
         options.log_severity_level = 3
         try:
-            self._session = onnxruntime.InferenceSession(
-                os.fspath(file), options, providers=["CPUExecutionProvider"]
+            self._session = onnxruntime.InferenceSession(  # its bytes: no weights in other files
+                file.read_bytes(), options, providers=["CPUExecutionProvider"]
             )
             self.notes: dict[str, Any] = json.loads(
                 self._session.get_modelmeta().custom_metadata_map.get(NOTES, "{}")
@@ -221,13 +221,14 @@ def accelerate(tower: ImageTower | TextTower) -> None:
         return
     file = cache_root() / "onnx" / f"{type(tower).__name__.lower()}-{tower.sha256()[:24]}.onnx"
     try:
-        if not file.is_file():
+        if not is_sealed(file):  # missing, damaged or changed
             if isinstance(tower, ImageTower):
                 write(tower, picture_examples(tower), PICTURES, file, close=CLOSE_TO_FROZEN)
             else:
                 given = text_examples(tower.tokenizer)
                 run = lambda *tokens: tower(Tokens(*tokens))  # noqa: E731
                 write(run, given, TOKENS, file, close=CLOSE_TO_FROZEN)
+            seal(file)
         tower.fast = Network(file, by_rows=isinstance(tower, ImageTower))
     except Exception as error:  # exporters raise whatever they like
         warnings.warn(f"{tower.name} runs in torch, as ONNX failed: {error}", stacklevel=2)

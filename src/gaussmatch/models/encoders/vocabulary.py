@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -24,6 +25,9 @@ PAD, START, END, UNKNOWN = "<pad>", "<start>", "<end>", "<unk>"
 SPECIALS = (PAD, START, END, UNKNOWN)
 """Numbers 0–3, as in the official codes."""
 UNKNOWN_NUMBER = SPECIALS.index(UNKNOWN)
+
+LONGEST = 256
+"""Words of a caption that are read."""
 
 Words = Literal["plain", "nltk"]
 
@@ -99,8 +103,17 @@ class Vocabulary:
         return self._tokenizer.get_vocab_size()
 
     def rows(self, captions: Sequence[str]) -> list[list[int]]:
-        """Word numbers of each caption, with start and end."""
-        return [e.ids for e in self._tokenizer.encode_batch_fast(list(captions))]
+        """Word numbers of each caption, with start and end. One of more than ``LONGEST`` words is
+        cut, with a note: a batch is as long as its longest caption."""
+        rows = [e.ids for e in self._tokenizer.encode_batch_fast(list(captions))]
+        long = [i for i, row in enumerate(rows) if len(row) > LONGEST + 2]
+        if long:
+            warnings.warn(
+                f"{len(long):,} of {len(rows):,} captions have more than {LONGEST} words and are "
+                f"cut there, such as caption {long[0]} ({captions[long[0]][:40]!r}…)",
+                stacklevel=2,
+            )
+        return [_cut(row) for row in rows]
 
     def read(self, captions: Iterable[str]) -> list[Reading]:
         """Word numbers and unknown words of each caption; for queries rather than data sets: one
@@ -112,10 +125,11 @@ class Vocabulary:
         read = []
         for caption in captions:
             encoding = self._tokenizer.encode(caption)
-            numbers = encoding.ids
+            numbers = _cut(encoding.ids)
             unknown = _unknown(caption, encoding) if UNKNOWN_NUMBER in numbers else []
             known = max(numbers, default=0) >= len(SPECIALS)
-            read.append(Reading(caption, numbers, unknown, known))
+            cut = len(numbers) < len(encoding.ids)
+            read.append(Reading(caption, numbers, unknown, known, truncated=cut))
         return read
 
     def known_share(self, captions: Sequence[str]) -> float:
@@ -142,6 +156,10 @@ class Vocabulary:
             return Vocabulary(Tokenizer.from_file(os.fspath(path)))
         except Exception as error:  # tokenizers raises bare Exception
             raise ValueError(f"{path}: not a vocabulary of gaussmatch ({error})") from error
+
+
+def _cut(row: list[int]) -> list[int]:
+    return row if len(row) <= LONGEST + 2 else [*row[: LONGEST + 1], row[-1]]
 
 
 def _unknown(caption: str, encoding: Encoding) -> list[str]:

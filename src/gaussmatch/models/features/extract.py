@@ -28,7 +28,7 @@ from tqdm import tqdm
 from gaussmatch.data.listing import Listing, Photo
 from gaussmatch.data.pictures import open_picture, picture_size
 from gaussmatch.data.stored import read_lines
-from gaussmatch.files import atomic, write_text
+from gaussmatch.files import atomic, claim_folder, write_text
 from gaussmatch.models.encoders.onnx import accelerate
 from gaussmatch.models.encoders.pretrained import ImageTower
 from gaussmatch.models.features.features import MANIFEST, Manifest, encode
@@ -106,8 +106,7 @@ def _claim(out: Path, manifest: Manifest) -> None:
                 "continue with the same settings, or choose another folder with --out"
             )
         return
-    if out.is_dir() and any(out.iterdir()):
-        raise FileExistsError(f"{out} is not empty and holds no {MANIFEST}; choose another --out")
+    claim_folder(out, MANIFEST)
     manifest.save(out)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from gaussmatch.data.pairs import Pairs
-from gaussmatch.files import atomic, cache_root, locked
+from gaussmatch.files import atomic, cache_root, is_sealed, locked, seal
 from gaussmatch.models.encoders import TextEncoder
 from gaussmatch.models.encoders.adapter import TextAdapter
 from gaussmatch.models.encoders.pretrained import TextTower
@@ -47,9 +47,9 @@ def embedded_once(tower: TextTower, texts: Sequence[str], progress: bool = True)
     keys = np.array([_key(text) for text in texts], np.uint64)
     name = hashlib.sha256(keys.tobytes()).hexdigest()[:24]
     target = cache_root() / "texts" / encoder / f"{name}.npy"
-    if not target.is_file():
+    if not is_sealed(target):  # missing, damaged or changed
         with locked(target.with_suffix(".lock"), f"{target} is in use", wait=math.inf):
-            if not target.is_file():  # else another process made it in the meantime
+            if not is_sealed(target):  # else another process made it in the meantime
                 _embed(tower, texts, keys, target, progress)
     found: np.ndarray = np.load(target, mmap_mode="r")
     return found
@@ -60,7 +60,10 @@ def _embed(
 ) -> None:
     parts = target.with_suffix(".parts")
     starts = range(0, len(texts), SHARD)
-    earlier = [_Embedded(path) for path in sorted(target.parent.glob("*.npy"))]
+    listed = (path for path in sorted(target.parent.glob("*.npy")) if path != target)
+    earlier = [
+        _Embedded(path) for path in listed if all(map(is_sealed, (path, path.with_suffix(".keys"))))
+    ]
     with tqdm(total=len(texts), desc=tower.name, unit="text", disable=not progress) as bar:
         for start in starts:
             chunk, path = slice(start, start + SHARD), parts / f"{start:09}.npy"
@@ -76,6 +79,7 @@ def _embed(
             bar.update(len(texts[chunk]))
     with atomic(target.with_suffix(".keys")) as temporary:
         keys.tofile(temporary)
+    seal(target.with_suffix(".keys"))
     with atomic(target) as temporary:
         shape = (len(texts), tower.width)
         joined = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
@@ -83,6 +87,7 @@ def _embed(
             joined[start : start + SHARD] = np.load(parts / f"{start:09}.npy")
         joined.flush()
         del joined
+    seal(target)
     shutil.rmtree(parts)
 
 

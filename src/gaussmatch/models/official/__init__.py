@@ -17,7 +17,7 @@ from gaussmatch.models.official import pcme, pvse, vsepp, vsrn
 from gaussmatch.models.official.checkpoint import read_checkpoint, read_words
 from gaussmatch.models.official.translation import System, Translation
 from gaussmatch.models.recipe import Recipe, load_recipe
-from gaussmatch.models.run import is_run, save_parts, save_weights, write_metrics
+from gaussmatch.models.run import claim_place, is_run, save_parts, save_weights, write_metrics
 
 SYSTEMS: dict[str, System] = {"vsepp": vsepp, "vsrn": vsrn, "pvse": pvse, "pcme": pcme}
 """The official codes that are read; a new one is a module with ``recognises`` and ``translate``."""
@@ -43,6 +43,7 @@ def import_checkpoint(
     """
     if is_run(out):
         raise FileExistsError(f"{out} already holds a run; choose another folder with --out")
+    claim_place(out)
     where, content = str(checkpoint), read_checkpoint(checkpoint)
     system = system or recognised(content, where)
     if not SYSTEMS[system].recognises(content):

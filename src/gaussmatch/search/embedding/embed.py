@@ -12,6 +12,7 @@ import torch
 from tqdm import tqdm
 
 from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.files import remembered_folder
 from gaussmatch.models.model import Model
 from gaussmatch.models.run import load
 from gaussmatch.search.embedding.shards import BATCH, EmbeddingManifest, Shard, ShardContent
@@ -128,6 +129,9 @@ def index_embeddings(
             f"{folder} was embedded by another model than that of {index.place}: their Gaussians "
             "cannot be compared"
         )
+    if embedding.source:  # first: a kill leaves it known
+        own = remembered_folder(os.fspath(folder))
+        index.note_source(embedding.source, here=own == embedding.source.get("folder", ""))
     skipped: set[str] = set()
     shards = embedding.shards()
     with tqdm(total=sum(map(len, shards)), desc="index", unit="item", disable=not progress) as bar:
@@ -150,8 +154,6 @@ def index_embeddings(
                         replace=True,
                     )
                 bar.update(len(shard))
-    if embedding.source:
-        index.note_source(embedding.source)
     index.compact()
 
 

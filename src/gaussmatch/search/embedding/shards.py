@@ -20,12 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gaussmatch.core.gaussian import Gaussian
-from gaussmatch.files import atomic, read_json, write_json
+from gaussmatch.files import (
+    claim_folder,
+    load_tensors,
+    read_json,
+    remember_folder,
+    save_tensors,
+    write_json,
+)
 from gaussmatch.search.manifest import GALLERIES, Gallery
 from gaussmatch.search.record import Record
 from gaussmatch.search.sources import ItemSource
@@ -71,13 +76,12 @@ class ShardContent:
             "thumbnail_sizes": torch.tensor([-1 if jpeg is None else len(jpeg) for jpeg in small]),
             "skipped": _bytes(json.dumps(list(self.skipped)).encode()),
         }
-        with atomic(path) as temporary:
-            save_file(tensors, os.fspath(temporary))
+        save_tensors(path, tensors)
 
     @staticmethod
     def load(path: Path) -> ShardContent:
         try:
-            held = load_file(os.fspath(path))
+            held = load_tensors(path)
             records = _records(held)
             skipped = json.loads(held["skipped"].numpy().tobytes())
         except FileNotFoundError:
@@ -85,7 +89,7 @@ class ShardContent:
                 f"{path}: this shard is missing; run 'gaussmatch embed' again, it makes only what "
                 "is missing"
             ) from None
-        except (SafetensorError, KeyError, ValueError) as error:
+        except (KeyError, ValueError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"{path}: not a complete shard ({error}); delete it and run 'gaussmatch embed' "
                 "again"
@@ -164,13 +168,11 @@ class EmbeddingManifest:
 
     def claim(self, folder: Path) -> None:
         """Make the folder ours; one that holds something else is refused."""
-        strange = [p for p in folder.iterdir() if p.name[:1] != "."] if folder.is_dir() else []
+        claim_folder(folder, FILE)
         if not (folder / FILE).is_file():
-            if strange and not (folder / FILE).is_file():  # nor made by another process just now
-                raise FileExistsError(
-                    f"{folder} is not empty and holds no {FILE}; choose another --out"
-                )
             write_json(folder / FILE, {"format": FORMAT, **asdict(self)})
+        if "folder" in self.source:
+            remember_folder(os.fspath(folder), self.source["folder"])
         known = EmbeddingManifest.load(folder)
         for what, ours, theirs in (
             ("another model", self.run, known.run),
@@ -187,9 +189,13 @@ class EmbeddingManifest:
         if found != FORMAT:
             raise ValueError(f"{folder / FILE}: format {found!r}, but this version reads {FORMAT}")
         try:
-            return EmbeddingManifest(**content)
-        except TypeError as error:
+            found = EmbeddingManifest(**content)
+            items = [found.galleries[gallery]["items"] for gallery in GALLERIES]
+            if min(*items, found.shard - 1) < 0 or not isinstance(found.source, dict):
+                raise ValueError("a negative number, or no source")
+        except (TypeError, KeyError, ValueError) as error:
             raise ValueError(f"{folder / FILE}: not a list of embeddings ({error})") from error
+        return found
 
 
 def is_embedding(folder: Path) -> bool:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gaussmatch.data.pairs import Pairs, image_batches
 from gaussmatch.data.pictures import jpeg
-from gaussmatch.files import atomic, write_text
+from gaussmatch.files import atomic, claim_folder, read_csv, write_csv, write_text
 from gaussmatch.models.model import Model
 from gaussmatch.search.trust.audit import ISSUES, Finding, audit
 from gaussmatch.search.trust.wording import words_of
@@ -67,23 +67,35 @@ def word_vectors(texts: Sequence[str]) -> Tensor:
     return vectors
 
 
+def write(folder: Path, findings: Sequence[Finding], pairs: Pairs) -> None:
+    """The table, the page, and the pictures that the findings are about, named by position, for
+    ``serve --review``. A folder that holds anything else is refused."""
+    shown = sorted({i for f in findings for i in (f.image, f.other) if i is not None})
+    names = {number: f"{PICTURES}/{number}.jpg" for number in shown}
+    claim_folder(folder, names=[TABLE, PAGE, *names.values()])
+    for number, name in names.items():
+        data = _jpeg(pairs, number, LARGE)
+        if data is not None:
+            with atomic(folder / name) as temporary:
+                temporary.write_bytes(data)
+    write_table(folder / TABLE, findings)
+    write_text(folder / PAGE, "\n".join(_page(findings, pairs)))
+
+
 def write_table(path: Path, findings: Sequence[Finding]) -> None:
     """CSV, one finding a line, worst first within each issue."""
-    with atomic(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        writer.writeheader()
-        writer.writerows({**asdict(f), "severity": f"{f.severity:.4f}"} for f in findings)
+    write_csv(path, FIELDS, ({**asdict(f), "severity": round(f.severity, 4)} for f in findings))
 
 
 def read_table(path: Path) -> list[Finding]:
     """What ``write_table`` wrote."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no findings; make them with 'gaussmatch audit'")
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = csv.DictReader(file)
-        if rows.fieldnames is None or not set(FIELDS) <= set(rows.fieldnames):
-            raise ValueError(f"{path}: not the table of an audit: it needs {', '.join(FIELDS)}")
-        return [_finding(row, f"{path}, line {line}") for line, row in enumerate(rows, start=2)]
+    try:
+        rows = read_csv(path, FIELDS)
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path}: not the table of an audit ({error})") from error
+    return [_finding(row, f"{path}, line {line}") for line, row in enumerate(rows, start=2)]
 
 
 def _finding(row: Mapping[str, str], place: str) -> Finding:
@@ -95,11 +107,6 @@ def _finding(row: Mapping[str, str], place: str) -> Finding:
     except (ValueError, TypeError) as error:
         raise ValueError(f"{place}: {error}") from error
     return Finding(row["issue"], severity, image, caption, other, row["reason"], row["text"])
-
-
-def write_page(path: Path, findings: Sequence[Finding], pairs: Pairs) -> None:
-    """HTML with the pictures inside."""
-    write_text(path, "\n".join(_page(findings, pairs)))
 
 
 def _page(findings: Sequence[Finding], pairs: Pairs) -> Iterator[str]:
@@ -115,15 +122,6 @@ def _page(findings: Sequence[Finding], pairs: Pairs) -> Iterator[str]:
             about = f"<small>{html.escape(f.reason)}; {where}</small>"
             yield f"<li>{shown}<div><p>{html.escape(f.text)}</p>{about}</div></li>"
         yield "</ol>"
-
-
-def write_pictures(folder: Path, findings: Sequence[Finding], pairs: Pairs) -> None:
-    """The pictures that the findings are about, named by position, for ``serve --review``."""
-    folder.mkdir(exist_ok=True)
-    for number in sorted({i for f in findings for i in (f.image, f.other) if i is not None}):
-        data = _jpeg(pairs, number, LARGE)
-        if data is not None:
-            (folder / f"{number}.jpg").write_bytes(data)
 
 
 def _picture(pairs: Pairs, image: int) -> str:

@@ -61,8 +61,9 @@ function step(by) {
 }
 
 function exported() {
+  const plain = (value) => (typeof value === "string" && /^[=+\-@\t\r']/.test(value) ? `'${value}` : String(value)); // no formula, as in files.write_csv
   const cell = (value) => (/[",\n\r]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
-  const rows = review.findings.map((finding, n) => COLUMNS.map((name) => cell(String(finding[name] ?? decided[n]?.[name] ?? ""))).join(","));
+  const rows = review.findings.map((finding, n) => COLUMNS.map((name) => cell(plain(finding[name] ?? decided[n]?.[name] ?? ""))).join(","));
   return `${[COLUMNS.join(","), ...rows].join("\r\n")}\r\n`;
 }
 

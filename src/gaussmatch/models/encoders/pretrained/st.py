@@ -6,18 +6,17 @@ A folder in the layout of sentence-transformers: ``config.json``, ``model.safete
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
-from safetensors.torch import load_file
 from tokenizers import Tokenizer as Cutter
 from torch import Tensor, nn
 from torch.nn.functional import gelu, normalize, scaled_dot_product_attention
 
 from gaussmatch.data import hub
+from gaussmatch.files import load_tensors, plain_name, read_json
 from gaussmatch.models.encoders.base import Tokens
 from gaussmatch.models.encoders.pretrained.base import Subwords, TextTower, carried, files_sha256
 
@@ -127,7 +126,7 @@ class Sentences(TextTower):
                 f"{folder / 'config.json'}: a {config.get('model_type')} model; st: reads BERT"
             )
         self.net, self.width = Bert(config), int(config["hidden_size"])
-        self.net.load(load_file(weights))
+        self.net.load(load_tensors(weights))
         self._first, self._unit = _pooling(folder)
         self.tokenizer = _tokenizer(folder, int(config["max_position_embeddings"]))
         self.freeze()
@@ -177,10 +176,10 @@ def _pooling(folder: Path) -> tuple[bool, bool]:
     if not modules.is_file():
         raise FileNotFoundError(f"{modules}: missing; it says how the states are pooled")
     first = unit = False
-    for module in _json(modules)[1:]:
+    for module in _json(modules, list)[1:]:
         type_ = str(module["type"]).rpartition(".")[2]
         if type_ == "Pooling":
-            settings = _json(folder / module["path"] / "config.json")
+            settings = _json(folder / plain_name(module["path"], modules) / "config.json")
             modes = {k for k, v in settings.items() if k.startswith("pooling_mode_") and v}
             if settings.get("pooling_mode") == "cls" or modes == {"pooling_mode_cls_token"}:
                 first = True
@@ -193,7 +192,7 @@ def _pooling(folder: Path) -> tuple[bool, bool]:
     return first, unit
 
 
-def _json(path: Path) -> Any:
+def _json(path: Path, kind: type = dict) -> Any:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: missing")
-    return json.loads(path.read_text(encoding="utf-8"))
+    return read_json(path, kind)

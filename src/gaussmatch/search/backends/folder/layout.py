@@ -36,7 +36,8 @@ _IN_SEGMENT = re.compile(
 )
 _AT_TOP = re.compile(r"(manifest|calibration)\.json|\.lock|\.gaussmatch-index")
 _IN_RUN = re.compile("|".join(map(re.escape, (*MODEL, *EXPORTED))))
-_WRITTEN = (MANIFEST, CALIBRATION)
+_WRITTEN, _SEALED = (MANIFEST, CALIBRATION), ("lift.safetensors",)
+"""What is written beside its place first, at the top and in a segment."""
 
 
 def load_manifest(folder: Path) -> IndexManifest:
@@ -115,7 +116,7 @@ def locked(folder: Path, wait: float) -> AbstractContextManager[None]:
 def building(work: Path, target: Path, wait: float) -> Iterator[None]:
     """Alone in a folder in which an index is built that then takes the name ``target``."""
     check_absent(target)
-    check_ours(work)
+    files.claim_folder(work, MARKER)
     work.mkdir(parents=True, exist_ok=True)
     (work / MARKER).touch()
     busy = f"{target}: another process is making this index; try again when it is done"
@@ -140,23 +141,11 @@ def check_absent(target: Path) -> None:
 def claim(folder: Path) -> None:
     """Make a folder ours: a new or empty one, or what a killed ``create`` left, known by its
     marker. Any other is refused, and nothing in it is touched."""
-    if folder.exists() and not folder.is_dir():
-        raise FileExistsError(f"{folder} is a file; choose another place for the index")
     if (folder / MANIFEST).exists() and (folder / SEGMENTS).exists():
         raise FileExistsError(f"{folder} is an index already; add to it, or choose another folder")
-    check_ours(folder)
+    files.claim_folder(folder, MARKER)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARKER).touch()
-
-
-def check_ours(folder: Path) -> None:
-    """A clear error if a folder holds anything and has no marker of ours."""
-    if not (folder / MARKER).is_file() and folder.is_dir():
-        foreign = sorted(path.name for path in folder.iterdir())
-        if foreign and not (folder / MARKER).is_file():  # nor made by another process just now
-            raise FileExistsError(
-                f"{folder} is not empty ({foreign[0]}); choose a new folder for the index"
-            )
 
 
 def sweep(folder: Path, manifest: IndexManifest) -> None:
@@ -188,8 +177,9 @@ def _remove_segments(folder: Path, kept: set[str | None]) -> None:
     for path in (folder / SEGMENTS).iterdir():
         if path.name in kept:
             continue
-        if _SEGMENT.fullmatch(path.name) and path.is_dir():
+        if _SEGMENT.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             _remove(path, _IN_SEGMENT)
+            files.sweep(path, _SEALED)
             with suppress(OSError):  # a foreign file is in it
                 path.rmdir()
     _remove(folder / SEGMENTS, _DELETED, kept)
