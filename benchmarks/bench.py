@@ -40,11 +40,11 @@ from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.metrics import Relevance
 from gaussmatch.core.similarities import SIMILARITIES, similarity
 from gaussmatch.data.pictures import open_picture
-from gaussmatch.learn.evaluation.blocks import Blocks
 from gaussmatch.learn.evaluation.retrieval import ranks
+from gaussmatch.learn.evaluation.scores import Blocks
 from gaussmatch.learn.training.batches import Batch
-from gaussmatch.learn.training.objective import Objective, total
-from gaussmatch.learn.training.setup import optimizer
+from gaussmatch.learn.training.loop import optimizer_of
+from gaussmatch.learn.training.step import Objective, total
 from gaussmatch.models.encoders.base import Tokens, pad
 from gaussmatch.models.encoders.vocabulary import SPECIALS, Vocabulary
 from gaussmatch.models.matcher import build
@@ -246,13 +246,13 @@ def our_step(
     torch.manual_seed(0)
     matcher = build(recipe, Vocabulary.of([*SPECIALS, *(f"w{k}" for k in range(words - 4))]))
     objective = Objective.of_epoch(LossRecipe(), 1)
-    optimiser = optimizer(matcher, TrainingRecipe(optimizer=adam))  # type: ignore[arg-type]
+    optimizer = optimizer_of(matcher, TrainingRecipe(optimizer=adam))  # type: ignore[arg-type]
 
     def call() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         total(objective(matcher, batch)).backward()
         nn.utils.clip_grad_norm_(matcher.parameters(), 2.0)
-        optimiser.step()
+        optimizer.step()
 
     return call
 
@@ -457,8 +457,7 @@ def encoding(sizes: Sizes) -> Iterator[Row]:
     wall = time.perf_counter
     try:
         model = gm.load("photos")
-        encoders = model.matcher.part("image").encoders
-        tower, sentences = encoders.image_tower, encoders.text_tower
+        tower, sentences = (model.matcher.part(s).frozen.tower for s in ("image", "text"))
     except (ImportError, OSError, ValueError) as error:
         print(f"encoding is left out: {error}", file=sys.stderr)
         return

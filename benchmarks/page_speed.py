@@ -77,7 +77,9 @@ def main() -> None:
 def grown(source: Index, place: Path, items: int) -> list[str]:
     """An index of so many items; gives searches to try in it."""
     assert source.run_folder is not None
-    index = Index.create(place, source.run_folder, calibration=source.calibration)
+    index = Index.with_model(
+        place, source.run_folder, source.similarity, calibration=source.calibration
+    )
     blocks = list(source.blocks())
     made, generator = 0, torch.Generator().manual_seed(0)
     while made < items:

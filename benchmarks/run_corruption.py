@@ -25,8 +25,8 @@ from toy import toy_data
 from training.test_loop import RECIPE
 
 from gaussmatch.files import sha256
-from gaussmatch.learn.training.checkpoint import find_checkpoint
 from gaussmatch.learn.training.loop import train
+from gaussmatch.learn.training.start import find_checkpoint
 from gaussmatch.models import run
 
 FILES = (*run.MODEL, run.METRICS, run.CHECKPOINT, run.PREVIOUS, run.MANIFEST)

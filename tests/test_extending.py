@@ -9,16 +9,24 @@ from types import ModuleType
 
 import pytest
 import torch
+import yaml
 from PIL import Image
+from toy import toy_data
 
+import gaussmatch as gm
 from gaussmatch.apps.cli import main
 from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.losses import LOSSES
 from gaussmatch.core.metrics.measures import MEASURES, heading, shown
 from gaussmatch.core.similarities import SIMILARITIES, similarity
 from gaussmatch.data import SOURCES, recognise
-from gaussmatch.learn.evaluation.blocks import Blocks
+from gaussmatch.learn.evaluation.scores import Blocks
+from gaussmatch.learn.training.loop import read_log, train
+from gaussmatch.models.encoders import Projection
 from gaussmatch.models.encoders.pretrained import LIBRARIES, image_tower
-from gaussmatch.models.recipe import ModelRecipe
+from gaussmatch.models.encoders.systems import SYSTEMS, TrainedSystem
+from gaussmatch.models.matcher import loss_of
+from gaussmatch.models.recipe import LossRecipe, ModelRecipe
 from gaussmatch.search import Index, Record
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
@@ -48,6 +56,45 @@ def test_a_similarity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index.add(images, [Record(str(n)) for n in range(6)])
     found = index.search(captions, 1)
     assert [int(hits[0].id) for hits in found] == scores.argmax(0).tolist()
+
+
+def trained(content: str, out: Path) -> gm.Model:
+    """A recipe of some lines, one epoch on toy data, and the run loaded again."""
+    small = {"data": {"min_count": 1}, "training": {"epochs": 1, "device": "cpu"}}
+    (out.parent / "new.yaml").write_text(f"{yaml.safe_dump(small)}{content}")
+    train(gm.load_recipe(out.parent / "new.yaml"), out, data=toy_data(), progress_bar=False)
+    return gm.load(out)
+
+
+def test_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = example("src/gaussmatch/core/losses/logistic.py").Logistic
+    with pytest.raises(ValueError, match=r"loss\.name 'logistic' is not known; choose triplet"):
+        LossRecipe(name="logistic")
+    monkeypatch.setitem(LOSSES, made.name, made)
+    with pytest.raises(ValueError, match="did you mean 'logistic'"):
+        LossRecipe(name="logistics")
+    alike, others = torch.zeros(5, 5), ~torch.eye(5, dtype=torch.bool)
+    value = made()(alike, alike, others)["logistic"]
+    assert float(value) == pytest.approx(made().collapsed_value(5))
+    assert loss_of(LossRecipe(name="logistic", scale=3.0)).scale == 3.0
+    trained("loss: {name: logistic, scale: 3}\nmodel: {dim: 8, word_dim: 4}", tmp_path / "run")
+    (epoch,) = [r for r in read_log(tmp_path / "run") if r["event"] == "epoch"]
+    assert 0 < epoch["loss"] < 2 * made().collapsed_value(128)
+
+
+def test_a_trained_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = example("src/gaussmatch/models/encoders/bag.py").BagOfWords
+    with pytest.raises(ValueError, match=r"model\.system 'bag' is not known; choose vse\+\+"):
+        ModelRecipe(system="bag")
+    monkeypatch.setitem(SYSTEMS, "bag", TrainedSystem(Projection, made))
+    with pytest.raises(ValueError, match="did you mean 'bag'"):
+        ModelRecipe(system="bags")
+    fields = "system: bag, dim: 8, word_dim: 4, probabilistic: true, similarity: kl"
+    model = trained(f"model: {{{fields}}}", tmp_path / "run")
+    assert isinstance(model.matcher.text_encoder, made)
+    found = model.encode_texts(["red cat", "cat red"])
+    assert torch.allclose(found.mean[0], found.mean[1])  # a bag has no order
+    assert found.log_var is not None
 
 
 def test_an_encoder(monkeypatch: pytest.MonkeyPatch) -> None:

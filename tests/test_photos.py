@@ -77,8 +77,8 @@ def test_onnxruntime_gives_the_same_as_torch_and_the_model_exports(
         ):
             torch.testing.assert_close(a.mean, b.mean, atol=close, rtol=0)
             torch.testing.assert_close(a.log_var, b.log_var, atol=close, rtol=0)
-    encoders = [m.matcher.part("image").encoders for m in (plain, model)]
-    assert [one.image_tower.fast is None for one in encoders] == [True, False]
+    towers = [m.matcher.part("image").frozen.tower for m in (plain, model)]
+    assert [tower.fast is None for tower in towers] == [True, False]
 
 
 def test_photos_nobody_trained_on_are_found_by_their_captions(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import gaussmatch as gm
 from gaussmatch.files import read_json, write_json
 from gaussmatch.learn.evaluation.evaluate import evaluate_run
 from gaussmatch.learn.training.loop import train
+from gaussmatch.models import run as run_folder
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +39,32 @@ def test_what_is_saved_loads_as_the_same_model(run: Path, tmp_path: Path) -> Non
     assert b.log_var is not None
     assert torch.equal(a.log_var, b.log_var)
     names = {p.name for p in folder.iterdir()}
-    wanted = {"README.md", "config.json", "model.safetensors", "recipe.yaml", "vocabulary.json"}
-    assert names == wanted
+    assert names == {"README.md", "config.json", "run.json", *run_folder.MODEL}
     assert read_json(folder / "config.json")["library_name"] == "gaussmatch"
     card = yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---")[1])
     (result,) = card["model-index"][0]["results"]
     assert result["metrics"] == [{"type": "rsum", "value": 123.4}]
     assert torch.equal(gm.from_pretrained(run).encode_texts(texts).mean, a.mean)
+
+
+def test_a_published_folder_is_verified_as_a_run_is(run: Path, tmp_path: Path) -> None:
+    folder = gm.save_pretrained(run, tmp_path / "out")
+    text = (folder / "recipe.yaml").read_text()
+    (folder / "recipe.yaml").write_text(text.replace("  bound: clamp", "  bound: smooth"))
+    with pytest.raises(ValueError, match=r"recipe\.yaml is damaged or was changed"):
+        gm.from_pretrained(folder)
+
+
+def test_the_model_of_the_package_is_what_its_manifest_says() -> None:
+    """After a change of one of its files: ``seal(SHIPPED / "photos", NAME)``, of ``models.run``."""
+    folder = run_folder.locate("photos")
+    held = [name for name in run_folder.FILES if (folder / name).is_file()]
+    assert set(read_json(folder / "run.json")["files"]) == set(held)
+    run_folder.verify(folder, *held)
+    recipe = gm.load("photos").recipe
+    assert read_json(folder / "config.json")["recipe"] == json.loads(json.dumps(asdict(recipe)))
+    own = recipe.model.adapter
+    assert None not in (own.text_width, own.text_sha256, own.image_sha256)
 
 
 def test_nothing_is_overwritten_and_foreign_models_are_refused(run: Path, tmp_path: Path) -> None:

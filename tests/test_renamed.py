@@ -1,4 +1,4 @@
-"""What was written before ``kind`` had six names is still read."""
+"""What was written under names that have changed is still read."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from pathlib import Path
 import torch
 
 from gaussmatch.core.gaussian import Gaussian
-from gaussmatch.learn.training.log import read_log
 from gaussmatch.models.features.features import MANIFEST as FEATURES
 from gaussmatch.models.features.features import Manifest
 from gaussmatch.models.recipe import load_recipe
 from gaussmatch.models.recipe.migrations import identity
-from gaussmatch.models.run import LOG
 from gaussmatch.search import Index, IndexSettings, Record
 from gaussmatch.search.manifest import MANIFEST
 
 
-def test_a_recipe_with_loss_kind(tmp_path: Path) -> None:
+def test_a_recipe_with_a_field_of_its_old_name(tmp_path: Path) -> None:
     old, new = tmp_path / "old.yaml", tmp_path / "new.yaml"
-    old.write_text("loss: {kind: infonce}")
-    new.write_text("loss: {name: infonce}")
+    old.write_text("model: {normalise_features: true}")
+    new.write_text("model: {normalize_features: true}")
     assert load_recipe(old) == load_recipe(new)
-    assert identity(load_recipe(new)) == {"loss.kind": "infonce"}  # runs keep their identity
+    assert identity(load_recipe(new)) == {"model.normalise_features": True}  # runs keep theirs
 
 
 def test_an_index_of_format_3(tmp_path: Path) -> None:
@@ -51,8 +49,3 @@ def test_a_folder_of_features(tmp_path: Path) -> None:
     content["kind"] = content.pop("layout")
     (tmp_path / FEATURES).write_text(json.dumps(content))
     assert Manifest.load(tmp_path) == made
-
-
-def test_a_log(tmp_path: Path) -> None:
-    (tmp_path / LOG).write_text('{"kind": "epoch", "epoch": 1}\n{"event": "epoch", "epoch": 2}\n')
-    assert [(r["event"], r["epoch"]) for r in read_log(tmp_path)] == [("epoch", 1), ("epoch", 2)]

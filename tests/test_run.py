@@ -23,7 +23,7 @@ from gaussmatch.models import run
 from gaussmatch.models.matcher import build
 from gaussmatch.models.model import UnknownWordsError
 from gaussmatch.models.recipe import ModelRecipe, identity, migrations
-from gaussmatch.models.run import CALIBRATION, PROBE, keeping, read_listed, replacing
+from gaussmatch.models.run import PROBE, keeping, read_listed, replacing
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +98,7 @@ def test_weights_cut_in_half_are_named(folder: Path, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     path = tmp_path / "model.safetensors"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    run.seal(tmp_path, *run.MODEL)
     with pytest.raises(ValueError, match=r"model\.safetensors: not a complete safetensors file"):
         gm.load(tmp_path)
 
@@ -119,17 +120,21 @@ def test_a_flipped_bit_in_a_run_is_refused(copy: Path, name: str, place: float) 
         gm.load(copy)
 
 
-def test_a_run_of_the_first_format_loads(copy: Path) -> None:
+def test_a_run_without_its_manifest_is_refused(copy: Path) -> None:
     (copy / "run.json").unlink()
-    assert gm.load(copy).recipe.title == "toy"
-    run.write_metrics(copy, finished=True)  # whoever writes to it gives it a manifest
-    assert {*run.MODEL, "metrics.json"} <= set(read_json(copy / "run.json")["files"])
-    assert gm.load(copy).recipe.title == "toy"
+    with pytest.raises(FileNotFoundError, match=r"no run\.json to check its files by"):
+        gm.load(copy)
+
+
+def test_a_run_without_its_words_is_refused(copy: Path) -> None:
+    (copy / "vocabulary.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"not a finished run: vocabulary\.json missing"):
+        gm.load(copy)
 
 
 def test_another_format_is_refused_by_its_number(copy: Path) -> None:
-    write_json(copy / "run.json", {**read_json(copy / "run.json"), "format": 3})
-    with pytest.raises(ValueError, match=r"run\.json: format 3, but this version reads 1 and 2"):
+    write_json(copy / "run.json", {**read_json(copy / "run.json"), "format": 2})
+    with pytest.raises(ValueError, match=r"run\.json: format 2, but this version reads 3"):
         gm.load(copy)
 
 
@@ -169,7 +174,7 @@ def test_a_renamed_field_costs_an_entry_and_no_training(
     before = identity(gm.load(copy).recipe)
     text = (copy / "recipe.yaml").read_text()
     (copy / "recipe.yaml").write_text(text.replace("  learning_rate:", "  speed:"))
-    (copy / "run.json").unlink()
+    run.seal(copy, "recipe.yaml")
     with pytest.raises(ValueError, match=r"unknown key 'training\.speed'"):
         gm.load(copy)
     monkeypatch.setitem(migrations.RENAMED, "training.speed", "training.learning_rate")
@@ -180,6 +185,7 @@ def test_a_renamed_field_costs_an_entry_and_no_training(
     }  # under the first name of the field, whatever it is called now
     run.claim(copy, recipe, resume=True)
     (copy / "recipe.yaml").write_text(text.replace("training:", "training:\n  speed: 1.0"))
+    run.seal(copy, "recipe.yaml")
     with pytest.raises(ValueError, match=r"old name of training\.learning_rate"):
         gm.load(copy)
 
@@ -221,7 +227,7 @@ def test_leftovers_of_a_killed_training_are_removed_and_nothing_else(tmp_path: P
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"recipe\.yaml, vocabulary\.json"):
+    with pytest.raises(FileNotFoundError, match=r"recipe\.yaml, model\.safetensors missing"):
         gm.load(tmp_path)
 
 
@@ -268,12 +274,8 @@ def test_end_to_end_backbone_trains_on_pixels(tmp_path: Path) -> None:
     assert model.encode_images([picture]).shape == (1,)
 
 
-def test_what_is_kept_with_a_run_is_verified_unless_an_earlier_version_wrote_it(
-    tmp_path: Path,
-) -> None:
+def test_what_is_kept_with_a_run_is_verified(tmp_path: Path) -> None:
     assert read_listed(tmp_path, PROBE) is None
-    (tmp_path / CALIBRATION).write_text("[1]")
-    assert read_listed(tmp_path, CALIBRATION) == [1]  # a run without a manifest
     with replacing(tmp_path, PROBE) as temporary:
         temporary.write_text("[2]")
     assert read_listed(tmp_path, PROBE) == [2]

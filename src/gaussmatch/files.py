@@ -13,7 +13,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -139,8 +139,9 @@ def claim_folder(
         missing = "" if proof is None else f" and has no {proof}"
         raise FileExistsError(f"{folder} is not empty ({foreign[0]}){missing}; {advice}")
     for path in folder.rglob(f".*{_PARTIAL}"):  # of writers that were killed
-        if time.time() - path.stat().st_mtime > ABANDONED:
-            path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another process was faster
+            if time.time() - path.stat().st_mtime > ABANDONED:
+                path.unlink()
     if names is None or proof is None:
         return
     listed = set(map(str, read_json(folder / proof, list) if (folder / proof).is_file() else ()))

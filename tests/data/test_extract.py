@@ -18,7 +18,7 @@ from gaussmatch.data.listing import Photo
 from gaussmatch.data.pairs import RandomViews
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.models.encoders.backbone import Backbone
-from gaussmatch.models.encoders.torchvision_compat import make_importable
+from gaussmatch.models.encoders.pretrained.base import make_importable
 from gaussmatch.models.features import featuriser, load_data
 from gaussmatch.models.features.extract import Boxes, ExtractionPlan, extract
 from gaussmatch.models.features.features import Layout, Manifest, describe, encode

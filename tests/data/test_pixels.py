@@ -15,8 +15,7 @@ from toy import toy_encoder
 from gaussmatch.data.pairs import RandomViews, image_batches
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.learn.training.batches import Batches
-from gaussmatch.models.encoders.pretrained.base import Transform
-from gaussmatch.models.encoders.torchvision_compat import make_importable
+from gaussmatch.models.encoders.pretrained.base import Transform, make_importable
 from gaussmatch.models.features import load_data
 from gaussmatch.models.features.pixels import PhotoPixels, pixel_transform
 from gaussmatch.models.recipe import DataRecipe, Recipe, TrainingRecipe

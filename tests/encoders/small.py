@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from gaussmatch.models.encoders.torchvision_compat import make_importable
+from gaussmatch.models.encoders.pretrained.base import make_importable
 
 make_importable()
 

@@ -1,4 +1,4 @@
-"""Networks that are trained end to end: any name, and batch normalisation as configured."""
+"""Networks that are trained end to end: any name, and batch normalization as configured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from gaussmatch.data.scenes.backbone import SceneNet
 from gaussmatch.models.encoders import Probabilistic, Projection
 from gaussmatch.models.encoders.backbone import Backbone, NormMode, statistics
-from gaussmatch.models.encoders.torchvision_compat import make_importable
+from gaussmatch.models.encoders.pretrained.base import make_importable
 
 make_importable()
 pytest.importorskip("timm", reason="networks by name need the extra 'vision'")
@@ -95,7 +95,7 @@ def test_frozen_norm_survives_the_mode_of_the_whole_model() -> None:
     assert encoder.encoder.backbone.training
 
 
-def test_pixels_are_normalised_as_the_network_was_trained() -> None:
+def test_pixels_are_normalized_as_the_network_was_trained() -> None:
     assert statistics("tf_efficientnet_lite2") == ((0.5,) * 3, (0.5,) * 3)
     backbone, x = Backbone("test_resnet").eval(), pictures(2)
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in statistics("test_resnet"))
@@ -114,11 +114,11 @@ def test_width_is_that_of_the_features(name: str) -> None:
     assert backbone(pictures(2, 160)).shape == (2, backbone.width)
 
 
-def test_features_are_normalised_as_officially_unless_set() -> None:
+def test_features_are_normalized_as_officially_unless_set() -> None:
     torch.manual_seed(0)
     net, x = SceneNet().eval(), pictures(3, 64)
     official = Projection(256, 6, backbone=net)
-    plain = Projection(256, 6, backbone=net, normalise_features=False)
+    plain = Projection(256, 6, backbone=net, normalize_features=False)
     plain.load_state_dict(official.state_dict())
     given = Projection(256, 6)
     given.embed.load_state_dict(official.embed.state_dict())

@@ -13,7 +13,7 @@ from toy import toy_words
 
 from gaussmatch.data.scenes.backbone import SceneNet
 from gaussmatch.models.encoders import Probabilistic, Projection, Shape, Tokens, WordGRU, pad
-from gaussmatch.models.encoders.gru import LastState
+from gaussmatch.models.encoders.vsepp import LastState
 
 
 class TestProjection(EncoderContract):
@@ -28,7 +28,7 @@ class TestProjection(EncoderContract):
     def test_unit_length_unless_switched_off(self) -> None:
         x = self.batch(4)
         assert torch.allclose(Projection(10, 6)(x).norm(dim=-1), torch.ones(4))
-        assert not torch.allclose(Projection(10, 6, normalise=False)(x).norm(dim=-1), torch.ones(4))
+        assert not torch.allclose(Projection(10, 6, normalize=False)(x).norm(dim=-1), torch.ones(4))
 
     def test_starts_as_vsepp(self) -> None:
         layer = Projection(10, 6).embed

@@ -117,10 +117,10 @@ def test_bfloat16_stays_finite() -> None:
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_generator_can_learn_captions_by_heart(n: int) -> None:
     generator, regions = made(), images(n)
-    optimiser = torch.optim.Adam(generator.parameters(), lr=0.05)
+    optimizer = torch.optim.Adam(generator.parameters(), lr=0.05)
     for _ in range(60):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value = loss(generator, regions, IDS[:n], LENGTHS[:n])
         value.backward()
-        optimiser.step()
+        optimizer.step()
     assert value < 0.1

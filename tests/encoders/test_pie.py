@@ -16,8 +16,8 @@ from toy import toy_words
 
 from gaussmatch.data.scenes.backbone import SceneNet
 from gaussmatch.models.encoders import PCMEImage, PCMEText, PVSEImage, PVSEText, pad
-from gaussmatch.models.encoders.gru import BiGRU, padding_of
-from gaussmatch.models.encoders.pie import PIE, Attention
+from gaussmatch.models.encoders.pvse import PIE, Attention
+from gaussmatch.models.encoders.vsepp import BiGRU, padding_of
 
 
 class RegionContract(EncoderContract):
@@ -40,10 +40,10 @@ class RegionContract(EncoderContract):
 
     def test_unit_length_unless_switched_off(self) -> None:
         x = self.batch(4)
-        for normalise in (True, False):
-            g = self.encode(self.made_of(10, 6, normalise=normalise), x)
+        for normalize in (True, False):
+            g = self.encode(self.made_of(10, 6, normalize=normalize), x)
             unit = torch.allclose(g.mean.norm(dim=-1), torch.ones(()))
-            assert unit is normalise
+            assert unit is normalize
 
 
 class TestPVSEImage(RegionContract):
@@ -205,8 +205,8 @@ def test_the_spread_of_a_caption_has_attention_and_a_gru_of_its_own():
 
 def test_the_spread_starts_where_set():
     torch.manual_seed(0)
-    image = PCMEImage(10, 6, start=-3.0)(torch.randn(50, 5, 10))
-    text = PCMEText(toy_words(9), 6, word_dim=4, start=-3.0)(pad([[5, 6, 7], [8]]))
+    image = PCMEImage(10, 6, log_sigma=-3.0)(torch.randn(50, 5, 10))
+    text = PCMEText(toy_words(9), 6, word_dim=4, log_sigma=-3.0)(pad([[5, 6, 7], [8]]))
     for g in (image, text):
         assert abs(float(g.log_var.detach().mean()) + 6) < 1
 

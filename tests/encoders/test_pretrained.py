@@ -33,8 +33,13 @@ from gaussmatch.models.encoders.pretrained import (
     image_tower,
     text_tower,
 )
-from gaussmatch.models.encoders.pretrained.base import Subwords, Transform, filled, weights_sha256
-from gaussmatch.models.encoders.torchvision_compat import make_importable
+from gaussmatch.models.encoders.pretrained.base import (
+    Subwords,
+    Transform,
+    filled,
+    make_importable,
+    weights_sha256,
+)
 
 make_importable()
 TEXTS = ["a dog", "two black cats asleep on a red sofa", "Ein Hund läuft", "the"]

@@ -14,7 +14,7 @@ from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.metrics import contiguous_folds, over_folds, recall_at_k
 from gaussmatch.core.similarities import similarity
 from gaussmatch.data.pairs import Pairs
-from gaussmatch.learn.evaluation.eccv import eccv, eccv_measures, eccv_positives
+from gaussmatch.learn.evaluation.retrieval import eccv, eccv_measures, eccv_positives
 
 MEASURED = ("r1", "r_precision", "map_at_r")
 

@@ -17,8 +17,7 @@ from gaussmatch.core.metrics import (
     recall_at_k,
 )
 from gaussmatch.core.similarities import similarity
-from gaussmatch.learn.evaluation.protocols import Truth, folded, measures_of
-from gaussmatch.learn.evaluation.retrieval import top
+from gaussmatch.learn.evaluation.retrieval import Truth, folded, measures_of, top
 
 IMAGES, CAPTIONS, DIM = 20, 60, 8
 

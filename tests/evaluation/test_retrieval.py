@@ -11,9 +11,8 @@ from gaussmatch.core.metrics import Relevance, first_ranks, recall_at_k
 from gaussmatch.core.metrics.ranking import NEVER
 from gaussmatch.core.similarities import SIMILARITIES, Similarity, similarity
 from gaussmatch.core.similarities.base import SIDES
-from gaussmatch.learn.evaluation.blocks import Blocks
 from gaussmatch.learn.evaluation.retrieval import ranks, top
-from gaussmatch.learn.evaluation.scores import blocks_of
+from gaussmatch.learn.evaluation.scores import Blocks, blocks_of
 
 NAMES = tuple(SIMILARITIES)
 LIFTED = tuple(name for name, s in SIMILARITIES.items() if s.no_lift is None)
@@ -92,7 +91,7 @@ def test_closeness_is_the_score(name, side):
 @pytest.mark.parametrize("name", ["kl", "min_kl", "wasserstein"])
 @pytest.mark.parametrize("tile", [(1, 1), (7, 20), (30, 8), (99, 99)])
 def test_tiles_cover_everything_once(name, tile, monkeypatch):
-    monkeypatch.setattr("gaussmatch.learn.evaluation.blocks.TILE", tile)
+    monkeypatch.setattr("gaussmatch.learn.evaluation.scores.TILE", tile)
     s, pairs = similarity(name), relation(0.2)
     images, captions = gaussians(IMAGES, "ellipsoid"), gaussians(CAPTIONS, "ellipsoid")
     blocks = Blocks(s, images, captions)

@@ -59,7 +59,7 @@ def test_every_part_is_a_part_of_the_matrix(name: str) -> None:
 @NAMES
 @pytest.mark.usefixtures("_limits")
 def test_a_model_that_scores_everything_alike_is_last(name: str) -> None:
-    """Ties never count in the model's favour, whatever way the right pairs are scored."""
+    """Ties never count in the model's favor, whatever way the right pairs are scored."""
     shape = (6, 2, 16) if name == "mil" else (6, 16)
     mean = torch.randn(shape[1:]).expand(shape)
     same = Gaussian(mean, None if name == "mil" else torch.full(shape, -3.0))

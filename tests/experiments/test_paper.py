@@ -18,7 +18,7 @@ from gaussmatch.learn.studies.reproduce import (
     plan,
 )
 from gaussmatch.learn.studies.sections import _commands
-from gaussmatch.models.encoders.torchvision_compat import make_importable
+from gaussmatch.models.encoders.pretrained.base import make_importable
 from gaussmatch.models.recipe import all_recipes, find_recipe, load_recipe
 
 DATA = ("scenes", "flickr8k", "flickr30k", "coco")
@@ -221,7 +221,7 @@ def test_rows_under_their_best_loss_differ_in_nothing_else(
     assert wide.model.dim == 2 * point.model.dim
     for title, recipe in recipes.items():
         assert recipe.model.adapter == point.model.adapter, title
-        assert recipe.model.normalise_features == point.model.normalise_features, title
+        assert recipe.model.normalize_features == point.model.normalize_features, title
         assert (recipe.data, recipe.training) == (point.data, point.training), title
         assert recipe.model.probabilistic == (title not in (system, f"{system} †"))
 

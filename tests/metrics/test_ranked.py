@@ -219,7 +219,7 @@ def coco(shared_data: Path):
 
 
 def random_rankings(coco, seed: int = 0):
-    """Rankings (captions × images) by chance, the own image a little favoured, as real ids."""
+    """Rankings (captions × images) by chance, the own image a little favored, as real ids."""
     captions, images, image_of, _ = coco
     rng, row = np.random.default_rng(seed), {i: n for n, i in enumerate(images.tolist())}
     chosen = np.sort(rng.choice(len(captions), 400, replace=False))

@@ -47,7 +47,7 @@ def test_precision_at_r(case):
 
 @pytest.mark.parametrize("level", FEW)
 @given(right=st.lists(st.booleans(), min_size=1, max_size=8))
-def test_equal_scores_are_never_in_the_models_favour(level, right):
+def test_equal_scores_are_never_in_the_models_favor(level, right):
     relevant = torch.tensor([right])
     scores = torch.full(relevant.shape, level)
     r, wrong = sum(right), len(right) - sum(right)

@@ -181,7 +181,7 @@ def vsrn(
 
 def resnet18() -> nn.Module:
     """torchvision's network without its classifier, as the official codes leave it."""
-    from gaussmatch.models.encoders.torchvision_compat import make_importable
+    from gaussmatch.models.encoders.pretrained.base import make_importable
 
     make_importable()
     import torchvision
@@ -243,7 +243,7 @@ def pvse(
 
 
 def pcme(net: nn.Module, dim: int = 8, word_dim: int = 6, **model: Any) -> dict[str, Any]:
-    """What PCME saves: weights, criterion, optimiser, configuration and vocabulary."""
+    """What PCME saves: weights, criterion, optimizer, configuration and vocabulary."""
     state = pvse_state(net, dim, word_dim, 1)
     for side, local in (("img", 512), ("txt", word_dim)):
         own = f"{side}_enc.uncertain_net."

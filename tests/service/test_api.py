@@ -449,7 +449,7 @@ def test_items_added_meanwhile_are_seen(tmp_path: Path) -> None:
 
 
 def test_an_index_of_captions_has_no_map(tmp_path: Path, index: Index) -> None:
-    captions = Index.create(tmp_path / "index", index.run_folder)
+    captions = Index.with_model(tmp_path / "index", index.run_folder, index.similarity)
     captions.add(index.model.encode_texts(["a red star"]), [Record("a", {})], "captions")
     with CheckedClient(create_app(captions)) as client:
         found = client.get("/api/search?text=a+star&gallery=captions&map=true").json()
@@ -458,7 +458,7 @@ def test_an_index_of_captions_has_no_map(tmp_path: Path, index: Index) -> None:
 
 
 def test_the_first_pictures_of_an_empty_index_are_shown(tmp_path: Path, index: Index) -> None:
-    empty = Index.create(tmp_path / "index", index.run_folder)
+    empty = Index.with_model(tmp_path / "index", index.run_folder, index.similarity)
     app = create_app(Index.open(empty.place))
     app.state.service.engine._reload_every = 0.0
     with CheckedClient(app) as client:
@@ -486,7 +486,9 @@ ODD = ("ü/ñ", 'a"b<i>', "new\nline", "\x00", "../../etc/passwd", "x" * 3000)
 
 @pytest.fixture(scope="module")
 def odd(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CheckedClient]:
-    odd = Index.create(tmp_path_factory.mktemp("odd") / "index", index.run_folder)
+    odd = Index.with_model(
+        tmp_path_factory.mktemp("odd") / "index", index.run_folder, index.similarity
+    )
     deep: dict[str, object] = {}
     for _ in range(300):
         deep = {"deeper": deep}
@@ -547,7 +549,7 @@ def album(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Index:
         Record(name, {"file": name, "folder": "trip" if n else ".", "taken": f"2020-01-0{n + 1}"})
         for n, name in enumerate(names)
     ]
-    album = Index.create(root / "index", index.run_folder)
+    album = Index.with_model(root / "index", index.run_folder, index.similarity)
     album.add(index.some(len(records))[1], records)  # type: ignore[arg-type]
     album.note_source({"folder": str(folder)}, here=True)
     return album

@@ -79,13 +79,15 @@ def test_keep_leaves_means_and_order_as_they_are(arrays: Path) -> None:
     state = model.matcher.state_dict()
     assert not any("encoder.head" in name for name in state)
     train = images[:40]
-    np.testing.assert_allclose(state["image.encoder.standardise.mean"], train.mean(0), atol=1e-6)
+    np.testing.assert_allclose(state["image.encoder.standardize.mean"], train.mean(0), atol=1e-6)
     np.testing.assert_allclose(
-        state["image.encoder.standardise.deviation"], train.std(0), atol=1e-6
+        state["image.encoder.standardize.deviation"], train.std(0), atol=1e-6
     )
-    assert torch.equal(state["text.encoder.standardise.deviation"], torch.ones(WIDTH))
-    named = json.loads((arrays / "run" / "vocabulary.json").read_text())
-    assert named == {"text": {"name": "arrays", "width": WIDTH, "sha256": ""}, "image": None}
+    assert torch.equal(state["text.encoder.standardize.deviation"], torch.ones(WIDTH))
+    named = model.recipe.model.adapter
+    assert (named.text_encoder, named.text_width, named.text_sha256) == ("arrays", WIDTH, None)
+    assert (named.image_encoder, named.image_sha256) == (None, None)
+    assert not (arrays / "run" / "vocabulary.json").exists()  # there are no words
 
 
 def test_improve_learns_means_and_is_measured_beside_the_given(

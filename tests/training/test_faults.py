@@ -16,7 +16,7 @@ from training.test_loop import RECIPE, run, weights
 import gaussmatch as gm
 from gaussmatch.apps.cli import main
 from gaussmatch.learn.training import loop
-from gaussmatch.learn.training.log import read_log
+from gaussmatch.learn.training.loop import read_log
 from gaussmatch.models import run as run_folder
 from gaussmatch.models.recipe import Recipe, TrainingRecipe, load_recipe
 
@@ -152,6 +152,7 @@ def test_a_run_that_claims_to_be_large_is_refused_before_memory_is_taken(tmp_pat
         shutil.copyfile(tmp_path / "run" / name, claims / name)
     text = (claims / "recipe.yaml").read_text()
     (claims / "recipe.yaml").write_text(text.replace("  dim: 16\n", "  dim: 8000\n"))
+    run_folder.seal(claims, *run_folder.MODEL)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(ValueError, match=r"does not fit recipe\.yaml beside it: .* \(.*8000"):
         gm.load(claims)

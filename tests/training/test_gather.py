@@ -19,11 +19,9 @@ from training.test_loop import LEARNED, RECIPE, run, weights
 
 from gaussmatch.learn.training import gather, loop
 from gaussmatch.learn.training.batches import Batches
-from gaussmatch.learn.training.gradients import Gradients
-from gaussmatch.learn.training.log import read_log
-from gaussmatch.learn.training.objective import Objective
-from gaussmatch.learn.training.setup import Precision, seed_everything, with_feature_dim
-from gaussmatch.learn.training.start import initial_model
+from gaussmatch.learn.training.loop import read_log, seed_everything
+from gaussmatch.learn.training.start import initial_model, resolved
+from gaussmatch.learn.training.step import Gradients, Objective, Precision
 from gaussmatch.models.matcher import build
 from gaussmatch.models.recipe import LossRecipe, ModelRecipe, PVSERecipe, Recipe, TrainingRecipe
 from gaussmatch.models.run import is_finished
@@ -109,7 +107,7 @@ def gradients_of(
     train = toy_data().train
     if recipe.model.system in ("pvse", "pcme"):  # local features
         train = replace(train, images=Rows(train.images.array.reshape(-1, 4, 4)))
-    recipe = with_feature_dim(recipe, train)
+    recipe = resolved(recipe, train)
     seed_everything(1)
     matcher = initial_model(recipe, train, None).matcher
     for name, parameter in matcher.named_parameters():
@@ -173,7 +171,7 @@ def test_parts_of_uneven_shares_of_frozen_means() -> None:
 
 def test_every_process_needs_a_pair() -> None:
     train = toy_data().train
-    encoder = initial_model(with_feature_dim(RECIPE, train), train, None).matcher.text_encoder
+    encoder = initial_model(resolved(RECIPE, train), train, None).matcher.text_encoder
     with pytest.raises(ValueError, match=r"batch_size is 2, but each of 3 processes needs a pair"):
         Batches(train, encoder, TrainingRecipe(batch_size=2), (0, 3))
 
@@ -190,9 +188,7 @@ def test_parts_draw_the_same_random_numbers_twice() -> None:
 
 def test_shares_do_not_overlap_and_leave_nothing_out() -> None:
     data = toy_data()
-    encoder = initial_model(
-        with_feature_dim(RECIPE, data.train), data.train, None
-    ).matcher.text_encoder
+    encoder = initial_model(resolved(RECIPE, data.train), data.train, None).matcher.text_encoder
     settings = TrainingRecipe(batch_size=16)
     whole = Batches(data.train, encoder, settings)
     shares = [Batches(data.train, encoder, settings, (r, 3)) for r in range(3)]
@@ -249,5 +245,5 @@ def test_statistics_of_a_whole_batch_cannot_be_kept(
     )
     Gradients(matcher, Precision("float32", CPU))
     monkeypatch.setattr(gather, "ranks", lambda: 2 if name == "processes" else 1)
-    with pytest.raises(ValueError, match="normalises by the statistics of a whole batch"):
+    with pytest.raises(ValueError, match="normalizes by the statistics of a whole batch"):
         Gradients(matcher, Precision("float32", CPU), 4 if name == "micro_batch" else None)

@@ -14,11 +14,10 @@ from toy import Rows, killed_at, toy_data
 import gaussmatch as gm
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.files import read_json
-from gaussmatch.learn.training.checkpoint import CheckpointWarning
-from gaussmatch.learn.training.collapse import CollapseWarning
-from gaussmatch.learn.training.log import read_log
-from gaussmatch.learn.training.loop import train
-from gaussmatch.learn.training.objective import Objective
+from gaussmatch.learn.training.loop import CollapseWarning, read_log, train
+from gaussmatch.learn.training.start import CheckpointWarning
+from gaussmatch.learn.training.step import Objective
+from gaussmatch.models import run as run_folder
 from gaussmatch.models.recipe import DataRecipe, LossRecipe, ModelRecipe, Recipe, TrainingRecipe
 
 RECIPE = Recipe(
@@ -215,14 +214,12 @@ def test_with_both_checkpoints_damaged_nothing_is_resumed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("content", [b"", b"PK"])
-def test_a_checkpoint_of_the_first_format_cannot_be_verified_but_is_never_executed(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_a_checkpoint_that_cannot_be_read_is_named(tmp_path: Path, content: bytes) -> None:
     out = tmp_path / "run"
     with killed_at(11):
         run(out)
-    (out / "run.json").unlink()
     (out / "checkpoint.pt").write_bytes(content)
+    run_folder.seal(out, "checkpoint.pt")
     with pytest.raises(ValueError, match=r"checkpoint\.pt: damaged, truncated"):
         run(out, resume=True)
 

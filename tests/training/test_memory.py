@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from gaussmatch.learn.training.memory import activation_bytes, memory_line
-from gaussmatch.learn.training.setup import Precision
+from gaussmatch.learn.training.step import Precision, activation_bytes, memory_line
 from gaussmatch.models.encoders.backbone import Backbone
 
 

@@ -22,10 +22,8 @@ from gaussmatch.core.losses import (
 from gaussmatch.files import read_json
 from gaussmatch.learn.evaluation.evaluate import measure_run
 from gaussmatch.learn.training.batches import Batch, Batches
-from gaussmatch.learn.training.collapse import CollapseWatch
-from gaussmatch.learn.training.log import read_log
-from gaussmatch.learn.training.loop import train
-from gaussmatch.learn.training.objective import Objective
+from gaussmatch.learn.training.loop import CollapseWatch, read_log, train
+from gaussmatch.learn.training.step import Objective
 from gaussmatch.models.encoders.vocabulary import Vocabulary
 from gaussmatch.models.matcher import Matcher, build
 from gaussmatch.models.recipe import (

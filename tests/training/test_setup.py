@@ -11,19 +11,17 @@ from safetensors.torch import load_file
 from toy import toy_data
 from training.test_loop import RECIPE
 
-from gaussmatch.learn.training.log import read_log
-from gaussmatch.learn.training.loop import train
-from gaussmatch.learn.training.setup import schedule
+from gaussmatch.learn.training.loop import read_log, schedule, train
 from gaussmatch.models.recipe import TrainingRecipe
 
 
 def rates(settings: TrainingRecipe, steps: int) -> list[float]:
-    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=settings.learning_rate)
-    plan = schedule(optimiser, settings, steps)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=settings.learning_rate)
+    plan = schedule(optimizer, settings, steps)
     found = []
     for _ in range(steps):
         found.append(plan.get_last_lr()[0])
-        optimiser.step()
+        optimizer.step()
         plan.step()
     return found
 

@@ -18,11 +18,10 @@ from gaussmatch.apps.cli import main
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.files import read_json
 from gaussmatch.learn.training import loop
-from gaussmatch.learn.training.log import read_log
-from gaussmatch.learn.training.loop import train
+from gaussmatch.learn.training.loop import read_log, train
 from gaussmatch.learn.training.start import StartWarning, frozen_recipe, load_backbone_weights
 from gaussmatch.models.encoders.backbone import Backbone, create
-from gaussmatch.models.encoders.torchvision_compat import make_importable
+from gaussmatch.models.encoders.pretrained.base import make_importable
 from gaussmatch.models.published import export_onnx
 from gaussmatch.models.recipe import DataRecipe, LossRecipe, ModelRecipe, Recipe, TrainingRecipe
 
@@ -55,7 +54,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pictured(pairs: Pairs) -> Pairs:
-    """The toy's attribute vectors as pictures of coloured patches."""
+    """The toy's attribute vectors as pictures of colored patches."""
     rows = np.stack([pairs.images[i] for i in range(len(pairs.images))])
     patches = rows.reshape(len(rows), 1, 4, 4).repeat(8, 2).repeat(8, 3)
     tints = np.stack([patches[:, 0], patches[:, 0, ::-1], patches[:, 0, :, ::-1]], 1)
@@ -97,7 +96,7 @@ def tuned(frozen: Path, weights: Path, **changes: Any) -> Recipe:
         title="tuned",
         data=replace(FROZEN.data, features="pixels"),
         model=replace(
-            FROZEN.model, backbone=NAME, backbone_weights=str(weights), normalise_features=False
+            FROZEN.model, backbone=NAME, backbone_weights=str(weights), normalize_features=False
         ),
         loss=LossRecipe(),
         training=replace(
@@ -171,9 +170,9 @@ def test_a_backbone_at_rate_zero_stays(
 def test_rates_of_the_two_parts(frozen: Path, weights: Path) -> None:
     recipe = tuned(frozen, weights, training_backbone_rate=0.1)
     matcher = gm.load(frozen).matcher
-    assert len(loop.optimizer(matcher, recipe.training).param_groups) == 1
+    assert len(loop.optimizer_of(matcher, recipe.training).param_groups) == 1
     matcher = loop.initial_model(recipe, toy_data().train, gm.load(frozen)).matcher
-    groups = loop.optimizer(matcher, recipe.training).param_groups
+    groups = loop.optimizer_of(matcher, recipe.training).param_groups
     assert [g["lr"] for g in groups] == [1e-3, pytest.approx(1e-4)]
     held = [p for g in groups for p in g["params"]]
     assert {id(p) for p in held} == {id(p) for p in matcher.parameters()}
@@ -234,7 +233,7 @@ def test_killed_in_the_first_epoch_it_starts_again_from_the_run(
         ({"model_dim": 8}, r"model\.dim is 8, but .*frozen \(training\.start_from\) has 16"),
         ({"model_word_dim": 8}, r"model\.word_dim is 8, but .* has 12"),
         ({"model_shape": "spherical-avgpool"}, r"model\.shape is spherical-avgpool, but"),
-        ({"model_normalise_features": None}, r"model\.normalise_features.*set it to false"),
+        ({"model_normalize_features": None}, r"model\.normalize_features.*set it to false"),
         ({"data_min_count": 2}, r"data\.min_count is 2, but the vocabulary comes from .* is 1"),
         ({"data_words": "nltk"}, r"data\.words is nltk, but the vocabulary comes from"),
         (
@@ -319,7 +318,7 @@ def test_the_recipe_that_comes_first() -> None:
     assert (first.title, first.loss) == (named.title, named.loss)
     assert first.training == replace(named.training, seed=3)
     assert first.data == replace(named.data, size="tiny")
-    assert first.model == replace(named.model, shape="spherical-avgpool", normalise_features=False)
+    assert first.model == replace(named.model, shape="spherical-avgpool", normalize_features=False)
     again = replace(recipe, training=replace(recipe.training, start_from="scenes/vsepp-ft"))
     with pytest.raises(ValueError, match="not a recipe on frozen features"):
         frozen_recipe(again)

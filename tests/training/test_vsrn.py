@@ -8,15 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from toy import Rows, killed_at, toy_data, toy_encoder, toy_words
 
 import gaussmatch as gm
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.learn.training.batches import Batch, Batches
-from gaussmatch.learn.training.log import read_log
-from gaussmatch.learn.training.loop import train
-from gaussmatch.learn.training.objective import Objective, total
+from gaussmatch.learn.training.loop import read_log, train
+from gaussmatch.learn.training.step import Objective, total
 from gaussmatch.models.encoders import Tokenizer
 from gaussmatch.models.matcher import build
 from gaussmatch.models.recipe import (
@@ -28,7 +26,6 @@ from gaussmatch.models.recipe import (
     TrainingRecipe,
     VSRNRecipe,
 )
-from gaussmatch.models.run import CHECKPOINT, MANIFEST, WEIGHTS
 
 MODEL = ModelRecipe(
     system="vsrn",
@@ -145,32 +142,6 @@ def test_a_run_keeps_its_generator(tmp_path: Path) -> None:
     regions = torch.rand(3, 4, 4)
     assert torch.equal(loaded.encode_images(regions).mean, model.encode_images(regions).mean)
     assert "generator" in loaded.matcher.heads
-
-
-def test_a_run_with_the_old_names_of_the_generator_loads_and_resumes(tmp_path: Path) -> None:
-    run(tmp_path / "whole")
-    with killed_at(7):  # a checkpoint, and weights of the first epoch
-        run(tmp_path / "old")
-
-    def old_names(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        for new, old in (("encoder", "read"), ("decoder", "tell")):
-            state = {
-                k.replace(f"generator.{new}.", f"generator.{old}."): v for k, v in state.items()
-            }
-        assert any(".tell." in name for name in state)
-        return state
-
-    weights, checkpoint = tmp_path / "old" / WEIGHTS, tmp_path / "old" / CHECKPOINT
-    before = load_file(weights)
-    save_file(old_names(before), weights)
-    state = torch.load(checkpoint)
-    torch.save({**state, "matcher": old_names(state["matcher"])}, checkpoint)
-    (tmp_path / "old" / MANIFEST).unlink()  # as format 1: without checksums
-    loaded = gm.load(tmp_path / "old").matcher.state_dict()
-    assert all(torch.equal(loaded[name], value) for name, value in before.items())
-    run(tmp_path / "old", resume=True)
-    a, b = (torch.load(tmp_path / f / CHECKPOINT)["matcher"] for f in ("whole", "old"))
-    assert all(torch.equal(a[name], b[name]) for name in a)
 
 
 def test_a_model_without_generator_has_no_head() -> None:

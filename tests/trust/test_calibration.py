@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -128,24 +127,6 @@ def test_a_calibration_is_the_same_after_saving(calibration, tmp_path: Path):
     path.write_text('{"quantiles": {"captions": 3}, "about": {}}')
     with pytest.raises(ValueError, match="not a calibration"):
         Calibration.load(path)
-
-
-def test_a_calibration_with_a_square_whitening_still_loads(calibration, tmp_path: Path):
-    """As version 0.2 wrote it first; now the triangle is stored, in a quarter of the space."""
-    path = tmp_path / "calibration.json"
-    calibration.save(path)
-    content = json.loads(path.read_text())
-    for side, f in calibration.familiarity.items():
-        stored = content["familiarity"][side]
-        assert stored.pop("triangle")["shape"] == [D * (D + 1) // 2]
-        raw = base64.b64encode(f.whitening.numpy().tobytes()).decode()
-        stored["whitening"] = {"dtype": "float32", "shape": [D, D], "base64": raw}
-    path.write_text(json.dumps(content))
-    _, captions, _ = world(50, 9)
-    again = Calibration.load(path).familiarity["captions"]
-    assert torch.equal(
-        again.distance(captions), calibration.familiarity["captions"].distance(captions)
-    )
 
 
 def test_a_calibration_that_does_not_know_the_last_feature_still_judges(

@@ -16,8 +16,7 @@ from gaussmatch.data import DataSet
 from gaussmatch.files import claim_folder
 from gaussmatch.learn.evaluation.evaluate import evaluate_run
 from gaussmatch.learn.studies.report import Entrant, write_report
-from gaussmatch.learn.training.collapse import CollapseWarning
-from gaussmatch.learn.training.loop import train
+from gaussmatch.learn.training.loop import CollapseWarning, train
 from gaussmatch.models.features import load_data
 from gaussmatch.models.recipe import load_recipe
 from gaussmatch.models.run import load

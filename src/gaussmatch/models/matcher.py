@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from gaussmatch.core.gaussian import Gaussian, Side
-from gaussmatch.core.losses import InfoNCE, PairwiseSigmoid
+from gaussmatch.core.losses import LOSSES, ScoreLoss
 from gaussmatch.core.similarities import SIMILARITIES, Similarity, similarity
 from gaussmatch.core.similarities.divergence import Divergence
-from gaussmatch.data.pairs import Pairs
-from gaussmatch.models.encoders import (
-    PCMEImage,
-    PCMEText,
-    Probabilistic,
-    Projection,
-    PVSEImage,
-    PVSEText,
-    TextEncoder,
-    Tokenizer,
-    WordGRU,
-)
-from gaussmatch.models.encoders.adapter import (
-    ARRAYS,
-    Encoders,
-    GivenMean,
-    ImageAdapter,
-    Named,
-    TextAdapter,
-)
+from gaussmatch.models.encoders import Probabilistic, TextEncoder, Tokenizer
+from gaussmatch.models.encoders.adapter import Adapter, GivenMean
 from gaussmatch.models.encoders.backbone import Backbone
 from gaussmatch.models.encoders.base import ImageTransform
 from gaussmatch.models.encoders.onnx import OnnxImages, OnnxTexts
-from gaussmatch.models.encoders.pretrained import image_tower, text_tower
 from gaussmatch.models.encoders.pretrained.base import Transform
-from gaussmatch.models.encoders.vocabulary import Vocabulary
-from gaussmatch.models.encoders.vsrn import CaptionGenerator, RegionReasoning
-from gaussmatch.models.recipe import LossRecipe, ModelRecipe, Recipe
+from gaussmatch.models.encoders.systems import SYSTEMS
+from gaussmatch.models.recipe import LossRecipe, ModelRecipe
+
+T = TypeVar("T")
 
 
 class Matcher(nn.Module):
@@ -84,7 +67,7 @@ class Matcher(nn.Module):
 
     @property
     def image_transform(self) -> ImageTransform | None:
-        """That of the image encoder; ``None`` where its features are made outside the model."""
+        """That of the image encoder; ``None`` if its features are made outside the model."""
         if self.backbone is not None:
             return self.backbone.view().batch
         return getattr(self.part("image"), "transform", None)
@@ -104,25 +87,52 @@ class Matcher(nn.Module):
 
 def build(
     recipe: ModelRecipe,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
     loss: LossRecipe | None = None,
     pixels: Transform | None = None,
 ) -> Matcher:
-    """The network of a recipe, with random weights. Its text encoder owns the tokenizer, its
-    backbone (if it has one) the transform of pictures to pixels. A loss with learned parameters
-    becomes one of its heads.
+    """The network of a recipe, with random weights. A loss with learned parameters becomes one of
+    its heads. A probabilistic model is its point model with both encoders adapted; nothing else
+    differs.
 
-    A probabilistic model is its point model with both encoders adapted; nothing else differs.
+    Args:
+        tokenizer: of its text encoder; ``None`` if that comes with its own.
+        pixels: how its backbone, if it has one, makes pixels of pictures.
     """
-    image, text, heads = SYSTEMS[recipe.system](recipe, tokenizer)
-    if isinstance(backbone := getattr(image, "backbone", None), Backbone):
+    system, own = SYSTEMS[recipe.system], getattr(recipe, recipe.system, None)
+    width, backbone = _features(recipe)
+    if backbone is not None:
         backbone.pixels = pixels
+    fields = vars(recipe) | (vars(own) if is_dataclass(own) else {})
+    fields |= {"tokenizer": tokenizer, "feature_dim": width, "backbone": backbone}
+    image, text = (with_fields(make, fields) for make in (system.image, system.text))
+    heads = {name: with_fields(make, fields) for name, make in system.heads.items()}
+    if loss is not None and isinstance(learned := loss_of(loss), nn.Module):
+        heads["loss"] = learned
     if recipe.probabilistic:
         image, text = (_probabilistic(encoder, recipe) for encoder in (image, text))
-    return Matcher(image, text, _similarity(recipe), heads | _learned_loss(loss))
+    made = {name: head for name, head in heads.items() if head is not None}
+    return Matcher(image, text, _similarity(recipe), made)
 
 
-def exported(recipe: ModelRecipe, tokenizer: Tokenizer, images: Path, texts: Path) -> Matcher:
+def with_fields(make: Callable[..., T], fields: Mapping[str, Any]) -> T:
+    """Call a class with those of some fields that its constructor has arguments for.
+
+    >>> with_fields(nn.Linear, {"in_features": 2, "out_features": 3, "epochs": 5})
+    Linear(in_features=2, out_features=3, bias=True)
+    """
+    wanted = signature(make).parameters
+    return make(**{name: value for name, value in fields.items() if name in wanted})
+
+
+def loss_of(recipe: LossRecipe) -> ScoreLoss:
+    """The loss over scores that a recipe names, with its fields as arguments."""
+    return with_fields(LOSSES[recipe.name], vars(recipe))
+
+
+def exported(
+    recipe: ModelRecipe, tokenizer: Tokenizer | None, images: Path, texts: Path
+) -> Matcher:
     """The network of a recipe, trained, whose encoders are files in ONNX."""
     image, text = OnnxImages(images), OnnxTexts(texts, tokenizer)
     matcher = Matcher(image, text, _similarity(recipe))
@@ -143,22 +153,11 @@ def _similarity(recipe: ModelRecipe) -> Similarity:
 
 
 def ranking(recipe: ModelRecipe, matcher: Matcher) -> Matcher:
-    """The network as a trained model ranks with it: by the cosine of the means where those are
+    """The network as a trained model ranks with it: by the cosine of the means if those are
     given embeddings, whose variances the similarity of the recipe has trained."""
     if recipe.ranks_by_mean:
         matcher.similarity = similarity("cosine")
     return matcher
-
-
-def _learned_loss(recipe: LossRecipe | None) -> dict[str, nn.Module]:
-    if recipe is not None and recipe.name == "infonce":
-        return {"loss": InfoNCE(recipe.scale, recipe.learn_scale, recipe.reduction)}
-    if recipe is not None and recipe.name == "sigmoid":
-        loss = PairwiseSigmoid(
-            recipe.scale, recipe.bias, recipe.learn_scale, recipe.pseudo_positives, recipe.reduction
-        )
-        return {"loss": loss}
-    return {}
 
 
 def _probabilistic(encoder: nn.Module, recipe: ModelRecipe) -> Probabilistic:
@@ -168,106 +167,9 @@ def _probabilistic(encoder: nn.Module, recipe: ModelRecipe) -> Probabilistic:
         "variance_range": recipe.variance_range,
         "relative": recipe.variance_relative,
     }
-    if isinstance(encoder, ImageAdapter) and recipe.adapter.mean == "given":
+    if isinstance(encoder, Adapter) and recipe.adapter.mean == "given":
         return GivenMean(encoder, **settings)
     return Probabilistic(encoder, str(encoder.part), **settings)
-
-
-def learn_tokenizer(recipe: Recipe, pairs: Pairs) -> Tokenizer:
-    """The tokenizer of a recipe's text encoder: its words are those of the training captions, or it
-    comes with a published encoder."""
-    if recipe.model.system == "adapter":
-        return _encoders(recipe, pairs)
-    return Vocabulary.build(pairs.captions, recipe.data.min_count, recipe.data.words)
-
-
-def load_tokenizer(recipe: Recipe, folder: Path) -> Tokenizer:
-    """The tokenizer of a recipe's text encoder, as a run folder holds it."""
-    encoder = Encoders if recipe.model.system == "adapter" else Vocabulary
-    return encoder.load(folder / encoder.file)
-
-
-def _encoders(recipe: Recipe, pairs: Pairs) -> Encoders:
-    """The published encoders of an adapter, known by their hashes."""
-    name, own = recipe.model.adapter.text_encoder, recipe.model.adapter
-    if name == ARRAYS:
-        if pairs.texts is None:
-            raise ValueError(
-                f"model.adapter.text_encoder is {ARRAYS}, but {pairs.name} has no text "
-                "embeddings: name an encoder, such as st:all-MiniLM-L6-v2"
-            )
-        text = Named(ARRAYS, len(pairs.texts[0]))
-    else:
-        text = Named.of(name, text_tower(name))
-        given = text.width if pairs.texts is None else len(pairs.texts[0])
-        if given != text.width:
-            raise ValueError(
-                f"{name} makes embeddings of {text.width} dimensions, but the texts of "
-                f"{pairs.name} have {given}: name the encoder that made them"
-            )
-    if own.image_encoder is None:
-        return Encoders(text)
-    image = Named.of(own.image_encoder, image_tower(own.image_encoder))
-    if len(pairs.images[0]) != image.width:
-        raise ValueError(
-            f"{image.name} makes embeddings of {image.width} dimensions, but the images of "
-            f"{pairs.name} have {len(pairs.images[0])}: name the encoder that made them"
-        )
-    return Encoders(text, image)
-
-
-Parts = tuple[nn.Module, nn.Module, dict[str, nn.Module]]
-"""Image encoder, text encoder, and the heads of loss terms."""
-
-
-def _vsepp(recipe: ModelRecipe, tokenizer: Tokenizer) -> Parts:
-    width, backbone = _features(recipe)
-    image = Projection(width, recipe.dim, backbone, recipe.normalise, recipe.normalise_features)
-    text = WordGRU(tokenizer, recipe.dim, recipe.word_dim, recipe.normalise)
-    return image, text, {}
-
-
-def _vsrn(recipe: ModelRecipe, tokenizer: Tokenizer) -> Parts:
-    own, dim, width = recipe.vsrn, recipe.dim, _features(recipe)[0]
-    image = RegionReasoning(
-        width, dim, own.blocks, own.over, own.batch_norm, recipe.normalise, own.duplicate
-    )
-    text = WordGRU(tokenizer, dim, recipe.word_dim, recipe.normalise)
-    if not own.generator.used:
-        return image, text, {}
-    sizes = asdict(own.generator)
-    del sizes["used"]
-    return image, text, {"generator": CaptionGenerator(len(tokenizer), dim, **sizes)}
-
-
-def _pvse(recipe: ModelRecipe, tokenizer: Tokenizer) -> Parts:
-    own, (width, backbone), norm = recipe.pvse, _features(recipe), recipe.normalise
-    image = PVSEImage(width, recipe.dim, own.embeddings, own.dropout, backbone, norm)
-    sizes = recipe.dim, recipe.word_dim, own.embeddings, own.dropout
-    return image, PVSEText(tokenizer, *sizes, own.state, norm), {}
-
-
-def _pcme(recipe: ModelRecipe, tokenizer: Tokenizer) -> Parts:
-    own, (width, backbone) = recipe.pcme, _features(recipe)
-    image = PCMEImage(width, recipe.dim, backbone, recipe.normalise, own.log_sigma)
-    text = PCMEText(
-        tokenizer, recipe.dim, recipe.word_dim, own.state, recipe.normalise, own.log_sigma
-    )
-    return image, text, {}
-
-
-def _adapter(recipe: ModelRecipe, tokenizer: Tokenizer) -> Parts:
-    assert isinstance(tokenizer, Encoders)
-    own, width = recipe.adapter, _features(recipe)[0]
-    sizes = recipe.dim, own.hidden, own.dropout
-    if own.mean == "given" and not width == tokenizer.text.width == recipe.dim:
-        raise ValueError(
-            f"model.adapter.mean given needs one space: images have {width} dimensions, texts "
-            f"{tokenizer.text.width}, model.dim is {recipe.dim}"
-        )
-    image = ImageAdapter(tokenizer, width, *sizes, own.image_scale)
-    text = TextAdapter(tokenizer, tokenizer.text.width, *sizes, own.text_scale, center_only=True)
-    return image, text, {}
 
 
 def _features(recipe: ModelRecipe) -> tuple[int, Backbone | None]:
@@ -284,13 +186,3 @@ def _gaussian(output: Tensor | Gaussian, side: Side) -> Gaussian:
     if isinstance(output, Gaussian):
         return Gaussian(output.mean, output.log_var, side)
     return Gaussian(output, side=side)
-
-
-SYSTEMS: dict[str, Callable[[ModelRecipe, Tokenizer], Parts]] = {
-    "vse++": _vsepp,
-    "vsrn": _vsrn,
-    "pvse": _pvse,
-    "pcme": _pcme,
-    "adapter": _adapter,
-}
-"""How to build each system of the paper; a new one is an entry here and its encoders."""

@@ -74,8 +74,8 @@ class Model:
 
     @property
     def reads_text(self) -> bool:
-        """Whether it takes words: not where it was adapted to embeddings of an unknown encoder."""
-        return bool(getattr(self.matcher.text_encoder.tokenizer, "reads_text", True))
+        """Whether it takes words: not if it was adapted to embeddings of an unknown encoder."""
+        return self.matcher.text_encoder.reads_text
 
     @property
     def device(self) -> torch.device:
@@ -147,8 +147,8 @@ class Model:
 
     @property
     def example_text(self) -> str:
-        """A text that the model knows, such as a word."""
-        return self.matcher.text_encoder.tokenizer.example
+        """A text that the model knows, such as a word; empty if it reads none."""
+        return self.matcher.text_encoder.tokenizer.example if self.reads_text else ""
 
     def _encode_rows(self, rows: Sequence[Any] | np.ndarray, batch_size: int = 512) -> Gaussian:
         collate = self.matcher.text_encoder.collate

@@ -25,7 +25,7 @@ from gaussmatch.files import (
     write_json,
     write_text,
 )
-from gaussmatch.models.encoders.adapter import ARRAYS, ImageAdapter, TextAdapter
+from gaussmatch.models.encoders.adapter import ImageAdapter, TextAdapter
 from gaussmatch.models.encoders.base import Tokens
 from gaussmatch.models.encoders.onnx import (
     PICTURES,
@@ -39,18 +39,20 @@ from gaussmatch.models.encoders.pretrained import image_tower, text_tower
 from gaussmatch.models.model import Model
 from gaussmatch.models.run import (
     CALIBRATION,
+    FILES,
     IMAGES,
     MODEL,
     PROBE,
     RECIPE,
     TEXTS,
-    TOKENIZER,
+    VOCABULARY,
     WEIGHTS,
     is_run,
     load,
     locate,
     read_metrics,
     read_recipe,
+    seal,
 )
 
 CONFIG, CARD, LIBRARY = "config.json", "README.md", "gaussmatch"
@@ -97,7 +99,13 @@ def save_pretrained(
     split = "test" if results else "validation"
     title, data = recipe.title or source.name, recipe.data.name
     write_text(target / CARD, _card(title, data, measured, split))
+    _seal(target)
     return target
+
+
+def _seal(folder: Path) -> None:
+    """The manifest of a folder to publish: it loads, and is verified, as a run."""
+    seal(folder, *(name for name in FILES if (folder / name).is_file()))
 
 
 def export_onnx(run: str | os.PathLike[str], out: str | os.PathLike[str]) -> dict[str, float]:
@@ -114,13 +122,15 @@ def export_onnx(run: str | os.PathLike[str], out: str | os.PathLike[str]) -> dic
     model.matcher.requires_grad_(False)  # constants of the networks
     networks = {IMAGES: _image_network(model), TEXTS: _text_network(model)}
     target.mkdir(parents=True, exist_ok=True)
-    for name in (RECIPE, TOKENIZER, CALIBRATION, PROBE):
+    for name in (RECIPE, VOCABULARY, CALIBRATION, PROBE):
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
-    return {
+    differs = {
         name: write(net.run, net.examples, net.axes, target / name, net.notes)
         for name, net in networks.items()
     }
+    _seal(target)
+    return differs
 
 
 class _Network(NamedTuple):
@@ -142,8 +152,8 @@ def _image_network(model: Model) -> _Network:
     if backbone is not None:
         notes["transform"] = asdict(backbone.view())
         return _Network(encoder, picture_examples(backbone), PICTURES, notes)
-    if isinstance(point, ImageAdapter) and point.encoders.image is not None:
-        tower = image_tower(point.encoders.image.name)
+    if isinstance(point, ImageAdapter) and point.frozen is not None:
+        tower = image_tower(point.frozen.name)
         _check_size(tower.name, tower, encoder)
         notes["transform"] = asdict(tower.view())
         see = lambda pictures: encoder(tower(pictures))  # noqa: E731
@@ -154,10 +164,9 @@ def _image_network(model: Model) -> _Network:
 def _text_network(model: Model) -> _Network:
     encoder, point, notes = model.matcher.text, model.matcher.text_encoder, {}
     if isinstance(point, TextAdapter):
-        named = point.encoders.text
-        if named.name == ARRAYS:
-            return _Network(encoder, examples(named.width), {"embeddings": ("n",)}, {})
-        tower = point.encoders.text_tower = text_tower(named.name)  # in torch
+        if point.frozen is None:
+            return _Network(encoder, examples(point.width), {"embeddings": ("n",)}, {})
+        tower = point.frozen.tower = text_tower(point.frozen.name)  # in torch
         _check_size(tower.name, tower, encoder)
         try:
             notes["tokenizer"] = tower.tokenizer.portable()

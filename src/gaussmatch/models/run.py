@@ -1,8 +1,8 @@
 """A run folder: everything that training leaves, in a format with a number, loaded by one call.
 
 run.json                  the format, and the SHA-256 of each of the files below
-recipe.yaml               every field of the recipe
-vocabulary.json           the tokenizer of the text encoder: its words
+recipe.yaml               every field of the recipe, with the SHA-256 of the encoders that it names
+vocabulary.json           the words of the text encoder, if it learned them
 model.safetensors         the best weights on validation; in an exported model instead
 images.onnx, texts.onnx   both encoders with all their weights
 metrics.json              their validation measures, and whether training finished
@@ -13,7 +13,7 @@ tensorboard/              the same curves for TensorBoard
 frozen/                   the run that this one started from, if it was trained along with it
 .lock                     held by the one process that trains
 
-No other module knows these names. Format 1 had no run.json: such a run loads, unverified.
+No other module knows these names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -43,19 +43,17 @@ from gaussmatch.files import (
     to_json,
     write_json,
 )
-from gaussmatch.models.encoders import Tokenizer
+from gaussmatch.models.encoders.systems import SYSTEMS
 from gaussmatch.models.encoders.vocabulary import Vocabulary
 from gaussmatch.models.features.photos import find_extracted
 from gaussmatch.models.features.pixels import pixel_transform
-from gaussmatch.models.matcher import Matcher, build, exported, load_tokenizer, ranking
+from gaussmatch.models.matcher import Matcher, build, exported, ranking
 from gaussmatch.models.model import Model
-from gaussmatch.models.recipe import Recipe, identity, load_recipe
+from gaussmatch.models.recipe import FOUND, Recipe, identity, load_recipe
 
-T = TypeVar("T")
-
-FORMAT = 2
+FORMAT = 3
 MANIFEST, LOCK = "run.json", ".lock"
-RECIPE, WEIGHTS, TOKENIZER = "recipe.yaml", "model.safetensors", Vocabulary.file
+RECIPE, WEIGHTS, VOCABULARY = "recipe.yaml", "model.safetensors", "vocabulary.json"
 METRICS, LOG, BOARD, FROZEN = "metrics.json", "log.jsonl", "tensorboard", "frozen"
 CHECKPOINT, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
 CALIBRATION, PROBE = "calibration.json", "probe.json"
@@ -63,19 +61,13 @@ CALIBRATION, PROBE = "calibration.json", "probe.json"
 SHIPPED, PHOTOS = Path(__file__).parent, "photos"
 """Runs that come with the package, and the one for anybody's photos (docs/photos.md)."""
 
-MODEL = (RECIPE, TOKENIZER, WEIGHTS)
+MODEL = (RECIPE, VOCABULARY, WEIGHTS)
 IMAGES, TEXTS = "images.onnx", "texts.onnx"
-EXPORTED = (RECIPE, TOKENIZER, IMAGES, TEXTS)
-"""What a model, or an exported one, is loaded from; an index copies these."""
+EXPORTED = (RECIPE, VOCABULARY, IMAGES, TEXTS)
+"""What a model, or an exported one, is loaded from, as far as it has it; an index copies these."""
 
 FILES = (*MODEL, IMAGES, TEXTS, METRICS, LOG, CHECKPOINT, PREVIOUS, CALIBRATION, PROBE)
 """All files that the manifest knows."""
-
-RENAMED_WEIGHTS = {
-    "heads.generator.read.": "heads.generator.encoder.",
-    "heads.generator.tell.": "heads.generator.decoder.",
-}
-"""How the name of a weight began → how it begins now: runs with the old names load."""
 
 
 def locate(run: str | os.PathLike[str]) -> Path:
@@ -98,30 +90,43 @@ def load(run: str | os.PathLike[str], device: str | torch.device | None = None) 
         device: if not given, that of ``--device``, or the CPU.
     """
     folder = locate(run)
-    files = model_files(folder)
-    missing = [name for name in files if not (folder / name).is_file()]
+    _check_complete(folder, *model_files(folder))
+    verify(folder, *model_files(folder))
+    return load_model(folder, device)
+
+
+def load_model(folder: Path, device: str | torch.device | None = None) -> Model:
+    """As ``load``, of files that the caller has verified: an index has the hashes of its copy."""
+    _check_complete(folder, *model_files(folder))
+    recipe = load_recipe(folder / RECIPE)
+    words = read_vocabulary(recipe, folder)
+    if _is_exported(folder):
+        return Model(recipe, exported(recipe.model, words, folder / IMAGES, folder / TEXTS))
+    with torch.device("meta"):  # shapes alone: a recipe may claim more than there is memory for
+        check_shapes(build(recipe.model, words, recipe.loss), folder / WEIGHTS)
+    matcher = build(recipe.model, words, recipe.loss, pixel_transform(recipe.data))
+    matcher.load_state_dict(load_tensors(folder / WEIGHTS))
+    return Model(recipe, ranking(recipe.model, matcher).to(device or default_device()))
+
+
+def _check_complete(folder: Path, *names: str) -> None:
+    missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise FileNotFoundError(
             f"{folder} is not a finished run: {', '.join(missing)} missing; "
             "make one with 'gaussmatch train RECIPE --out DIR'"
         )
-    verify(folder, *files)
-    recipe = load_recipe(folder / RECIPE)
-    tokenizer = load_tokenizer(recipe, folder)
-    if files == EXPORTED:
-        return Model(recipe, exported(recipe.model, tokenizer, folder / IMAGES, folder / TEXTS))
-    with torch.device("meta"):  # shapes alone: a recipe may claim more than there is memory for
-        check_shapes(build(recipe.model, tokenizer, recipe.loss), folder / WEIGHTS)
-    matcher = build(recipe.model, tokenizer, recipe.loss, pixel_transform(recipe.data))
-    matcher.load_state_dict(renamed(load_tensors(folder / WEIGHTS)))
-    return Model(recipe, ranking(recipe.model, matcher).to(device or default_device()))
 
 
 def model_files(folder: Path) -> tuple[str, ...]:
     """The files that the model of a folder is loaded from: weights, or what ``gaussmatch export``
-    made of them."""
-    is_exported = (folder / IMAGES).is_file() and not (folder / WEIGHTS).is_file()
-    return EXPORTED if is_exported else MODEL
+    made of them, and its words if it has any."""
+    files = EXPORTED if _is_exported(folder) else MODEL
+    return tuple(name for name in files if name != VOCABULARY or (folder / name).is_file())
+
+
+def _is_exported(folder: Path) -> bool:
+    return (folder / IMAGES).is_file() and not (folder / WEIGHTS).is_file()
 
 
 def is_run(folder: str | os.PathLike[str]) -> bool:
@@ -162,17 +167,21 @@ def write_metrics(folder: Path, **changes: Any) -> None:
         temporary.write_text(to_json({**read_metrics(folder), **changes}), encoding="utf-8")
 
 
-def save_parts(folder: Path, recipe: Recipe, tokenizer: Tokenizer) -> None:
-    """The recipe and the tokenizer of a run."""
-    with replacing(folder, tokenizer.file) as temporary:
-        tokenizer.save(temporary)
+def save_parts(folder: Path, recipe: Recipe, words: Vocabulary | None) -> None:
+    """The recipe of a run, and its words if it learned any."""
+    if words is not None:
+        with replacing(folder, VOCABULARY) as temporary:
+            words.save(temporary)
     with replacing(folder, RECIPE) as temporary:  # last: with it the folder is a run
         recipe.save(temporary)
 
 
-def read_tokenizer(recipe: Recipe, folder: Path) -> Tokenizer:
-    verify(folder, TOKENIZER)
-    return load_tokenizer(recipe, folder)
+def read_vocabulary(recipe: Recipe, folder: Path) -> Vocabulary | None:
+    """The words of a run; ``None`` if its text encoder comes with its own tokenizer."""
+    if not SYSTEMS[recipe.model.system].vocabulary:
+        return None
+    _check_complete(folder, VOCABULARY)
+    return Vocabulary.load(folder / VOCABULARY)
 
 
 def save_weights(state: dict[str, torch.Tensor], folder: Path) -> None:
@@ -180,19 +189,12 @@ def save_weights(state: dict[str, torch.Tensor], folder: Path) -> None:
         save_tensors(temporary, state)
 
 
-def renamed(weights: dict[str, T]) -> dict[str, T]:
-    """Weights by name, those that were renamed under their new names."""
-    for old, new in RENAMED_WEIGHTS.items():
-        weights = {name.replace(old, new): value for name, value in weights.items()}
-    return weights
-
-
 def check_shapes(matcher: Matcher, path: Path) -> None:
     """Raise a clear error unless a file of weights holds what a network needs, by its header."""
     try:
         with safe_open(path, "pt") as file:
             names = file.keys()
-            found = renamed({name: tuple(file.get_slice(name).get_shape()) for name in names})
+            found = {name: tuple(file.get_slice(name).get_shape()) for name in names}
     except SafetensorError as error:
         raise ValueError(
             f"{path}: not a complete safetensors file ({error}); copy it again or train again"
@@ -228,10 +230,10 @@ def claim(folder: Path, recipe: Recipe, *, resume: bool) -> None:
     if extends(recipe, old):
         old = replace(old, training=replace(old.training, epochs=recipe.training.epochs))
     before, now = identity(old), identity(recipe)
-    found = (before.pop("model.feature_dim", None), now.pop("model.feature_dim", None))
-    different = sorted(name for name in before | now if before.get(name) != now.get(name))
-    if None not in found and found[0] != found[1]:
-        different.append("model.feature_dim")
+    both = {name: (before.get(name), now.get(name)) for name in before | now}
+    different = sorted(
+        name for name, (a, b) in both.items() if a != b and not (name in FOUND and None in (a, b))
+    )
     if different:
         raise ValueError(
             f"{folder / RECIPE} is another recipe than the one given (see {different[0]}); "
@@ -263,8 +265,8 @@ def training_lock(folder: Path) -> Iterator[None]:
 def replacing(folder: Path, name: str, keep: str | None = None) -> Iterator[Path]:
     """As ``files.atomic``, with the SHA-256 of the new file in the manifest.
 
-    While the file is being replaced both its hashes are listed, so that a kill at any moment leaves
-    a run that verifies.
+    While the file is being replaced both its hashes are listed, so that a process that is killed at
+    any moment leaves a run that verifies.
 
     Args:
         keep: the name under which the old file is kept.
@@ -307,6 +309,10 @@ def writing(path: Path) -> Iterator[None]:
 
 def verify(folder: Path, *names: str) -> None:
     """Raise a clear error unless these files are, bit for bit, what was written."""
+    if not (folder / MANIFEST).is_file():
+        raise FileNotFoundError(
+            f"{folder}: no {MANIFEST} to check its files by; copy the folder again, with all files"
+        )
     for name in names:
         if not is_intact(folder, name):
             raise ValueError(
@@ -316,25 +322,21 @@ def verify(folder: Path, *names: str) -> None:
 
 
 def read_listed(folder: Path, name: str) -> Any:
-    """The content of a JSON file of a run; verified where the manifest lists it, which that of an
-    earlier version may not. ``None`` where there is no such file."""
+    """The content of a JSON file of a run, verified; ``None`` if there is no such file."""
     if not (folder / name).is_file():
         return None
-    if (folder / MANIFEST).exists() and name in _manifest(folder):
-        verify(folder, name)
+    verify(folder, name)
     return read_json(folder / name)
 
 
 def is_intact(folder: Path, name: str) -> bool:
-    """Whether a file is what was written; a run of format 1 has no checksums, and is."""
-    if not (folder / MANIFEST).exists():
-        return True
+    """Whether a file is what was written."""
     return sha256(folder / name) in _manifest(folder).get(name, [])
 
 
-def seal(folder: Path, name: str) -> None:
-    """List a file that has grown, in its present state: the log, when training ends."""
-    _write_manifest(folder, {**_manifest(folder), name: [sha256(folder / name)]})
+def seal(folder: Path, *names: str) -> None:
+    """List files in their present state: the log, when training ends; a folder to publish."""
+    _write_manifest(folder, _manifest(folder) | {n: [sha256(folder / n)] for n in names})
 
 
 def unseal(folder: Path, *names: str) -> None:
@@ -358,16 +360,16 @@ def drop_checkpoints(folder: Path) -> None:
 
 
 def _manifest(folder: Path) -> dict[str, list[str]]:
-    """File → its SHA-256, or two while it is being replaced. For format 1, computed now."""
+    """File → its SHA-256, or two while it is being replaced. A new run has none yet."""
     path = folder / MANIFEST
     if not path.exists():
-        return {name: [sha256(folder / name)] for name in FILES if (folder / name).is_file()}
+        return {}
     content = read_json(path)
     found = content.get("format") if isinstance(content, dict) else None
     if found != FORMAT:
         raise ValueError(
-            f"{path}: format {found!r}, but this version reads 1 and {FORMAT}; use the version "
-            "that made the run"
+            f"{path}: format {found!r}, but this version reads {FORMAT}; use the version that made "
+            "the run"
         )
     files = content.get("files")
     if not isinstance(files, dict) or not all(isinstance(v, list) for v in files.values()):

@@ -20,7 +20,7 @@ from gaussmatch.core.similarities.base import other_side
 from gaussmatch.files import remember_folder, remembered_folder
 from gaussmatch.learn.evaluation.scores import query_scores
 from gaussmatch.models.model import Model, Pictures
-from gaussmatch.models.run import CALIBRATION, load, locate
+from gaussmatch.models.run import CALIBRATION, load, load_model, locate
 from gaussmatch.search.backend import Backend, Block
 from gaussmatch.search.backends import Place, backend_of
 from gaussmatch.search.checks import check_form, check_items, check_query, check_structure
@@ -96,14 +96,26 @@ class Index:
             similarity: its name, for an index of bare Gaussians that no model can query.
             calibration: see ``calibrate``; without one there are no percentiles and probabilities.
         """
-        backend, settings = backend_of(place), settings or IndexSettings()
         if (run is None) == (similarity is None):
             raise ValueError("an index needs a run, or the name of a similarity, and not both")
         used = similarity_called(str(similarity)) if run is None else load(run).matcher.similarity
+        folder = None if run is None else locate(run)
+        return cls.with_model(place, folder, used, settings, calibration)
+
+    @classmethod
+    def with_model(
+        cls,
+        place: Place,
+        folder: Path | None,
+        used: Similarity,
+        settings: IndexSettings | None = None,
+        calibration: Calibration | None = None,
+    ) -> Self:
+        """As ``create``, with a copy of model files that are verified: those of another index."""
+        backend, settings = backend_of(place), settings or IndexSettings()
         check_structure(used, settings, backend.scans, os.fspath(place))
-        folder = Path() if run is None else locate(run)
-        known_run = {} if run is None else hashes(folder)
-        files = {f"{RUN}/{name}": folder / name for name in known_run}
+        known_run = {} if folder is None else hashes(folder)
+        files = {} if folder is None else {f"{RUN}/{n}": folder / n for n in known_run}
         manifest = IndexManifest(used.name, asdict(settings), known_run)
         index = cls(backend.create(os.fspath(place), manifest, files))
         if calibration is not None and calibration != Calibration():
@@ -170,7 +182,7 @@ class Index:
         if folder is None:
             raise ValueError(f"{self.place} holds bare Gaussians: it has no model to encode with")
         check_unchanged(folder, self.manifest.run)
-        return load(folder)
+        return load_model(folder)
 
     @cached_property
     def similarity(self) -> Similarity:

@@ -58,12 +58,12 @@ def backup(place: Place, source: Place, *, progress: bool = True) -> Index:
 def _create(target: Place, opened: Sequence[Index], settings: IndexSettings | None) -> Index:
     first = opened[0]
     calibrations = [source.calibration for source in opened]
-    return Index.create(
+    return Index.with_model(
         target,
         first.run_folder,
-        similarity=None if first.manifest.run else first.manifest.similarity,
-        settings=settings or first.settings,
-        calibration=next((c for c in calibrations if c.about), calibrations[0]),
+        first.similarity,
+        settings or first.settings,
+        next((c for c in calibrations if c.about), calibrations[0]),
     )
 
 

@@ -4,23 +4,32 @@ Beside them, losses of the embeddings themselves: ``diversity``, ``mean_discrepa
 ``bottleneck``, ``inclusion``; and of a generated caption: ``generation_loss``.
 """
 
-from gaussmatch.core.losses.base import Reduction, ScoreLoss
-from gaussmatch.core.losses.generation import generation_loss, teacher_forcing
-from gaussmatch.core.losses.infonce import InfoNCE
-from gaussmatch.core.losses.regularisers import (
+from collections.abc import Callable
+
+from gaussmatch.core.losses.ranking import (
+    InfoNCE,
+    Mining,
+    PairwiseSigmoid,
+    Reduction,
+    ScoreLoss,
+    SoftContrastive,
+    TripletLoss,
+    negatives,
+)
+from gaussmatch.core.losses.regularizers import (
     bottleneck,
     disorder,
     diversity,
+    generation_loss,
     inclusion,
     log_inclusion,
     log_rivals,
     mean_discrepancy,
+    teacher_forcing,
 )
-from gaussmatch.core.losses.sigmoid import PairwiseSigmoid
-from gaussmatch.core.losses.soft_contrastive import SoftContrastive
-from gaussmatch.core.losses.triplet import Mining, TripletLoss, negatives
 
 __all__ = [
+    "LOSSES",
     "InfoNCE",
     "Mining",
     "PairwiseSigmoid",
@@ -39,3 +48,12 @@ __all__ = [
     "negatives",
     "teacher_forcing",
 ]
+
+LOSSES: dict[str, Callable[..., ScoreLoss]] = {
+    "triplet": TripletLoss,
+    "infonce": InfoNCE,
+    "sigmoid": PairwiseSigmoid,
+    "soft-contrastive": SoftContrastive,
+}
+"""Every loss that ``loss.name`` of a recipe may name. Its arguments are fields of the same name in
+that section, such as ``margin`` or ``scale``."""

@@ -1,6 +1,5 @@
 """Measures: pure functions of scores, ranks or ranked ids and a relevance relation."""
 
-from gaussmatch.core.metrics.bootstrap import bootstrap, paired_test
 from gaussmatch.core.metrics.calibration import (
     IsotonicProbability,
     MatchProbability,
@@ -18,32 +17,32 @@ from gaussmatch.core.metrics.conformal import (
 )
 from gaussmatch.core.metrics.evidence import evidence, fit_temperature, log_perplexity
 from gaussmatch.core.metrics.plausible import pmrp, pmrp_each
-from gaussmatch.core.metrics.ranked import (
+from gaussmatch.core.metrics.ranking import (
     Fold,
     contiguous_folds,
     first_hits,
+    first_ranks,
     map_at_r,
     map_at_r_each,
-    over_folds,
-    r_precision,
-    r_precision_each,
-    recall_at_k,
-    restrict,
-)
-from gaussmatch.core.metrics.ranking import (
-    first_ranks,
     median_rank,
+    over_folds,
     over_queries,
     precision_at_r,
+    r_precision,
+    r_precision_each,
     recall_at,
+    recall_at_k,
+    restrict,
     summary,
 )
 from gaussmatch.core.metrics.relevance import Relevance
-from gaussmatch.core.metrics.selection import binary_selection
-from gaussmatch.core.metrics.uncertainty import (
+from gaussmatch.core.metrics.statistics import (
     accuracy_by_bin,
     auroc,
     average_ranks,
+    binary_selection,
+    bootstrap,
+    paired_test,
     partial_spearman,
     risk_coverage,
     spearman,

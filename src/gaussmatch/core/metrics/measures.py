@@ -18,7 +18,7 @@ class Measure:
         key: its name, without direction or protocol.
         label: what a table calls it.
         digits: shown after the point.
-        lower: whether the smallest is the best; ``None`` where there is no best.
+        lower: whether the smallest is the best; ``None`` if neither is.
     """
 
     key: str

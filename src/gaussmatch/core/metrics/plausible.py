@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from gaussmatch.core.metrics.ranked import Ranked, as_ranked, restrict
+from gaussmatch.core.metrics.ranking import Ranked, as_ranked, restrict
 
 ZETAS = (0, 1, 2)
 BLOCK = 256  # queries at a time

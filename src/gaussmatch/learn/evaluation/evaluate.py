@@ -23,15 +23,6 @@ from gaussmatch.core.similarities.base import Side
 from gaussmatch.data import DataSet
 from gaussmatch.data.pairs import Pairs, read_images, read_texts
 from gaussmatch.files import sha256, write_json, write_text
-from gaussmatch.learn.evaluation.eccv import eccv
-from gaussmatch.learn.evaluation.protocols import (
-    FOLDED_FROM,
-    FOLDS,
-    Each,
-    Truth,
-    folded,
-    measures_of,
-)
 from gaussmatch.learn.evaluation.reliability import (
     REFERENCE,
     ambiguity,
@@ -41,7 +32,16 @@ from gaussmatch.learn.evaluation.reliability import (
     match_probabilities,
     selective,
 )
-from gaussmatch.learn.evaluation.retrieval import ranks_of
+from gaussmatch.learn.evaluation.retrieval import (
+    FOLDED_FROM,
+    FOLDS,
+    Each,
+    Truth,
+    eccv,
+    folded,
+    measures_of,
+    ranks_of,
+)
 from gaussmatch.learn.evaluation.scores import blocks_of
 from gaussmatch.learn.evaluation.tables import latex, markdown
 from gaussmatch.learn.evaluation.triplets import selection

@@ -13,7 +13,7 @@ SHOWN = (
     *(f"{way}_r{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)),
     *("rsum", "i2t_r_precision", "t2i_r_precision", "caption_rho", "image_rho"),
 )
-"""What a table shows, in this order, where it was measured."""
+"""What a table shows, in this order, if it was measured."""
 
 
 def measures_table(rows: Sequence[tuple[str, Mapping[str, float | str]]]) -> str:

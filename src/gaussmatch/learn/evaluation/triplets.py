@@ -47,7 +47,7 @@ def triplet(
     image: int, regions: Sequence[Region], size: tuple[int, int], threshold: float
 ) -> Triplet | None:
     """The triplet of one picture of ``size`` (width, height), or ``None`` where fewer than two
-    regions are below the threshold. Where several overlap A equally little, B is the largest.
+    regions are below the threshold. If several overlap A equally little, B is the largest.
 
     >>> left, right = Region((0, 0, 4, 4), "a cat"), Region((6, 0, 9, 4), "a dog")
     >>> found = triplet(0, [right, left], (10, 10), threshold=0.2)
@@ -207,7 +207,7 @@ def cut(picture: Image.Image, box: Box) -> Image.Image:
 
 def cut_at_scale(picture: Image.Image, box: Box) -> Image.Image:
     """The same part in the center of an empty picture of the whole's size and background, so that
-    what it shows stays as large as it was. The background is the commonest colour of the edge.
+    what it shows stays as large as it was. The background is the commonest color of the edge.
 
     >>> cut_at_scale(Image.new("RGB", (8, 6), "red"), (0, 0, 2, 2)).size
     (8, 6)
@@ -215,8 +215,8 @@ def cut_at_scale(picture: Image.Image, box: Box) -> Image.Image:
     part = cut(picture, box)
     edge = np.asarray(picture.convert("RGB"))
     rim = np.concatenate([edge[0], edge[-1], edge[:, 0], edge[:, -1]])
-    colours, times = np.unique(rim, axis=0, return_counts=True)
-    whole = Image.new("RGB", picture.size, tuple(int(c) for c in colours[times.argmax()]))
+    colors, times = np.unique(rim, axis=0, return_counts=True)
+    whole = Image.new("RGB", picture.size, tuple(int(c) for c in colors[times.argmax()]))
     whole.paste(part, ((picture.width - part.width) // 2, (picture.height - part.height) // 2))
     return whole
 

@@ -29,8 +29,7 @@ from gaussmatch.data.stored import StoredFeatures
 from gaussmatch.learn.evaluation.evaluate import measure_run
 from gaussmatch.learn.studies.reproduce import Plan
 from gaussmatch.learn.studies.store import Run
-from gaussmatch.learn.training.log import read_log
-from gaussmatch.learn.training.loop import train
+from gaussmatch.learn.training.loop import read_log, train
 from gaussmatch.models.encoders.backbone import Backbone
 from gaussmatch.models.features import listed, load_data
 from gaussmatch.models.recipe import DataRecipe, Recipe

@@ -19,7 +19,7 @@ from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.files import write_text
 from gaussmatch.learn.plot import ambiguity, curves, ellipses, svg
-from gaussmatch.learn.training.log import read_log
+from gaussmatch.learn.training.loop import read_log
 from gaussmatch.models.model import Model
 
 if TYPE_CHECKING:

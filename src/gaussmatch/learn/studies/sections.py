@@ -22,7 +22,7 @@ from gaussmatch.learn.studies.crops import SCENES_THRESHOLDS, crop_pairs
 from gaussmatch.learn.studies.experiment import Column, Experiment
 from gaussmatch.learn.studies.reproduce import Outcome, fields_of, save_cells
 from gaussmatch.learn.studies.results import Line, Table, Value, Verdict, table, verdicts
-from gaussmatch.learn.training.log import read_log
+from gaussmatch.learn.training.loop import read_log
 from gaussmatch.models.features import load_data
 from gaussmatch.models.run import LOG, load
 

@@ -146,7 +146,7 @@ class Batches:
 
     def _draw_forms(self) -> list[str]:
         """``FORMS`` queries of each caption."""
-        generalise, frame = self.settings.generalise, self.settings.frame
+        generalise, frame = self.settings.generalize, self.settings.frame
         return [
             as_query(caption, np.random.default_rng([0, pair, form]), generalise, frame)
             for pair, caption in enumerate(self.pairs.captions)

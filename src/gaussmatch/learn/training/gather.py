@@ -93,7 +93,7 @@ def gather(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def before(rows: int, device: torch.device) -> int:
-    """How many rows the ranks before this one have, where this one has so many."""
+    """How many rows the ranks before this one have together; ``rows`` are those of this one."""
     if ranks() == 1:
         return 0
     with _together():

@@ -1,9 +1,12 @@
-"""The training loop, from top to bottom."""
+"""The training loop, from top to bottom: the run, its epochs, their steps, the rates, the log, the
+watch for a collapse."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import random
 import sys
 import time
 import warnings
@@ -12,45 +15,46 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, StepLR
 from tqdm import tqdm
 
+from gaussmatch.core.losses import ScoreLoss, TripletLoss
 from gaussmatch.data import DataSet
+from gaussmatch.data.pairs import Pairs, read_images
 from gaussmatch.device import choose_device
+from gaussmatch.files import write_text
 from gaussmatch.learn.evaluation.retrieval import recalls
 from gaussmatch.learn.training import gather
 from gaussmatch.learn.training.batches import Batch, Batches, Waiting
-from gaussmatch.learn.training.checkpoint import (
+from gaussmatch.learn.training.start import (
     CheckpointTimer,
     Progress,
     TrainingState,
     find_checkpoint,
-)
-from gaussmatch.learn.training.collapse import CollapseWarning, CollapseWatch
-from gaussmatch.learn.training.gradients import Gradients
-from gaussmatch.learn.training.log import RunLog
-from gaussmatch.learn.training.memory import report_memory
-from gaussmatch.learn.training.objective import Objective
-from gaussmatch.learn.training.setup import (
-    Precision,
-    optimizer,
-    schedule,
-    seed_everything,
-    with_feature_dim,
-)
-from gaussmatch.learn.training.start import (
     frozen_recipe,
     initial_model,
     origin_folder,
     report_start,
+    resolved,
     resumed_model,
+    vocabulary_of,
+)
+from gaussmatch.learn.training.step import (
+    Gradients,
+    Objective,
+    Precision,
+    activation_bytes,
+    memory_line,
 )
 from gaussmatch.models import run
 from gaussmatch.models.features import load_data
 from gaussmatch.models.matcher import Matcher
 from gaussmatch.models.model import Model
-from gaussmatch.models.recipe import Recipe, load_recipe
+from gaussmatch.models.recipe import LossRecipe, Recipe, TrainingRecipe, load_recipe
 
 REPORT_EVERY = 20
 """Steps between two records of the loss."""
@@ -117,7 +121,8 @@ def _train(
     resumed = gather.on_main(partial(_is_resumed, recipe, out, resume))
     origin = None if resumed else _origin(recipe, out, progress_bar)
     data = data if data is not None else load_data(recipe.data)
-    recipe = with_feature_dim(recipe, data.train)
+    recipe = replace(recipe, model=run.read_recipe(out).model) if resumed else recipe
+    recipe = resolved(recipe, data.train)
     settings = recipe.training
 
     seed_everything(settings.seed)
@@ -125,8 +130,8 @@ def _train(
     matcher = model.matcher.to(device)
     ranks, fits = (gather.rank(), gather.ranks()), bool(recipe.loss.fitting)
     batches = Batches(data.train, matcher.text_encoder, settings, ranks, fits)
-    optimiser = optimizer(matcher, settings)
-    rates = schedule(optimiser, settings, settings.epochs * len(batches))
+    optimizer = optimizer_of(matcher, settings)
+    rates = schedule(optimizer, settings, settings.epochs * len(batches))
     precision = Precision(settings.precision, device)
     splits = {"train": data.train, "dev": data.dev}
     marks = {
@@ -134,14 +139,14 @@ def _train(
         for name, pairs in splits.items()
         for what, mark in pairs.fingerprint().items()
     }
-    state = TrainingState(matcher, optimiser, rates, precision.scaler, data=marks)
+    state = TrainingState(matcher, optimizer, rates, precision.scaler, data=marks)
     if resumed:
         state.load(out, accept_changed_data)
     progress = state.progress
 
     gather.broadcast(matcher.state_dict().values())
     if main:
-        run.save_parts(out, recipe, matcher.text_encoder.tokenizer)
+        run.save_parts(out, recipe, vocabulary_of(model))
     log = RunLog(out, progress.step, writes=main)
     save = partial(state.save, out)
     steps = Steps(recipe, state, log, precision, save)
@@ -233,7 +238,7 @@ class Steps:
     log: RunLog
     precision: Precision
     save: Callable[[], None]
-    watch: CollapseWatch = field(default_factory=CollapseWatch)
+    watch: CollapseWatch = field(default_factory=lambda: CollapseWatch())
 
     def __post_init__(self) -> None:
         self.matcher, self.progress = self.state.matcher, self.state.progress
@@ -279,7 +284,7 @@ class Steps:
 
     def step(self, objective: Objective, batch: Batch) -> tuple[dict[str, float], int]:
         """One gradient step; returns the terms of the loss before it, and the number of pairs."""
-        self.state.optimiser.zero_grad(set_to_none=True)
+        self.state.optimizer.zero_grad(set_to_none=True)
         terms, pairs = self.gradients(objective, batch.to(self.precision.device))
         values = {name: float(value.detach()) for name, value in terms.items()}
         if not math.isfinite(sum(values.values())):
@@ -288,7 +293,173 @@ class Steps:
                 f"the loss is {sum(values.values())} at step {self.progress.step} ({found}); lower "
                 "training.learning_rate, or look for outliers in the features"
             )
-        self.precision.step(self.state.optimiser, self.recipe.training.clip)
+        self.precision.step(self.state.optimizer, self.recipe.training.clip)
         if self.recipe.training.schedule != "step":
             self.state.rates.step()
         return values, pairs
+
+
+def seed_everything(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - third-party code may draw from it
+    torch.manual_seed(seed)
+
+
+def optimizer_of(matcher: Matcher, settings: TrainingRecipe) -> torch.optim.Optimizer:
+    """Adam or AdamW at one rate; a backbone at ``backbone_rate`` times it, or not at all."""
+    inside = {id(p) for name, p in matcher.named_parameters() if ".backbone." in name}
+    rest = [p for p in matcher.parameters() if id(p) not in inside]
+    groups = [{"params": rest, "lr": settings.learning_rate}]
+    backbone = [p for p in matcher.parameters() if id(p) in inside]
+    if backbone and settings.backbone_rate > 0:
+        rate = settings.backbone_rate * settings.learning_rate
+        groups.append({"params": backbone, "lr": rate})
+    for p in backbone:
+        p.requires_grad_(settings.backbone_rate > 0)
+    if settings.optimizer == "adamw":  # one pass over the weights: an eighth of the time
+        return torch.optim.AdamW(groups, weight_decay=settings.weight_decay, fused=True)
+    return torch.optim.Adam(groups, fused=settings.optimizer == "fused-adam" or None)
+
+
+def schedule(optimizer: torch.optim.Optimizer, settings: TrainingRecipe, steps: int) -> LRScheduler:
+    """The learning rate over time: ``step`` moves with each epoch, the others with each step."""
+    if settings.schedule == "step":
+        return StepLR(optimizer, settings.decay_epoch, settings.decay)
+    if settings.schedule == "one-cycle":
+        rates = [group["lr"] for group in optimizer.param_groups]
+        return OneCycleLR(optimizer, rates, steps, pct_start=settings.warmup, cycle_momentum=False)
+    return LambdaLR(optimizer, lambda step: cosine(step, steps, settings.warmup))
+
+
+def cosine(step: int, steps: int, warmup: float) -> float:
+    """Factor of the rate: up in a line over a share of all steps, then down half a cosine to 0.
+
+    >>> [round(cosine(step, 8, warmup=0.25), 2) for step in range(9)]
+    [0.5, 1.0, 1.0, 0.93, 0.75, 0.5, 0.25, 0.07, 0.0]
+    """
+    up = warmup * steps
+    if step + 1 <= up:
+        return (step + 1) / up
+    done = max(0.0, step - up) / max(1.0, steps - up)
+    return (1 + math.cos(math.pi * min(1.0, done))) / 2
+
+
+class RunLog:
+    """Appends records to the run's log; numbers also go to TensorBoard.
+
+    A resumed run first drops the records after its checkpoint, so that the log reads as that of
+    an uninterrupted run. One that does not write is for a process that is not the main one.
+    """
+
+    def __init__(self, folder: Path, steps_done: int = 0, *, writes: bool = True) -> None:
+        self._path, self._writes, self._board = folder / run.LOG, writes, None
+        if not writes:
+            return
+        kept = [r for r in read_log(folder) if r["step"] <= steps_done] if steps_done else []
+        write_text(self._path, "".join(json.dumps(r) + "\n" for r in kept))
+        run.unseal(folder, run.LOG)
+        self._board = _board(folder / run.BOARD, kept[-1]["step"] if kept else 0)
+
+    def write(self, event: str, epoch: int, step: int, **values: Any) -> None:
+        if not self._writes:
+            return
+        record = {"event": event, "epoch": epoch, "step": step, **values}
+        with run.writing(self._path):
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            if self._board is not None:
+                for name, value in values.items():
+                    if isinstance(value, int | float):
+                        self._board.add_scalar(f"{event}/{name}", value, step)
+
+    def close(self) -> None:
+        if self._board is not None:
+            self._board.close()
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """All records of a run's log; a last line that an interruption cut short is left out."""
+    path = folder / run.LOG
+    if not path.exists():
+        return []
+    records = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return records
+
+
+def _board(folder: Path, step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        tqdm.write("TensorBoard is not installed (extra 'report'): curves go to log.jsonl only")
+        return None
+    return SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+
+
+TOLERANCE = 0.02  # share by which a loss may differ from that value
+
+
+class CollapseWarning(UserWarning):
+    """The loss is stuck at the value of a model that maps everything to one point."""
+
+
+class CollapseWatch:
+    """Watches for a loss that is stuck at the value of a model that scores all pairs alike because
+    it maps everything to one point: 2·B·margin for the hinge. With hardest negatives from the first
+    step this can last for epochs; a first epoch with the sum of all violations prevents it.
+
+    >>> watch = CollapseWatch(patience=3)
+    >>> loss = TripletLoss(margin=0.2)
+    >>> [watch.update(loss, value=51.2, batch=128) for _ in range(3)]
+    [False, False, True]
+    """
+
+    def __init__(self, patience: int = 50) -> None:
+        self.patience = patience
+        self._stuck = 0
+        self._warned = False
+
+    def update(self, loss: ScoreLoss, value: float, batch: int) -> bool:
+        """Take one step's loss; true once, when it has been stuck for ``patience`` steps."""
+        target = loss.collapsed_value(batch)
+        near = target > 0 and abs(value / target - 1) < TOLERANCE
+        self._stuck = self._stuck + 1 if near else 0
+        if self._stuck < self.patience or self._warned:
+            return False
+        self._warned = True
+        return True
+
+    @staticmethod
+    def advice(loss: ScoreLoss, value: float, recipe: LossRecipe) -> str:
+        if not isinstance(loss, TripletLoss):
+            return (
+                f"the loss is stuck at {value:.1f}, that of a guess: all pairs score alike. To "
+                "cure it, change training.learning_rate or loss.scale."
+            )
+        cure = (
+            f"raise loss.warmup_epochs (now {recipe.warmup_epochs}) or lower training.learning_rate"
+            if recipe.warmup_epochs
+            else "set loss.warmup_epochs to 1"
+        )
+        return (
+            f"the loss is stuck at {value:.1f}, its collapsed value (every violation is the "
+            f"margin; all pairs score alike). To cure it, {cure}. If captions fit many images, "
+            "the hardest negative is often a true match: loss.mining semi-hard leaves those out."
+        )
+
+
+def report_memory(
+    matcher: Matcher, pairs: Pairs, batch: int, precision: Precision, log: RunLog
+) -> None:
+    """Measure it on a few images of the data, print it and log it."""
+    if len(pairs.images) < 2:
+        return
+    images = read_images(pairs, range(min(4, len(pairs.images))))
+    with precision.forward():
+        per_image = activation_bytes(matcher.image, images.to(precision.device))
+    tqdm.write(memory_line(per_image, batch), file=sys.stderr)
+    log.write("memory", 0, 0, activation_bytes_an_image=per_image)

@@ -1,33 +1,45 @@
-"""What a run starts with: fresh weights, a pretrained backbone, or the best model of another run.
+"""Where a run starts: with fresh weights, a pretrained backbone, the best model of another run, or
+its own checkpoint.
 
 The paper's fine-tuned rows continue from the best model on frozen features, at a lower rate. Such a
-start must lose nothing: the first validation of the new run should equal that of the old one.
+start must lose nothing: the first validation of the new run should equal that of the old one. A
+resumed run ends with the same bits as one that was never interrupted.
 """
 
 from __future__ import annotations
 
 import math
+import random
 import sys
+import time
 import warnings
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from gaussmatch.data.pairs import Pairs, read_images
 from gaussmatch.data.scenes.backbone import WEIGHTS
 from gaussmatch.files import load_tensors
-from gaussmatch.models.encoders import Probabilistic, Tokenizer
-from gaussmatch.models.encoders.adapter import ImageAdapter, TextAdapter
+from gaussmatch.models import run
+from gaussmatch.models.encoders import Probabilistic
+from gaussmatch.models.encoders.adapter import ARRAYS, ImageAdapter, TextAdapter
 from gaussmatch.models.encoders.backbone import Backbone, pretrained
+from gaussmatch.models.encoders.pretrained import image_tower, text_tower
+from gaussmatch.models.encoders.systems import SYSTEMS
+from gaussmatch.models.encoders.vocabulary import Vocabulary
 from gaussmatch.models.features.pixels import pixel_transform
 from gaussmatch.models.features.texts import prepared_texts
-from gaussmatch.models.matcher import Matcher, build, learn_tokenizer
+from gaussmatch.models.matcher import Matcher, build
 from gaussmatch.models.model import Model
-from gaussmatch.models.recipe import Recipe, load_recipe
-from gaussmatch.models.run import FROZEN, is_run, read_metrics, read_tokenizer
+from gaussmatch.models.recipe import AdapterRecipe, Recipe, load_recipe
+from gaussmatch.models.recipe.training import checkpoint_interval
 
 SAMPLE = 20_000
 """Embeddings of each side that their statistics are taken from."""
@@ -45,7 +57,7 @@ def origin_folder(recipe: Recipe, out: Path) -> Path:
     """The run that ``training.start_from`` means, for a run in ``out``."""
     assert recipe.training.start_from is not None
     start_from = recipe.training.start_from
-    return Path(start_from).expanduser() if is_run(start_from) else out / FROZEN
+    return Path(start_from).expanduser() if run.is_run(start_from) else out / run.FROZEN
 
 
 def report_start(origin: Path, rsum: float) -> None:
@@ -54,7 +66,7 @@ def report_start(origin: Path, rsum: float) -> None:
     On other validation data the two cannot be compared. On the same data a loss means that the
     pictures or the network are not those the features were made with.
     """
-    before = float(read_metrics(origin).get("dev", {}).get("rsum", math.nan))  # imported: none
+    before = float(run.read_metrics(origin).get("dev", {}).get("rsum", math.nan))  # imported: none
     tqdm.write(f"starts at a validation rsum of {rsum:.1f}; {origin}: {before:.1f}", sys.stderr)
     if rsum < LOST * before:
         warnings.warn(
@@ -94,7 +106,7 @@ def frozen_recipe(recipe: Recipe) -> Recipe:
             backbone=None,
             backbone_weights=None,
             checkpointing=False,
-            normalise_features=normalises_features(recipe),
+            normalize_features=normalizes_features(recipe),
         )
     schedule = replace(
         named.training, seed=training.seed, device=training.device, workers=training.workers
@@ -104,11 +116,7 @@ def frozen_recipe(recipe: Recipe) -> Recipe:
 
 def initial_model(recipe: Recipe, pairs: Pairs, origin: Model | None) -> Model:
     """The model before the first step, on the CPU."""
-    if origin is None:
-        tokenizer = learn_tokenizer(recipe, pairs)
-    else:
-        tokenizer = same_tokenizer(recipe, pairs, origin)
-    model = _untrained(recipe, tokenizer)
+    model = _untrained(recipe, _vocabulary(recipe, pairs, origin))
     backbone = model.matcher.backbone
     had = None if origin is None else origin.recipe.model.backbone
     if backbone is not None and had != recipe.model.backbone:
@@ -118,6 +126,25 @@ def initial_model(recipe: Recipe, pairs: Pairs, origin: Model | None) -> Model:
     elif recipe.model.system == "adapter":
         _fit(model.matcher, pairs)
     return model
+
+
+def _vocabulary(recipe: Recipe, pairs: Pairs, origin: Model | None) -> Vocabulary | None:
+    """The words of the training captions, or of the other run; ``None`` if the text encoder comes
+    with its own tokenizer."""
+    if not SYSTEMS[recipe.model.system].vocabulary:
+        return None
+    if origin is not None:
+        return same_vocabulary(recipe, pairs, origin)
+    return Vocabulary.build(pairs.captions, recipe.data.min_count, recipe.data.words)
+
+
+def vocabulary_of(model: Model) -> Vocabulary | None:
+    """The words that a model has learned, if any."""
+    if not SYSTEMS[model.recipe.model.system].vocabulary:
+        return None
+    words = model.matcher.text_encoder.tokenizer
+    assert isinstance(words, Vocabulary)
+    return words
 
 
 def _fit(matcher: Matcher, pairs: Pairs) -> None:
@@ -137,12 +164,15 @@ def _even(total: int) -> list[int]:
 
 def resumed_model(recipe: Recipe, out: Path) -> Model:
     """The model of a run whose weights a checkpoint holds."""
-    return _untrained(recipe, read_tokenizer(recipe, out))
+    words = run.read_vocabulary(recipe, out)
+    if words is not None:
+        run.verify(out, run.VOCABULARY)
+    return _untrained(recipe, words)
 
 
-def _untrained(recipe: Recipe, tokenizer: Tokenizer) -> Model:
+def _untrained(recipe: Recipe, words: Vocabulary | None) -> Model:
     pixels = pixel_transform(recipe.data)
-    return Model(recipe, build(recipe.model, tokenizer, recipe.loss, pixels))
+    return Model(recipe, build(recipe.model, words, recipe.loss, pixels))
 
 
 def load_backbone_weights(backbone: Backbone, weights: str | None) -> None:
@@ -198,19 +228,20 @@ def _width(matcher: Matcher) -> int | None:
     return getattr(embed, "in_features", None)
 
 
-def normalises_features(recipe: Recipe) -> bool:
-    """Whether the features are L2-normalised before the projection, set or official."""
-    chosen = recipe.model.normalise_features
+def normalizes_features(recipe: Recipe) -> bool:
+    """Whether the features are L2-normalized before the projection, set or official."""
+    chosen = recipe.model.normalize_features
     return recipe.model.backbone is not None if chosen is None else chosen
 
 
 def _check_same(old: Recipe, new: Recipe, old_width: int | None, new_width: int | None) -> None:
     where = new.training.start_from
-    fields = ["system", "dim", "word_dim", "normalise"]
+    fields = ["system", "dim", "word_dim", "normalize"]
     if old.model.probabilistic and new.model.probabilistic:
         fields.append("shape")
-    for name in fields:
-        before, now = getattr(old.model, name), getattr(new.model, name)
+    pinned = ("adapter.text_sha256", "adapter.image_sha256")
+    for name in (*fields, *pinned):
+        before, now = (attrgetter(name)(recipe.model) for recipe in (old, new))
         if before != now:
             raise ValueError(
                 f"model.{name} is {now}, but {where} (training.start_from) has {before}; "
@@ -222,17 +253,17 @@ def _check_same(old: Recipe, new: Recipe, old_width: int | None, new_width: int 
             f"{where} (training.start_from) was trained on features of width {old_width}; name "
             "the network that those were extracted with"
         )
-    before, now = normalises_features(old), normalises_features(new)
+    before, now = normalizes_features(old), normalizes_features(new)
     if before != now:
         raise ValueError(
-            f"model.normalise_features: this model {'takes' if now else 'does not take'} the "
+            f"model.normalize_features: this model {'takes' if now else 'does not take'} the "
             f"L2-norm of its features, but {where} (training.start_from) "
             f"{'did' if before else 'did not'}; set it to {str(before).lower()}"
         )
 
 
-def same_tokenizer(recipe: Recipe, pairs: Pairs, origin: Model) -> Tokenizer:
-    """The tokenizer of the other run, if it fits the recipe and the captions."""
+def same_vocabulary(recipe: Recipe, pairs: Pairs, origin: Model) -> Vocabulary:
+    """The words of the other run, if they fit the recipe and the captions."""
     where = recipe.training.start_from
     for name in ("words", "min_count"):
         before, now = getattr(origin.recipe.data, name), getattr(recipe.data, name)
@@ -241,11 +272,208 @@ def same_tokenizer(recipe: Recipe, pairs: Pairs, origin: Model) -> Tokenizer:
                 f"data.{name} is {now}, but the vocabulary comes from {where} "
                 f"(training.start_from), where it is {before}; set both to the same value"
             )
-    tokenizer = origin.matcher.text_encoder.tokenizer
-    known = tokenizer.known_share(pairs.captions)
+    words = vocabulary_of(origin)
+    if words is None:
+        raise ValueError(f"{where} (training.start_from) has no vocabulary to start with")
+    known = words.known_share(pairs.captions)
     if known < KNOWN:
         raise ValueError(
             f"the vocabulary of {where} (training.start_from) knows only {known:.0%} of the words "
             f"of {pairs.name}; start from a run on captions of the same style"
         )
-    return tokenizer
+    return words
+
+
+def resolved(recipe: Recipe, pairs: Pairs) -> Recipe:
+    """The recipe with what its data and its encoders say filled in, or checked: the width of the
+    features, and of published encoders the width and the SHA-256."""
+    if recipe.model.backbone is not None:
+        return recipe
+    width = int(np.asarray(pairs.images[0]).shape[-1])
+    if recipe.model.feature_dim not in (None, width):
+        raise ValueError(
+            f"model.feature_dim is {recipe.model.feature_dim}, but {pairs.name} has {width}"
+        )
+    model = recipe.model
+    if model.system == "adapter":
+        model = replace(model, adapter=_pinned(model.adapter, pairs, width))
+    return replace(recipe, model=replace(model, feature_dim=width))
+
+
+def _pinned(own: AdapterRecipe, pairs: Pairs, image_width: int) -> AdapterRecipe:
+    """The published encoders of an adapter, known by their hashes."""
+    given = None if pairs.texts is None else len(pairs.texts[0])
+    width, name = own.text_width, own.text_encoder
+    if name == ARRAYS:
+        if given is None:
+            raise ValueError(
+                f"model.adapter.text_encoder is {ARRAYS}, but {pairs.name} has no text "
+                "embeddings: name an encoder, such as st:all-MiniLM-L6-v2"
+            )
+        width = width or given
+    elif width is None or own.text_sha256 is None:
+        text = text_tower(name)
+        width, own = text.width, replace(own, text_sha256=own.text_sha256 or text.sha256())
+    if given not in (None, width):
+        raise ValueError(
+            f"{name} makes embeddings of {width} dimensions, but the texts of {pairs.name} have "
+            f"{given}: name the encoder that made them"
+        )
+    if own.image_encoder is not None and own.image_sha256 is None:
+        image = image_tower(own.image_encoder)
+        if image.width != image_width:
+            raise ValueError(
+                f"{own.image_encoder} makes embeddings of {image.width} dimensions, but the images "
+                f"of {pairs.name} have {image_width}: name the encoder that made them"
+            )
+        own = replace(own, image_sha256=image.sha256())
+    return replace(own, text_width=width)
+
+
+@dataclass
+class Progress:
+    """Where a run stands: epochs and steps done, the best validation result so far, and of an
+    unfinished epoch the batches done and the sum of their losses."""
+
+    epoch: int = 0
+    step: int = 0
+    best_epoch: int = 0
+    best_rsum: float = -1.0
+    batch: int = 0
+    summed: float = 0.0
+
+
+@dataclass
+class TrainingState:
+    """All that changes while a run trains."""
+
+    matcher: Matcher
+    optimizer: torch.optim.Optimizer
+    rates: torch.optim.lr_scheduler.LRScheduler
+    scaler: torch.amp.GradScaler
+    progress: Progress = field(default_factory=Progress)
+    data: Mapping[str, str] = field(default_factory=dict)
+    """Fingerprint of what it is trained on, see ``Pairs.fingerprint``."""
+
+    def save(self, folder: Path) -> None:
+        state = {
+            "matcher": self.matcher.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.rates.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "progress": vars(self.progress),
+            "data": dict(self.data),
+            "random": _random_states(),
+        }
+        with run.replacing(folder, run.CHECKPOINT, keep=run.PREVIOUS) as temporary:
+            torch.save(state, temporary)
+
+    def load(self, folder: Path, accept_changed_data: bool = False) -> None:
+        """Put everything back as it was; nothing in the file is executed. Other data than before
+        are refused, unless they are accepted."""
+        path = folder / run.CHECKPOINT
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+            self.matcher.load_state_dict(state["matcher"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.rates.load_state_dict(state["schedule"])
+            if self.scaler.is_enabled():
+                self.scaler.load_state_dict(state["scaler"])
+            _restore_random_states(state["random"])
+            self.progress = Progress(**state["progress"])
+            before = dict(state["data"])
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # torch, zipfile and pickle raise many types for a damaged file
+            raise ValueError(
+                f"{path}: damaged, truncated, or of another recipe "
+                f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); "
+                "train again into another folder"
+            ) from error
+        changed = [k for k in {**before, **self.data} if before.get(k) != self.data.get(k)]
+        if changed and not accept_changed_data:
+            raise ValueError(
+                f"{folder} was trained on other data: the {', the '.join(changed)} are not those "
+                "of its last checkpoint; give the same data, train into another folder, or go on "
+                "with --accept-changed-data"
+            )
+
+
+class CheckpointWarning(UserWarning):
+    """The newest checkpoint is damaged; an older one takes its place."""
+
+
+def find_checkpoint(folder: Path) -> bool:
+    """Whether a run has a checkpoint to continue from: the newest, or the one before it.
+
+    A damaged one is never used; if both are damaged, that is an error.
+    """
+    there = [name for name in (run.CHECKPOINT, run.PREVIOUS) if (folder / name).exists()]
+    intact = [name for name in there if run.is_intact(folder, name)]
+    if not there:
+        return False
+    if not intact:
+        raise ValueError(
+            f"{folder / there[0]} is damaged: its SHA-256 is not the one in {run.MANIFEST}, and "
+            "there is no other checkpoint; restore it from a copy, or train into another folder"
+        )
+    if intact[0] == run.PREVIOUS:
+        warnings.warn(
+            f"{folder / run.CHECKPOINT} is damaged or missing: continuing from the older "
+            f"{run.PREVIOUS}",
+            CheckpointWarning,
+            stacklevel=2,
+        )
+        run.restore_previous(folder)
+    return True
+
+
+def _random_states() -> dict[str, Any]:
+    algorithm, keys, position, gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": (
+            algorithm,
+            torch.from_numpy(np.asarray(keys).astype(np.int64)),
+            position,
+            gauss,
+            cached,
+        ),
+        "python": random.getstate(),
+    }
+
+
+def _restore_random_states(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
+    algorithm, keys, position, gauss, cached = state["numpy"]
+    np.random.set_state(  # noqa: NPY002
+        (algorithm, keys.numpy().astype(np.uint32), position, gauss, cached)
+    )
+    version, internal, gauss_next = state["python"]
+    random.setstate((version, tuple(internal), gauss_next))
+
+
+class CheckpointTimer:
+    """Says when a checkpoint within an epoch is due: after some steps, or after some minutes.
+
+    >>> interval = CheckpointTimer("2 steps")
+    >>> [step for step in range(1, 7) if interval.due(step)]
+    [2, 4, 6]
+    """
+
+    def __init__(self, every: str | None) -> None:
+        self._number, self._unit = checkpoint_interval(every) if every else (math.inf, "minutes")
+        self._last = time.monotonic()
+
+    def due(self, step: int) -> bool:
+        """Whether to save after this step."""
+        if self._unit == "steps":
+            return step % self._number == 0
+        now = time.monotonic()
+        if now - self._last < 60 * self._number:
+            return False
+        self._last = now
+        return True

@@ -7,114 +7,49 @@ head's output, or e itself; the log-variance is a head of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from gaussmatch.files import read_json, write_json
-from gaussmatch.models.encoders.base import ImageTransform, Reading, TextEncoder
+from gaussmatch.models.encoders.base import UNREAD, ImageTransform, TextEncoder, Tokenizer
 from gaussmatch.models.encoders.onnx import accelerate
-from gaussmatch.models.encoders.pretrained import ImageTower, TextTower, image_tower, text_tower
+from gaussmatch.models.encoders.pretrained import TextTower, image_tower, text_tower
 from gaussmatch.models.encoders.probabilistic import Probabilistic
-from gaussmatch.models.encoders.vocabulary import Vocabulary
 
 ARRAYS = "arrays"
 """Stands for an encoder that is not known: its embeddings exist already."""
 
 
-class Named(NamedTuple):
-    """A published encoder: its name, the width of its embeddings, the SHA-256 of its weights."""
+@dataclass
+class FrozenEncoder:
+    """A published encoder, loaded at first use and known by the SHA-256 of its weights."""
 
+    load: Callable[[str], Any]
     name: str
-    width: int
-    sha256: str = ""
+    sha256: str | None = None
 
-    @staticmethod
-    def of(name: str, tower: ImageTower | TextTower) -> Named:
-        return Named(name, tower.width, tower.sha256())
-
-    def check(self, tower: Any) -> None:
-        if tower.sha256() != self.sha256:
+    @cached_property
+    def tower(self) -> Any:
+        tower = self.load(self.name)
+        if self.sha256 is not None and tower.sha256() != self.sha256:
             raise ValueError(
                 f"the weights of {self.name} are others than those that this model was trained "
                 f"with (SHA-256 {self.sha256}); give those as {self.name.split('@')[0]}@PLACE"
             )
-
-
-class Encoders:
-    """The published encoders of a model, loaded at first use. As a tokenizer it is that of the
-    text encoder; a run keeps their names and hashes in place of a vocabulary."""
-
-    file = Vocabulary.file
-
-    def __init__(self, text: Named, image: Named | None = None) -> None:
-        self.text, self.image = text, image
-
-    @property
-    def reads_text(self) -> bool:
-        """Whether its text encoder is known."""
-        return self.text.name != ARRAYS
-
-    @cached_property
-    def text_tower(self) -> TextTower:
-        if not self.reads_text:
-            raise ValueError(
-                "this model was trained on ready embeddings and its text encoder is not known: "
-                "give embeddings instead of texts, or adapt again with --text-encoder NAME"
-            )
-        tower = text_tower(self.text.name)
-        self.text.check(tower)
         accelerate(tower)
         return tower
 
-    @cached_property
-    def image_tower(self) -> ImageTower:
-        assert self.image is not None
-        tower = image_tower(self.image.name)
-        self.image.check(tower)
-        accelerate(tower)
-        return tower
 
-    def __len__(self) -> int:
-        return len(self.text_tower.tokenizer)
-
-    def rows(self, texts: Sequence[str]) -> list[list[int]]:
-        return self.text_tower.tokenizer.rows(texts)
-
-    def read(self, texts: Iterable[str]) -> list[Reading]:
-        return self.text_tower.tokenizer.read(texts)
-
-    def known_share(self, texts: Sequence[str]) -> float:
-        return 1.0
-
-    @property
-    def example(self) -> str:
-        return self.text_tower.tokenizer.example if self.reads_text else ""
-
-    def save(self, path: Path) -> None:
-        image = None if self.image is None else self.image._asdict()
-        write_json(path, {"text": self.text._asdict(), "image": image})
-
-    @staticmethod
-    def load(path: Path) -> Encoders:
-        content = read_json(path)
-        try:
-            image = None if content["image"] is None else Named(**content["image"])
-            return Encoders(Named(**content["text"]), image)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{path}: names no encoders of an adapted model ({error})") from error
-
-
-class Standardise(nn.Module):
+class Standardize(nn.Module):
     """e → scale · unit((e − m)/s). m and s are learned by ``fit`` and saved with the weights.
 
-    >>> norm = Standardise(3, scale=20.0)
+    >>> norm = Standardize(3, scale=20.0)
     >>> norm.fit(torch.tensor([[1.0, 0.0, 5.0], [3.0, 0.0, 5.0]]))
     >>> norm(torch.tensor([[3.0, 0.0, 5.0]]))       # a constant feature has no part
     tensor([[20.,  0.,  0.]])
@@ -151,13 +86,13 @@ def head(width: int, dim: int, hidden: int, dropout: float) -> nn.Sequential:
     )
 
 
-class ImageAdapter(nn.Module):
-    """Image embeddings (n, width) → points (n, D).
+class Adapter(nn.Module):
+    """Embeddings (n, width) of a frozen encoder → points (n, D).
 
     Args:
-        encoders: whose embeddings they are; pictures go through its image encoder.
-        width, dim, hidden, dropout: of the head.
-        scale: length of the standardised embedding.
+        width: of the embeddings.
+        dim, hidden, dropout: of the head.
+        scale: length of the standardized embedding.
         center_only: subtract the mean, and do not divide by the deviation.
     """
 
@@ -165,7 +100,6 @@ class ImageAdapter(nn.Module):
 
     def __init__(
         self,
-        encoders: Encoders,
         width: int,
         dim: int,
         hidden: int,
@@ -174,21 +108,13 @@ class ImageAdapter(nn.Module):
         center_only: bool = False,
     ) -> None:
         super().__init__()
-        self.encoders, self.dim, self._center_only = encoders, dim, center_only
-        self.width = width
-        self.standardise = Standardise(width, scale)
+        self.width, self.dim, self._center_only = width, dim, center_only
+        self.standardize = Standardize(width, scale)
         self.head = head(width, dim, hidden, dropout)
 
     def fit(self, embeddings: Float[Tensor, "n w"]) -> None:
         """Learn the statistics of the training embeddings."""
-        self.standardise.fit(embeddings, self._center_only)
-
-    @property
-    def transform(self) -> ImageTransform | None:
-        """Pictures → embeddings by the published encoder, or ``None`` where it has no name."""
-        if self.encoders.image is None:
-            return None
-        return lambda pictures: self.encoders.image_tower.encode(pictures).numpy()
+        self.standardize.fit(embeddings, self._center_only)
 
     def embedding(self, inputs: Any) -> Float[Tensor, "n w"]:
         """The published embedding of a batch."""
@@ -196,19 +122,84 @@ class ImageAdapter(nn.Module):
         return given
 
     def forward(self, inputs: Any) -> Float[Tensor, "n d"]:
-        return normalize(self.head(self.standardise(self.embedding(inputs))), dim=-1)
+        return normalize(self.head(self.standardize(self.embedding(inputs))), dim=-1)
 
 
-class TextAdapter(ImageAdapter, TextEncoder):
-    """Texts, or their embeddings (n, width), → points (n, D); see ``ImageAdapter``."""
+class ImageAdapter(Adapter):
+    """Image embeddings → points.
 
-    def __init__(self, encoders: Encoders, *sizes: Any, **settings: Any) -> None:
-        super().__init__(encoders, *sizes, **settings)
-        self.tokenizer = encoders
+    Args:
+        feature_dim: width of the embeddings.
+        dim, hidden, dropout, image_scale: see ``Adapter``.
+        image_encoder: the name of the encoder that pictures go through; ``None`` if there are
+            never any, or if the data names it.
+        image_sha256: of its weights.
+    """
+
+    def __init__(
+        self,
+        feature_dim: int,
+        dim: int,
+        hidden: int,
+        dropout: float,
+        image_scale: float,
+        image_encoder: str | None = None,
+        image_sha256: str | None = None,
+    ) -> None:
+        super().__init__(feature_dim, dim, hidden, dropout, image_scale)
+        self.frozen = (
+            None
+            if image_encoder is None
+            else FrozenEncoder(image_tower, image_encoder, image_sha256)
+        )
+
+    @property
+    def transform(self) -> ImageTransform | None:
+        """Pictures → embeddings by the published encoder, or ``None`` if it has no name."""
+        frozen = self.frozen
+        return None if frozen is None else lambda some: frozen.tower.encode(some).numpy()
+
+
+class TextAdapter(Adapter, TextEncoder):
+    """Texts, or their embeddings, → points.
+
+    Args:
+        text_encoder: the name of the encoder; ``arrays`` if its embeddings exist already.
+        text_width: of its embeddings.
+        dim, hidden, dropout, text_scale: see ``Adapter``.
+        text_sha256: of its weights.
+    """
+
+    def __init__(
+        self,
+        text_encoder: str,
+        text_width: int,
+        dim: int,
+        hidden: int,
+        dropout: float,
+        text_scale: float,
+        text_sha256: str | None = None,
+    ) -> None:
+        super().__init__(text_width, dim, hidden, dropout, text_scale, center_only=True)
+        self.frozen = (
+            None if text_encoder == ARRAYS else FrozenEncoder(text_tower, text_encoder, text_sha256)
+        )
+
+    @property
+    def reads_text(self) -> bool:
+        return self.frozen is not None
 
     @property
     def tower(self) -> TextTower:
-        return self.encoders.text_tower
+        """The encoder of texts."""
+        if self.frozen is None:
+            raise ValueError(UNREAD)
+        tower: TextTower = self.frozen.tower
+        return tower
+
+    @property
+    def tokenizer(self) -> Tokenizer:  # type: ignore[override]  # it comes with the encoder
+        return self.tower.tokenizer
 
     def prepare(self, texts: Sequence[str]) -> Sequence[Any]:
         """The embedding of each text."""
@@ -217,7 +208,7 @@ class TextAdapter(ImageAdapter, TextEncoder):
     def embedding(self, inputs: Any) -> Float[Tensor, "n w"]:
         if isinstance(inputs, Tensor):
             return inputs
-        tower = self.tower.to(self.standardise.mean.device)
+        tower = self.tower.to(self.standardize.mean.device)
         with torch.no_grad():
             return tower.run(inputs).float()
 
@@ -226,7 +217,7 @@ class GivenMean(Probabilistic):
     """The published embedding itself is the mean; only the log-variance is learned. Whoever ranks
     by the mean gets what the published encoders give, bit for bit."""
 
-    def __init__(self, encoder: ImageAdapter, **settings: Any) -> None:
+    def __init__(self, encoder: Adapter, **settings: Any) -> None:
         super().__init__(encoder, "head", **settings)
         encoder.head = nn.Sequential()  # its copy is all that learns
 
@@ -234,6 +225,6 @@ class GivenMean(Probabilistic):
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Tensor, tuple[tuple[Any, ...], dict[str, Any]]]:
         adapter = self.encoder
-        assert isinstance(adapter, ImageAdapter)
+        assert isinstance(adapter, Adapter)
         mean = adapter.embedding(*args)
-        return mean, ((adapter.standardise(mean),), {})
+        return mean, ((adapter.standardize(mean),), {})

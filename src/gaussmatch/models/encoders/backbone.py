@@ -26,10 +26,10 @@ from gaussmatch.models.encoders.pretrained.base import (
     Transform,
     carried,
     files_sha256,
+    make_importable,
     weights_file,
     weights_sha256,
 )
-from gaussmatch.models.encoders.torchvision_compat import make_importable
 
 NormMode = Literal["frozen", "train"]
 
@@ -54,7 +54,7 @@ class Backbone(ImageTower):
 
     Args:
         name: ``scenenet``, or any name that timm knows, such as ``resnet152``.
-        norm: what batch normalisation does in training. ``frozen`` keeps the running means and
+        norm: what batch normalization does in training. ``frozen`` keeps the running means and
             variances as they came (its scale and shift are still learned): training and
             evaluation then compute the same function, whatever the batch. ``train`` takes those of
             each batch and updates the running ones.
@@ -136,7 +136,7 @@ class Backbone(ImageTower):
         return Transform(wide, resize=resize, interpolation=config["interpolation"])
 
     def forward(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n f"]:
-        given = self._normalised(pictures)
+        given = self._normalized(pictures)
         if isinstance(self.net, SceneNet):
             return self.net(given)
         out: Tensor = self.net.forward_head(self.net.forward_features(given), pre_logits=True)
@@ -145,7 +145,7 @@ class Backbone(ImageTower):
     def forward_grid(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n r f"]:
         """The cells of the last feature map, row by row from the top left."""
         if isinstance(self.net, SceneNet):
-            return self.net.forward_grid(self._normalised(pictures))
+            return self.net.forward_grid(self._normalized(pictures))
         return self.map(pictures).flatten(2).transpose(1, 2)
 
     def regions(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 36 f"]:
@@ -175,7 +175,7 @@ class Backbone(ImageTower):
 
     def map(self, pictures: Tensor) -> Float[Tensor, "n f h w"]:
         """The last feature map, whatever layout the network has."""
-        out: Tensor = self.net.forward_features(self._normalised(pictures))
+        out: Tensor = self.net.forward_features(self._normalized(pictures))
         width = int(self.net.num_features)
         if out.ndim == 3:  # tokens of a transformer
             out = out[:, getattr(self.net, "num_prefix_tokens", 0) :]
@@ -193,18 +193,22 @@ class Backbone(ImageTower):
         """Of all weights: two networks with the same hash give the same features."""
         return weights_sha256(self.name, self.net)
 
-    def _normalised(self, pictures: Tensor) -> Tensor:
+    def _normalized(self, pictures: Tensor) -> Tensor:
         given = (pictures - self._mean) / self._std
         return given.contiguous(memory_format=torch.channels_last)
 
     def train(self, mode: bool = True) -> Backbone:
-        """Training mode, but for frozen batch normalisation."""
+        """Training mode, but for frozen batch normalization."""
         super().train(mode)
         if self.norm == "frozen":
             for layer in self.net.modules():
                 if isinstance(layer, _BatchNorm):
                     layer.eval()
         return self
+
+
+image = Backbone.pretrained
+"""``timm:NAME``: any image network of timm, without its classifier."""
 
 
 def _checkpoint(net: Any, name: str) -> None:
@@ -306,7 +310,7 @@ def _known(name: str) -> Any:
 
 
 def _transform(net: Any, whole: bool) -> Any:
-    """The transform that a network of timm was trained with, but for the normalisation."""
+    """The transform that a network of timm was trained with, but for the normalization."""
     from timm.data import create_transform
 
     changes: dict[str, Any] = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -61,9 +60,7 @@ class Reading(NamedTuple):
 
 
 class Tokenizer(Protocol):
-    """Texts → token ids. One that is learned from captions is saved in the run as ``file``."""
-
-    file: str
+    """Texts → token ids."""
 
     def __len__(self) -> int:
         """How many tokens there are."""
@@ -74,14 +71,15 @@ class Tokenizer(Protocol):
     def read(self, texts: Iterable[str]) -> list[Reading]:
         """Token ids and unknown words of each text."""
 
-    def known_share(self, texts: Sequence[str]) -> float:
-        """The share of the words of texts that are known."""
-
     @property
     def example(self) -> str:
         """A text that is known, such as a word."""
 
-    def save(self, path: Path) -> None: ...
+
+UNREAD = (
+    "this model was trained on ready embeddings and its text encoder is not known: give embeddings "
+    "instead of texts, or adapt again with --text-encoder NAME"
+)
 
 
 class TextEncoder(nn.Module):
@@ -94,8 +92,13 @@ class TextEncoder(nn.Module):
     tokenizer: Tokenizer
     dim: int
 
+    @property
+    def reads_text(self) -> bool:
+        """Whether it takes words: not if it was made for embeddings of an unknown encoder."""
+        return True
+
     def prepare(self, texts: Sequence[str]) -> Sequence[Any]:
-        """One row for each text; ``len(row)`` is its length, where texts are sorted by it."""
+        """One row for each text; ``len(row)`` is its length, if texts are sorted by it."""
         return self.tokenizer.rows(texts)
 
     def read(self, texts: Iterable[str]) -> list[Reading]:

@@ -22,9 +22,22 @@ from torch import Tensor, nn
 
 from gaussmatch.checks import extra
 from gaussmatch.core.gaussian import Gaussian
-from gaussmatch.files import atomic, cache_root, is_sealed, seal
-from gaussmatch.models.encoders.base import ImageTransform, TextEncoder, Tokenizer, Tokens, pad
-from gaussmatch.models.encoders.pretrained.base import ImageTower, Subwords, TextTower, Transform
+from gaussmatch.files import atomic, cache_root, is_sealed, read_json, seal
+from gaussmatch.models.encoders.base import (
+    UNREAD,
+    ImageTransform,
+    TextEncoder,
+    Tokenizer,
+    Tokens,
+    pad,
+)
+from gaussmatch.models.encoders.pretrained.base import (
+    ImageTower,
+    Subwords,
+    TextTower,
+    Transform,
+    files_sha256,
+)
 
 NOTES = "gaussmatch"
 """The field of an ONNX file's metadata that holds what its user must know, as JSON."""
@@ -179,13 +192,23 @@ class OnnxImages(nn.Module):
 
 
 class OnnxTexts(TextEncoder):
-    """The text encoder of an exported model, with its tokenizer."""
+    """The text encoder of an exported model; without a tokenizer it takes ready embeddings."""
 
-    def __init__(self, file: Path, tokenizer: Tokenizer) -> None:
+    def __init__(self, file: Path, tokenizer: Tokenizer | None) -> None:
         super().__init__()
         self.network = Network(file)
         cut = self.network.notes.get("tokenizer")
-        self.tokenizer = tokenizer if cut is None else Subwords.of(cut)
+        self._tokenizer = tokenizer if cut is None else Subwords.of(cut)
+
+    @property
+    def reads_text(self) -> bool:
+        return self._tokenizer is not None
+
+    @property
+    def tokenizer(self) -> Tokenizer:  # type: ignore[override]
+        if self._tokenizer is None:
+            raise ValueError(UNREAD)
+        return self._tokenizer
 
     def forward(self, texts: Tokens | Tensor) -> Gaussian:
         return self.network.gaussian(*([texts] if isinstance(texts, Tensor) else texts))
@@ -213,7 +236,7 @@ PICTURES, TOKENS = {"pictures": ("n",)}, {"tokens": ("n", "t"), "lengths": ("n",
 
 
 def accelerate(tower: ImageTower | TextTower) -> None:
-    """Let a frozen encoder run in onnxruntime, where that is installed: the same embeddings to
+    """Let a frozen encoder run in onnxruntime, if that is installed: the same embeddings to
     1e-4, in about half the time. Its network is exported into the cache at first use."""
     there = find_spec("onnxruntime") is not None and find_spec("onnx") is not None
     wanted = tower.accelerated and tower.device.type == "cpu" and tower.fast is None
@@ -232,3 +255,47 @@ def accelerate(tower: ImageTower | TextTower) -> None:
         tower.fast = Network(file, by_rows=isinstance(tower, ImageTower))
     except Exception as error:  # exporters raise whatever they like
         warnings.warn(f"{tower.name} runs in torch, as ONNX failed: {error}", stacklevel=2)
+
+
+class OnnxTower(ImageTower):
+    """``onnx:FILE``: an image network in onnxruntime.
+
+    Its first input is pictures (n, 3, H, W), its first output embeddings (n, width). The transform
+    is ``FILE.json`` beside it, ``{"size": 260, "mean": [r, g, b], "std": [r, g, b]}``: short side
+    to ``size``, center crop, (x − mean) / std.
+    """
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        beside = file.with_name(f"{file.name}.json")
+        for path in (file, beside):
+            if not path.is_file():
+                raise FileNotFoundError(f"{path}: missing; an ONNX encoder is these two files")
+        settings = read_json(beside)
+        try:
+            size, mean, std = (settings[name] for name in ("size", "mean", "std"))
+            self._transform = Transform(int(size), mean, std, resize=int(size))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{beside}: needs size, mean and std ({error})") from error
+        self.name, self._hash = f"onnx:{file.name}", files_sha256([file])
+        self._network = Network(file)
+        self.width = int(self(torch.zeros(1, 3, int(size), int(size))).shape[-1])
+        self.freeze()
+
+    def sha256(self) -> str:
+        return self._hash
+
+    def described(self) -> Transform:
+        return self._transform
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        if torch.onnx.is_in_onnx_export():
+            raise ValueError(f"{self.name} cannot be exported: it is an ONNX file already")
+        return self._network(pictures)[0]
+
+
+def image(name: str, place: Path | None) -> OnnxTower:
+    """``onnx:FILE``, or ``onnx:NAME@FOLDER`` with both files in the folder."""
+    if place is None:
+        place = Path(name).expanduser()
+    return OnnxTower(place / name if place.is_dir() else place)

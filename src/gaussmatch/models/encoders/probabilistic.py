@@ -29,7 +29,7 @@ def bounded(
     """ln σ² within the range.
 
     ``clamp`` is the paper's literal bound; outside, its gradient is zero and an item can stay
-    stuck there. ``smooth`` bends towards the same bounds with slope 1 at their geometric mean (σ² =
+    stuck there. ``smooth`` bends toward the same bounds with slope 1 at their geometric mean (σ² =
     1 for the paper's range) and never stops.
 
     >>> bounded(torch.tensor([-9.0, 0.0, 9.0]), "clamp").exp()

@@ -1,15 +1,96 @@
-"""PVSE: K points for each image and each caption, from where its attention heads look."""
+"""PVSE and PCME: several points, or a Gaussian, for each image and each caption, from what
+attention heads see in its local features."""
 
 from __future__ import annotations
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.models.encoders.base import TextEncoder, Tokenizer, Tokens
-from gaussmatch.models.encoders.gru import BiGRU, State, padding_of
-from gaussmatch.models.encoders.image import Linear
-from gaussmatch.models.encoders.pie import PIE
+from gaussmatch.models.encoders.vsepp import BiGRU, Linear, State, padding_of
+
+
+class Attention(nn.Module):
+    """K-head attention over local features x: softmax over the places of w₂·tanh(w₁·x).
+
+    Args:
+        local_dim: F, the width of x.
+        heads: K.
+
+    >>> Attention(6, heads=2)(torch.randn(3, 5, 6)).shape
+    torch.Size([3, 2, 6])
+    """
+
+    def __init__(self, local_dim: int, heads: int = 1) -> None:
+        super().__init__()
+        hidden = max(1, local_dim // 2)
+        self.hidden = nn.Linear(local_dim, hidden, bias=False)
+        self.heads = nn.Linear(hidden, heads, bias=False)
+        for layer in (self.hidden, self.heads):
+            nn.init.xavier_uniform_(layer.weight)
+
+    def forward(
+        self, local: Float[Tensor, "n r f"], padding: Bool[Tensor, "n r"] | None = None
+    ) -> Float[Tensor, "n k f"]:
+        """The mean of the local features under each head's weights; padding has none."""
+        return self.weights(local, padding).transpose(1, 2) @ local
+
+    def weights(
+        self, local: Float[Tensor, "n r f"], padding: Bool[Tensor, "n r"] | None = None
+    ) -> Float[Tensor, "n r k"]:
+        """Where each head looks: sums to one over the r places."""
+        raw: Tensor = self.heads(torch.tanh(self.hidden(local)))
+        if padding is not None:
+            raw = raw.masked_fill(padding[..., None], -torch.inf)
+        return raw.softmax(1)
+
+
+class Residual(nn.Module):
+    """What the attended features add to the global one: dropout(sigmoid(linear(·)))."""
+
+    def __init__(self, local_dim: int, dim: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embed = Linear(local_dim, dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, attended: Float[Tensor, "n k f"]) -> Float[Tensor, "n k d"]:
+        out: Tensor = self.dropout(torch.sigmoid(self.embed(attended)))
+        return out
+
+
+class PIE(nn.Module):
+    """LayerNorm(global + residual of each attention head): K embeddings of one item.
+
+    Args:
+        local_dim: F, the width of the local features.
+        dim: D.
+        embeddings: K. One embedding is a plain point (n, D), several are (n, K, D).
+        dropout: of the residual.
+
+    ``residual`` always gives (n, K, D): what the diversity loss looks at.
+
+    >>> PIE(6, 4, embeddings=2)(torch.randn(3, 4), torch.randn(3, 5, 6)).shape
+    torch.Size([3, 2, 4])
+    """
+
+    def __init__(self, local_dim: int, dim: int, embeddings: int = 1, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.attention = Attention(local_dim, embeddings)
+        self.residual = Residual(local_dim, dim, dropout)
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(
+        self,
+        whole: Float[Tensor, "n d"],
+        local: Float[Tensor, "n r f"],
+        padding: Bool[Tensor, "n r"] | None = None,
+    ) -> Float[Tensor, "n ... d"]:
+        residual = self.residual(self.attention(local, padding))
+        points: Tensor = self.norm(whole[:, None] + residual)
+        return points.squeeze(1)
 
 
 class PVSEImage(nn.Module):
@@ -22,7 +103,7 @@ class PVSEImage(nn.Module):
         dropout: of the global feature and of the residual.
         backbone: a network with ``forward_grid``, pictures (n, 3, H, W) → (n, R, F); ``None`` when
             the input is local features (n, R, F) already: regions, or the cells of a grid.
-        normalise: L2-norm of the output.
+        normalize: L2-norm of the output.
     """
 
     def __init__(
@@ -32,10 +113,10 @@ class PVSEImage(nn.Module):
         embeddings: int = 1,
         dropout: float = 0.0,
         backbone: nn.Module | None = None,
-        normalise: bool = True,
+        normalize: bool = True,
     ) -> None:
         super().__init__()
-        self.dim, self.normalise = dim, normalise
+        self.dim, self.normalize = dim, normalize
         self.backbone = backbone
         self.embed = Linear(feature_dim, dim)
         self.dropout = nn.Dropout(dropout)
@@ -61,7 +142,7 @@ class PVSEImage(nn.Module):
         self, local: Float[Tensor, "n r f"], pooled: Float[Tensor, "n f"]
     ) -> Float[Tensor, "n ... d"]:
         points = self.pie(self.dropout(self.embed(pooled)), local)
-        return normalize(points, dim=-1) if self.normalise else points
+        return normalize(points, dim=-1) if self.normalize else points
 
 
 class PVSEText(TextEncoder):
@@ -74,7 +155,7 @@ class PVSEText(TextEncoder):
         embeddings: K; 1 gives plain points (n, D).
         dropout: of the words, of the GRU's state and of the residual.
         state: what of the GRU is taken; see ``BiGRU``.
-        normalise: L2-norm of the output.
+        normalize: L2-norm of the output.
     """
 
     def __init__(
@@ -85,10 +166,10 @@ class PVSEText(TextEncoder):
         embeddings: int = 1,
         dropout: float = 0.0,
         state: State = "final",
-        normalise: bool = True,
+        normalize: bool = True,
     ) -> None:
         super().__init__()
-        self.tokenizer, self.dim, self.normalise = tokenizer, dim, normalise
+        self.tokenizer, self.dim, self.normalize = tokenizer, dim, normalize
         self.words = nn.Embedding(len(tokenizer), word_dim)
         nn.init.uniform_(self.words.weight, -0.1, 0.1)
         self.embed = BiGRU(word_dim, dim, state)
@@ -101,4 +182,96 @@ class PVSEText(TextEncoder):
     def points(self, words: Float[Tensor, "n t w"], tokens: Tokens) -> Float[Tensor, "n ... d"]:
         whole = self.dropout(self.embed(words, tokens.lengths))
         points = self.pie(whole, words, padding_of(tokens.lengths, words.shape[1]))
-        return normalize(points, dim=-1) if self.normalise else points
+        return normalize(points, dim=-1) if self.normalize else points
+
+
+class ImageSpread(nn.Module):
+    """ln σ = linear(attention over the local features) + linear(their mean): (n, D), unbounded."""
+
+    def __init__(self, feature_dim: int, dim: int, start: float = 0.0) -> None:
+        super().__init__()
+        self.attention = Attention(feature_dim)
+        self.attended = Linear(feature_dim, dim)
+        nn.init.constant_(self.attended.bias, start)
+        self.pooled = nn.Linear(feature_dim, dim)
+
+    def forward(
+        self, local: Float[Tensor, "n r f"], pooled: Float[Tensor, "n f"]
+    ) -> Float[Tensor, "n d"]:
+        out: Tensor = self.attended(self.attention(local).squeeze(1)) + self.pooled(pooled)
+        return out
+
+
+class TextSpread(nn.Module):
+    """ln σ = linear(attention over the words) + a bi-directional GRU of its own: (n, D)."""
+
+    def __init__(self, word_dim: int, dim: int, state: State, start: float = 0.0) -> None:
+        super().__init__()
+        self.attention = Attention(word_dim)
+        self.attended = Linear(word_dim, dim)
+        nn.init.constant_(self.attended.bias, start)
+        self.embed = BiGRU(word_dim, dim, state)
+
+    def forward(self, words: Float[Tensor, "n t w"], tokens: Tokens) -> Float[Tensor, "n d"]:
+        padding = padding_of(tokens.lengths, words.shape[1])
+        attended = self.attention(words, padding).squeeze(1)
+        out: Tensor = self.attended(attended) + self.embed(words, tokens.lengths)
+        return out
+
+
+class PCMEImage(PVSEImage):
+    """The mean is that of PVSE with K = 1 and no dropout; the log-variance is 2 ln σ.
+
+    Nothing bounds it, as in the official code; the loss term ``vib`` holds it.
+
+    Args:
+        feature_dim, dim, backbone, normalize: as of ``PVSEImage``.
+        log_sigma: about where ln σ starts. At 0 (published) the samples of D dimensions lie √(2D)
+            apart and drown the means, until the variances have shrunk.
+
+    >>> import torch
+    >>> PCMEImage(6, 4)(torch.randn(3, 5, 6))
+    Gaussian(ellipsoidal, shape=(3,), dim=4, dtype=torch.float32)
+    """
+
+    def __init__(
+        self,
+        feature_dim: int,
+        dim: int,
+        backbone: nn.Module | None = None,
+        normalize: bool = True,
+        log_sigma: float = 0.0,
+    ) -> None:
+        super().__init__(feature_dim, dim, backbone=backbone, normalize=normalize)
+        self.spread = ImageSpread(feature_dim, dim, log_sigma)
+
+    def forward(self, images: Float[Tensor, "n ..."]) -> Gaussian:  # type: ignore[override]
+        local = self.local(images)
+        pooled = local.mean(1)
+        return Gaussian(self.points(local, pooled), 2 * self.spread(local, pooled))
+
+
+class PCMEText(PVSEText):
+    """The caption side of ``PCMEImage``.
+
+    Args:
+        tokenizer, dim, word_dim, normalize: as of ``PVSEText``.
+        state: what of both GRUs is taken; see ``BiGRU``.
+        log_sigma: as of ``PCMEImage``.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        dim: int,
+        word_dim: int = 300,
+        state: State = "final",
+        normalize: bool = True,
+        log_sigma: float = 0.0,
+    ) -> None:
+        super().__init__(tokenizer, dim, word_dim, state=state, normalize=normalize)
+        self.spread = TextSpread(word_dim, dim, state, log_sigma)
+
+    def forward(self, tokens: Tokens) -> Gaussian:  # type: ignore[override]
+        words = self.words(tokens.ids)
+        return Gaussian(self.points(words, tokens), 2 * self.spread(words, tokens))

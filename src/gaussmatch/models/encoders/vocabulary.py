@@ -61,8 +61,6 @@ class Vocabulary:
     [[1, 4, 5, 3, 2]]
     """
 
-    file = "vocabulary.json"
-
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
 
@@ -117,7 +115,7 @@ class Vocabulary:
 
     def read(self, captions: Iterable[str]) -> list[Reading]:
         """Word numbers and unknown words of each caption; for queries rather than data sets: one
-        by one, where ``rows`` uses several threads.
+        by one, while ``rows`` uses several threads.
 
         >>> Vocabulary.build(["a red dog", "a dog"], min_count=1).read(["A Cat"])[0][:4]
         ('A Cat', [1, 4, 3, 2], ['Cat'], True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
 from torch.nn.utils.rnn import PackedSequence
 
-from gaussmatch.models.encoders.image import Linear
+from gaussmatch.models.encoders.vsepp import Linear
 
 Duplicate = Literal["gru", "all"]
 
@@ -37,7 +37,7 @@ class RegionReasoning(nn.Module):
         blocks: graph blocks.
         over: what the L2-norms of the regions run over; see ``Graph``.
         batch_norm: the Flickr30K variant: BatchNorm after the GRU, no first L2-norm of the regions.
-        normalise: L2-norm of the output.
+        normalize: L2-norm of the output.
         duplicate: what ``Probabilistic`` doubles for the variance: the GRU over regions, the graph
             being shared (the paper), or all of it, the linear layer and the graph as well.
 
@@ -57,11 +57,11 @@ class RegionReasoning(nn.Module):
         blocks: int = 4,
         over: NormOver = "features",
         batch_norm: bool = False,
-        normalise: bool = True,
+        normalize: bool = True,
         duplicate: Duplicate = "gru",
     ) -> None:
         super().__init__()
-        self.dim, self.normalise = dim, normalise
+        self.dim, self.normalize = dim, normalize
         self.part = {"gru": "reasoning.embed", "all": "reasoning"}[duplicate]
         graph = Graph(feature_dim, dim, blocks, over, norm_first=not batch_norm)
         self.reasoning = nn.Sequential(OrderedDict(graph=graph, embed=RegionGRU(dim)))
@@ -71,7 +71,7 @@ class RegionReasoning(nn.Module):
         point = self.reasoning(regions)
         if self.norm is not None:
             point = self.norm(point)
-        return normalize(point, dim=-1) if self.normalise else point
+        return normalize(point, dim=-1) if self.normalize else point
 
 
 NormOver = Literal["features", "regions"]
@@ -131,7 +131,7 @@ class Graph(nn.Module):
     ) -> None:
         super().__init__()
         if over not in ("features", "regions"):
-            raise ValueError(f"cannot normalise over {over!r}; choose features or regions")
+            raise ValueError(f"cannot normalize over {over!r}; choose features or regions")
         self.axis, self.norm_first = {"features": 2, "regions": 1}[over], norm_first
         self.project = Linear(feature_dim, dim)
         self.blocks = nn.Sequential(*(GraphBlock(dim) for _ in range(blocks)))

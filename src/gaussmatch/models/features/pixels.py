@@ -20,8 +20,7 @@ from PIL import Image
 from gaussmatch.checks import extra
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.data.scenes.world import WIDTH as SCENE
-from gaussmatch.models.encoders.pretrained.base import Transform
-from gaussmatch.models.encoders.torchvision_compat import make_importable
+from gaussmatch.models.encoders.pretrained.base import Transform, make_importable
 from gaussmatch.models.recipe import DataRecipe
 
 ROOM = 256 / 224

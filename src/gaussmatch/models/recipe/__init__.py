@@ -14,7 +14,7 @@ from gaussmatch.models.recipe.load import (
     recipe_folder,
     recipe_parser,
 )
-from gaussmatch.models.recipe.migrations import identity
+from gaussmatch.models.recipe.migrations import FOUND, identity
 from gaussmatch.models.recipe.model import (
     AdapterRecipe,
     GeneratorRecipe,
@@ -27,6 +27,7 @@ from gaussmatch.models.recipe.training import LossRecipe, TrainingRecipe
 from gaussmatch.models.recipe.whole import Recipe
 
 __all__ = [
+    "FOUND",
     "AdapterRecipe",
     "DataRecipe",
     "GeneratorRecipe",

@@ -8,7 +8,7 @@ from typing import Any
 
 from gaussmatch.models.recipe.whole import Recipe
 
-RENAMED: dict[str, str] = {"loss.kind": "loss.name"}
+RENAMED: dict[str, str] = {"model.normalise_features": "model.normalize_features"}
 """Old name → new name of a field, dotted. Recipes with the old name load, runs keep their
 identity. Whoever changes a default needs a new field instead: old runs had the old value."""
 
@@ -20,6 +20,14 @@ INCIDENTAL = (
     "training.micro_batch",
 )
 """Fields that change where and how fast a run is made, not what it becomes."""
+
+FOUND = (
+    "model.feature_dim",
+    "model.adapter.text_width",
+    "model.adapter.text_sha256",
+    "model.adapter.image_sha256",
+)
+"""Fields that training finds if they are not set, from the data and the encoders it names."""
 
 EVALUATION_ONLY = ("data.cxc", "training.calibrate")
 """Fields that change what is measured of a run, not what it becomes."""

@@ -8,8 +8,9 @@ from typing import Literal
 from gaussmatch.checks import known, positive, share
 from gaussmatch.core.similarities import SIMILARITIES
 from gaussmatch.models.encoders.backbone import NormMode
-from gaussmatch.models.encoders.gru import State
 from gaussmatch.models.encoders.probabilistic import VARIANCE_RANGE, Bound, Range, Shape
+from gaussmatch.models.encoders.systems import SYSTEMS
+from gaussmatch.models.encoders.vsepp import State
 from gaussmatch.models.encoders.vsrn import Duplicate, NormOver
 
 
@@ -111,18 +112,24 @@ class AdapterRecipe:
     Args:
         text_encoder: such as st:all-MiniLM-L6-v2 or open_clip:ViT-B-32/openai; arrays for
             embeddings that exist already.
-        image_encoder: for new pictures, where the data is arrays; none for the encoder that made
+        text_width: of its embeddings; found when training starts.
+        text_sha256: of its weights; found when training starts. Others are refused.
+        image_encoder: for new pictures, if the data is arrays; none for the encoder that made
             the features of the data (data.backbone), or if there are never any pictures.
+        image_sha256: of its weights, as text_sha256.
         mean: learned by the heads, or given: the embedding itself, and results are ranked by the
             cosine of the means, so that their order is that of the encoders.
         hidden: width of a head's hidden layer.
         dropout: between the two layers of a head.
-        image_scale: length of the image embeddings after standardisation.
+        image_scale: length of the image embeddings after standardization.
         text_scale: length of the text embeddings after centering.
     """
 
     text_encoder: str = "st:all-MiniLM-L6-v2"
+    text_width: int | None = None
+    text_sha256: str | None = None
     image_encoder: str | None = None
+    image_sha256: str | None = None
     mean: Literal["learned", "given"] = "learned"
     hidden: int = 1024
     dropout: float = 0.3
@@ -139,10 +146,11 @@ class ModelRecipe:
     """Which model.
 
     Args:
-        system: vse++, vsrn (on region features), pvse, pcme, or adapter (heads on frozen encoders).
+        system: vse++, vsrn (on region features), pvse, pcme, or adapter (heads on frozen
+            encoders); any of encoders.systems.SYSTEMS.
         dim: D, the dimension of the joint space.
         word_dim: width of the word vectors.
-        normalise: L2-norm of the means.
+        normalize: L2-norm of the means.
         probabilistic: a Gaussian for each item instead of a point.
         shape: of the Gaussians.
         bound: how variances are kept in variance_range.
@@ -154,12 +162,12 @@ class ModelRecipe:
             for given features.
         backbone_weights: a local file of its initial weights; none takes those that come with
             scenenet, or downloads timm's. A run in training.start_from takes precedence.
-        backbone_norm: what its batch normalisation does in training: frozen keeps the running
+        backbone_norm: what its batch normalization does in training: frozen keeps the running
             statistics, train takes those of each batch and updates the running ones.
         checkpointing: compute a backbone's activations again in the backward pass: less memory,
             more time.
-        normalise_features: L2-norm of the features before the projection; none does as the
-            official code: a backbone's are normalised, given ones are not.
+        normalize_features: L2-norm of the features before the projection; none does as the
+            official code: a backbone's are normalized, given ones are not.
         feature_dim: width of the image features; found from the data when none.
         vsrn: what only VSRN has.
         pvse: what only PVSE has.
@@ -167,10 +175,10 @@ class ModelRecipe:
         adapter: what only the adapter has.
     """
 
-    system: Literal["vse++", "vsrn", "pvse", "pcme", "adapter"] = "vse++"
+    system: str = "vse++"
     dim: int = 1024
     word_dim: int = 300
-    normalise: bool = True
+    normalize: bool = True
     probabilistic: bool = False
     shape: Shape = "ellipsoidal"
     bound: Bound = "clamp"
@@ -181,7 +189,7 @@ class ModelRecipe:
     backbone_weights: str | None = None
     backbone_norm: NormMode = "frozen"
     checkpointing: bool = False
-    normalise_features: bool | None = None
+    normalize_features: bool | None = None
     feature_dim: int | None = None
     vsrn: VSRNRecipe = field(default_factory=VSRNRecipe)
     pvse: PVSERecipe = field(default_factory=PVSERecipe)
@@ -191,7 +199,9 @@ class ModelRecipe:
     def __post_init__(self) -> None:
         positive("model", self, "dim", "word_dim")
         known("model.similarity", self.similarity, SIMILARITIES)
-        if self.system in UNADAPTED:
+        known("model.system", self.system, SYSTEMS)
+        system = SYSTEMS[self.system]
+        if not system.adaptable:
             self._check_own()
         elif self.similarity in ("mil", "match_prob"):
             raise ValueError(
@@ -211,13 +221,10 @@ class ModelRecipe:
             )
         if self.variance_relative and not self.probabilistic:
             raise ValueError("model.variance_relative needs model.probabilistic true")
-        if self.system in ("vsrn", "adapter") and self.backbone is not None:
+        if not system.pixels and self.backbone is not None:
             raise ValueError(f"model.backbone: {self.system} takes features, set it to none")
-        if self.ranks_by_mean and not self.probabilistic:
-            raise ValueError(
-                "model.adapter.mean given learns nothing but variances: set "
-                "model.probabilistic to true"
-            )
+        if self.ranks_by_mean:
+            self._check_given()
         if self.backbone is None and (self.backbone_weights is not None or self.checkpointing):
             name = "checkpointing" if self.checkpointing else "backbone_weights"
             raise ValueError(f"model.{name} is set, but model.backbone is not: name the network")
@@ -230,7 +237,20 @@ class ModelRecipe:
     @property
     def has_variance(self) -> bool:
         """Whether its items are Gaussians rather than points."""
-        return self.probabilistic or self.system == "pcme"
+        return self.probabilistic or SYSTEMS[self.system].gaussian
+
+    def _check_given(self) -> None:
+        if not self.probabilistic:
+            raise ValueError(
+                "model.adapter.mean given learns nothing but variances: set "
+                "model.probabilistic to true"
+            )
+        widths = self.feature_dim, self.adapter.text_width
+        if None not in widths and {*widths} != {self.dim}:
+            raise ValueError(
+                f"model.adapter.mean given needs one space: images have {widths[0]} dimensions, "
+                f"texts {widths[1]}, model.dim is {self.dim}"
+            )
 
     def _check_own(self) -> None:
         """The systems that the paper compares with but does not adapt."""
@@ -255,7 +275,3 @@ class ModelRecipe:
                 "choose match_prob or another that uses them ('gaussmatch evaluate --similarity "
                 "cosine' ranks by the means)"
             )
-
-
-UNADAPTED = ("pvse", "pcme")
-"""Systems that ``probabilistic``, the paper's adaptation, is not for."""

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from gaussmatch.checks import not_negative, positive
-from gaussmatch.core.losses import Mining, Reduction
+from gaussmatch.checks import known, not_negative, positive
+from gaussmatch.core.losses import LOSSES, Mining, Reduction
 
 PrecisionName = Literal["float32", "auto", "bfloat16", "float16"]
 
@@ -18,7 +18,7 @@ class LossRecipe:
 
     Args:
         name: triplet (the hinge), infonce, sigmoid (pairwise), or soft-contrastive (PCME; with
-            similarity match_prob).
+            similarity match_prob); any of losses.LOSSES.
         margin: α of the hinge.
         mining: which negatives count in the hinge.
         reduction: sum over the batch, or mean (PVSE).
@@ -43,7 +43,7 @@ class LossRecipe:
         vib_as_published: weight of the same in the form of PCME's code, with ln σ for ln σ².
     """
 
-    name: Literal["triplet", "soft-contrastive", "infonce", "sigmoid"] = "triplet"
+    name: str = "triplet"
     margin: float = 0.2
     mining: Mining = "hardest"
     reduction: Reduction = "sum"
@@ -63,6 +63,7 @@ class LossRecipe:
     vib_as_published: float = 0.0
 
     def __post_init__(self) -> None:
+        known("loss.name", self.name, LOSSES)
         positive("loss", self, "scale")
         if self.pseudo_positives and self.name != "sigmoid":
             raise ValueError(f"loss.pseudo_positives needs loss.name sigmoid, not {self.name}")
@@ -114,11 +115,11 @@ class TrainingRecipe:
             negatives are then of like length too, so it is off by default.
         shorten: the share of captions that are shortened to one to five words in an epoch, as
             people type queries.
-        generalise: the share of those that are put in more general words instead (English).
+        generalize: the share of those that are put in more general words instead (English).
         frame: the share of those with words around them that say nothing ("I can see a picture of
             …"), so that such words are not taken for specific ones (English).
         shorten_as: replace the whole caption, or add the shortened one: as a further pair, or as a
-            query only, which has to find its image but is no item that images search for (loss.name
+            query only, which has to find its image but that images do not search for (loss.name
             infonce).
         calibrate: when done, learn from validation what the numbers mean and judge the uncertainty,
             as ``gaussmatch calibrate`` does; else this is done when the run is first indexed.
@@ -140,7 +141,7 @@ class TrainingRecipe:
     bucket: bool = False
     checkpoint_every: str | None = None
     shorten: float = 0.0
-    generalise: float = 0.0
+    generalize: float = 0.0
     frame: float = 0.0
     shorten_as: Literal["replace", "add", "query"] = "replace"
     optimizer: Literal["adam", "fused-adam", "adamw"] = "adam"
@@ -160,7 +161,7 @@ class TrainingRecipe:
             raise ValueError(f"training.warmup must be between 0 and 1, got {self.warmup}")
         if self.checkpoint_every is not None:
             checkpoint_interval(self.checkpoint_every)
-        for name in ("shorten", "generalise", "frame"):
+        for name in ("shorten", "generalize", "frame"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"training.{name} is a share in [0, 1], got {getattr(self, name)}")
         if not 0 <= self.seed < 2**32:

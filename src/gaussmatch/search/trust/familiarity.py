@@ -70,14 +70,12 @@ class Familiarity:
 
     @staticmethod
     def from_tensors(stored: Mapping[str, Tensor]) -> Familiarity:
-        """Read what ``tensors`` gives; before 0.2 the whitening was stored as a square."""
+        """Read what ``tensors`` gives."""
         centre = stored["centre"]
-        whitening = stored.get("whitening")
-        if whitening is None:
-            whitening = torch.zeros(len(centre), len(centre))
-            rows, columns = torch.tril_indices(len(centre), len(centre))
-            whitening[rows, columns] = stored["triangle"].float()
-            whitening *= stored.get("scale", 1.0)
+        whitening = torch.zeros(len(centre), len(centre))
+        rows, columns = torch.tril_indices(len(centre), len(centre))
+        whitening[rows, columns] = stored["triangle"].float()
+        whitening *= stored.get("scale", 1.0)
         return Familiarity(centre, whitening, stored["held_out"])
 
     @cached_property

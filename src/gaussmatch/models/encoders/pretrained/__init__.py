@@ -32,7 +32,11 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "onnx": ("image",),
     "st": ("text",),
 }
-"""Library → what its encoders encode; each is the module of its name."""
+"""Library → what its encoders encode; each is the module of its name, here or in ``ELSEWHERE``."""
+ELSEWHERE = {
+    "timm": "gaussmatch.models.encoders.backbone",
+    "onnx": "gaussmatch.models.encoders.onnx",
+}
 WHOLE = "+whole"
 """At the end of an image encoder's name: it looks at the whole picture."""
 
@@ -87,7 +91,7 @@ def _module(encoder: str, side: str) -> Any:
     if side not in LIBRARIES[library]:
         can = [name for name, sides in LIBRARIES.items() if side in sides]
         raise ValueError(f"{library}: encodes no {side}s ({encoder!r}); take one of {_listed(can)}")
-    return import_module(f"{__name__}.{library}")
+    return import_module(ELSEWHERE.get(library, f"{__name__}.{library}"))
 
 
 def _place(encoder: str, weights: str | Path | None) -> tuple[str, Path | None]:

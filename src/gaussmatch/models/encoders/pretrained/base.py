@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import importlib.util
 import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -75,7 +77,7 @@ class Transform:
 class Tower(nn.Module):
     """A frozen encoder. ``width`` is that of its embeddings, ``name`` is for messages.
 
-    ``fast`` is the same network in onnxruntime, which ``run`` prefers on a CPU. Where that is
+    ``fast`` is the same network in onnxruntime, which ``run`` prefers on a CPU. If that is
     installed, ``encoders.onnx.accelerate`` sets it for the classes that are ``accelerated``.
     """
 
@@ -211,8 +213,6 @@ class Subwords:
         definition: the JSON of `tokenizers` that does the same.
     """
 
-    file = ""
-
     def __init__(
         self,
         encode: Callable[[list[str]], list[list[int]]],
@@ -261,15 +261,9 @@ class Subwords:
         whole = len(self.rows(["a"])[0])
         return {word for word, row in zip(each, self.rows(each), strict=True) if len(row) > whole}
 
-    def known_share(self, texts: Sequence[str]) -> float:
-        return 1.0
-
     @property
     def example(self) -> str:
         return "a photo"
-
-    def save(self, path: Path) -> None:
-        """Nothing: it is named by the encoder's name and hash."""
 
 
 def weights_sha256(name: str, module: nn.Module) -> str:
@@ -316,3 +310,31 @@ def carried(package: str, file: str) -> Path | None:
     if found is None or found.origin is None:
         return None
     return Path(found.origin).parent / file
+
+
+_SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+_kept: list[torch.library.Library] = []  # a library lives as long as it is referred to
+
+
+def make_importable() -> None:
+    """Let torchvision be imported beside a torch of another build; call before its first import.
+
+    Its wheel from PyPI beside a CPU build of torch fails at import (``operator torchvision::nms
+    does not exist``), and timm with it. The two schemas that it registers Python code for are
+    declared here first; if torchvision is healthy, nothing is done. We call neither operator.
+    """
+    if "torchvision" in sys.modules or _kept:
+        return
+    try:
+        importlib.metadata.version("torchvision")
+    except importlib.metadata.PackageNotFoundError:
+        return
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        for name in [n for n in sys.modules if n.split(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        library = torch.library.Library("torchvision", "DEF")
+        for operator in ("nms", "qnms"):
+            library.define(operator + _SCHEMA)
+        _kept.append(library)

@@ -24,8 +24,8 @@ from gaussmatch.models.encoders.pretrained.base import (
     Transform,
     files_sha256,
     filled,
+    make_importable,
 )
-from gaussmatch.models.encoders.torchvision_compat import make_importable
 
 TYPES = ("clip", "siglip", "siglip2")
 """``model_type`` of a configuration. SigLIP 2 at a fixed size is a ``siglip``, and with pictures in

@@ -20,9 +20,9 @@ from gaussmatch.models.encoders.pretrained.base import (
     TextTower,
     Transform,
     filled,
+    make_importable,
     weights_file,
 )
-from gaussmatch.models.encoders.torchvision_compat import make_importable
 
 
 class OpenClipImages(ImageTower):

@@ -1,4 +1,5 @@
-"""Captions → points: word embedding and a GRU, one way (VSE++, VSRN) or both (PVSE, PCME)."""
+"""VSE++: a linear projection of image features, word embedding and GRU of captions; and the
+bi-directional GRU of PVSE and PCME."""
 
 from __future__ import annotations
 
@@ -13,6 +14,54 @@ from torch.nn.functional import normalize
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from gaussmatch.models.encoders.base import TextEncoder, Tokenizer, Tokens
+
+
+class Linear(nn.Linear):
+    """A linear layer as VSE++ starts it: Xavier-uniform weight, zero bias."""
+
+    def reset_parameters(self) -> None:
+        nn.init.xavier_uniform_(self.weight)
+        nn.init.zeros_(self.bias)
+
+
+class Projection(nn.Module):
+    """VSE++ image side: features f(i) → linear → L2-norm.
+
+    Args:
+        feature_dim: width of the features.
+        dim: D.
+        backbone: pictures (n, 3, H, W) → features (n, feature_dim), trained end to end ("ft");
+            ``None`` when the input is already a feature vector (n, feature_dim).
+        normalize: L2-norm of the output.
+        normalize_features: L2-norm of the features, before the projection. The official code does
+            so with those of its backbone and not with given ones; that is what ``None`` means.
+
+    ``embed`` is f_emb of the paper: the part that ``Probabilistic`` duplicates.
+    """
+
+    part = "embed"
+
+    def __init__(
+        self,
+        feature_dim: int,
+        dim: int,
+        backbone: nn.Module | None = None,
+        normalize: bool = True,
+        normalize_features: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self.dim, self.normalize = dim, normalize
+        official = backbone is not None
+        self.normalize_features = official if normalize_features is None else normalize_features
+        self.backbone = backbone
+        self.embed = Linear(feature_dim, dim)
+
+    def forward(self, images: Float[Tensor, "n ..."]) -> Float[Tensor, "n d"]:
+        features = images if self.backbone is None else self.backbone(images)
+        if self.normalize_features:
+            features = normalize(features, dim=-1)
+        point = self.embed(features)
+        return normalize(point, dim=-1) if self.normalize else point
 
 
 class LastState(nn.Module):
@@ -134,17 +183,17 @@ class WordGRU(TextEncoder):
     part = "embed"
 
     def __init__(
-        self, tokenizer: Tokenizer, dim: int, word_dim: int = 300, normalise: bool = True
+        self, tokenizer: Tokenizer, dim: int, word_dim: int = 300, normalize: bool = True
     ) -> None:
         super().__init__()
-        self.tokenizer, self.dim, self.normalise = tokenizer, dim, normalise
+        self.tokenizer, self.dim, self.normalize = tokenizer, dim, normalize
         self.words = nn.Embedding(len(tokenizer), word_dim)
         nn.init.uniform_(self.words.weight, -0.1, 0.1)
         self.embed = LastState(word_dim, dim)
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "n d"]:
         state = self.embed(self.words(tokens.ids), tokens.lengths)
-        return normalize(state, dim=-1) if self.normalise else state
+        return normalize(state, dim=-1) if self.normalize else state
 
 
 State = Literal["final", "last-token"]

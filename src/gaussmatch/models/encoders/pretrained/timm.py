@@ -1,5 +1,0 @@
-"""``timm:NAME``: any image network of timm, without its classifier."""
-
-from gaussmatch.models.encoders.backbone import Backbone
-
-image = Backbone.pretrained
