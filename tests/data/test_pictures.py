@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import io
+import signal
 import struct
 import subprocess
 import sys
+import time
 import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from data.files import photo
 from PIL import Image, ImageDraw
 
-from gaussmatch.data import pictures
-from gaussmatch.data.pictures import TooLargeError, open_picture, picture_size
+from gaussmatch.data import decoder
+from gaussmatch.data.pictures import (
+    Bounds,
+    Decoders,
+    TooLargeError,
+    open_picture,
+    picture_size,
+    read_picture,
+)
 
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
 
@@ -24,7 +36,7 @@ def saved(path: Path, format: str, size: tuple[int, int] = (6, 4), **options: ob
     return path
 
 
-@pytest.mark.parametrize("format", pictures.FORMATS)
+@pytest.mark.parametrize("format", decoder.FORMATS)
 def test_each_allowed_format_is_read_as_rgb(tmp_path: Path, format: str) -> None:
     if format == "HEIF":
         pytest.importorskip("pillow_heif")
@@ -149,31 +161,38 @@ def one_colour_png(width: int, height: int, depth: int, colour_type: int) -> byt
 def test_a_picture_that_needs_too_much_memory_is_refused_before_it_is_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Image.Image, "convert", lambda *_: pytest.fail("decoded"))
     bomb = tmp_path / "bomb.png"
     head = one_colour_png(1, 1, 8, 2)
     bomb.write_bytes(head[:16] + struct.pack(">II", 60_000, 60_000) + head[24:])
     data = bytearray(bomb.read_bytes())
     data[29:33] = struct.pack(">I", zlib.crc32(bytes(data[12:29])))
     bomb.write_bytes(data)
-    with pytest.raises(TooLargeError, match=r"bomb\.png: 60000 × 60000 pixels need .* as JPEG"):
+    with pytest.raises(TooLargeError, match=r"bomb\.png: 60000 × 60000 pixels as PNG need .* JPEG"):
         open_picture(bomb)
+    monkeypatch.setattr(Image.Image, "convert", lambda *_: pytest.fail("decoded"))
+    monkeypatch.setattr(Image.Image, "crop", lambda *_: pytest.fail("decoded"))
+    with bomb.open("rb") as file, pytest.raises(TooLargeError), decoder.opened(file) as image:
+        decoder.check(image, 2**29)
 
 
 MEASURE = """
 import importlib.util, re, sys
-spec = importlib.util.spec_from_file_location("pictures", sys.argv[1])  # without torch
-pictures = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(pictures)
+spec = importlib.util.spec_from_file_location("decoder", sys.argv[1])  # without torch
+decoder = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(decoder)
+
+def decoded(path):
+    with open(path, "rb") as file, decoder.opened(file) as image:
+        return decoder.decode(image)
 
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024
 
-pictures.open_picture(sys.argv[2])  # the decoder is loaded
-with open(sys.argv[3], "rb") as file, pictures.opened(file) as image:
-    bound = pictures.memory(image)
+decoded(sys.argv[2])  # the codec is loaded
+with open(sys.argv[3], "rb") as file, decoder.opened(file) as image:
+    bound = decoder.memory(image)
 before = peak()
-picture = pictures.open_picture(sys.argv[3])
+picture = decoded(sys.argv[3])
 print(peak() - before, bound, *picture.size)
 """
 SLACK = 8 * 2**20  # of the allocator
@@ -182,7 +201,7 @@ SLACK = 8 * 2**20  # of the allocator
 def measured(small: Path, large: Path) -> tuple[int, int, int, int]:
     """Bytes at the peak of decoding, the bound that was known before, and the size of the result;
     in a process of its own."""
-    command = [sys.executable, "-c", MEASURE, str(pictures.__file__), str(small), str(large)]
+    command = [sys.executable, "-c", MEASURE, str(decoder.__file__), str(small), str(large)]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     peak, bound, width, height = map(int, printed.split())
     return peak, bound, width, height
@@ -234,8 +253,119 @@ def test_a_one_bit_png_of_100_megapixels_takes_a_byte_a_pixel(tmp_path: Path) ->
     assert peak < 160 * 2**20  # as RGB it would be 400 MB
 
 
+def encoded(format: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (64, 48), (200, 10, 10)).save(file, format, **options)
+    return file.getvalue()
+
+
 def test_bytes_are_decoded_as_files_are() -> None:
-    data = io.BytesIO()
-    Image.new("RGB", (6, 4), "red").save(data, "PNG")
-    data.seek(0)
-    assert pictures.decode(data).size == (6, 4)
+    with closing(Decoders()) as decoders:
+        assert decoders.read(encoded("PNG")).picture.size == (64, 48)
+
+
+@pytest.mark.parametrize("size", [(1, 2**30), (2**30, 2), (4097, 4095)])
+def test_thin_pictures_are_reduced_too(size: tuple[int, int]) -> None:
+    image = Image.Image()
+    image._size = size
+    factor = decoder.reduction(image)
+    assert -(-size[0] // factor) * -(-size[1] // factor) < 4 * decoder.ENOUGH
+
+
+# ---- files that take more than their head says ----
+
+
+def text_chunks() -> bytes:
+    """A PNG with 63 texts of a megabyte each, in 70 KB."""
+    whole, text = encoded("PNG"), zlib.compress(bytes(10**6), 9)
+    chunks = [b"iTXt%d\0\1\0\0\0" % k + text for k in range(63)]
+    sized = [struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in chunks]
+    return whole[:33] + b"".join(sized) + whole[33:]
+
+
+def large_tile() -> bytes:
+    """A TIFF of 16 × 16 pixels with one tile of 32768 × 6144."""
+    squeeze = zlib.compressobj(9)
+    tile = b"".join(squeeze.compress(bytes(2**20)) for _ in range(192)) + squeeze.flush()
+    tags = {256: 16, 257: 16, 258: 8, 259: 8, 262: 1, 277: 1, 322: 32768, 323: 6144}
+    tags |= {324: 8, 325: len(tile)}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, n) for tag, n in sorted(tags.items()))
+    directory = struct.pack("<H", len(tags)) + entries + bytes(4)
+    return b"II*\0" + struct.pack("<I", 8 + len(tile)) + tile + directory
+
+
+def many_scans(scans: int = 40_000) -> bytes:
+    """A progressive JPEG whose last scan comes again and again."""
+    file = io.BytesIO()
+    noise = Image.effect_noise((2000, 2000), 60)
+    noise.save(file, "JPEG", progressive=True, quality=20)
+    data = file.getvalue()
+    last = data.rindex(b"\xff\xda")
+    head = data[last : last + 2 + struct.unpack(">H", data[last + 2 : last + 4])[0]]
+    return data[:-2] + head * scans + data[-2:]
+
+
+@linux
+@pytest.mark.parametrize("make", [text_chunks, large_tile])
+def test_no_picture_takes_more_than_its_memory(make: Callable[[], bytes]) -> None:
+    """Both are estimated at 0 MiB by their heads."""
+    with closing(Decoders(Bounds(memory=48 * 2**20))) as decoders:
+        with pytest.raises(TooLargeError, match="takes more than 48 MiB"):
+            decoders.read(make())
+        assert decoders.read(encoded("PNG")).size == (64, 48)  # by the next child
+
+
+def test_no_picture_takes_more_than_its_time() -> None:
+    with closing(Decoders(Bounds(seconds=0.5))) as decoders:
+        with pytest.raises(TooLargeError, match=r"takes longer than 0\.5 s; save it again"):
+            decoders.read(many_scans())
+        decoders.bounds = Bounds()
+        assert decoders.read(encoded("JPEG")).size == (64, 48)
+
+
+def test_decoders_stop_at_once_even_if_busy() -> None:
+    decoders = Decoders(Bounds(seconds=600))
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(decoders.read, many_scans())
+        while not decoders._busy:
+            time.sleep(0.001)
+        (child,) = decoders._busy
+        decoders.close()
+        with pytest.raises(ValueError, match="its decoder was stopped"):
+            reading.result(timeout=60)
+    assert child.process.returncode == -signal.SIGKILL
+    with pytest.raises(ValueError, match="being stopped"):
+        decoders.read(encoded("PNG"))
+
+
+def test_a_crash_ends_one_child_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    crash, lines = tmp_path / "crash.py", ["import os, socket", "socket.socket(fileno=0).recv(9)"]
+    crash.write_text("\n".join([*lines, "os.kill(os.getpid(), 11)"]))
+    with closing(Decoders()) as decoders:
+        with monkeypatch.context() as patched:
+            patched.setattr(decoder, "__file__", str(crash))
+            with pytest.raises(ValueError, match="the decoder died: Segmentation fault"):
+                decoders.read(encoded("PNG"))
+            crash.write_text("raise SystemExit(3)")
+            with pytest.raises(RuntimeError, match=r"exit code 3.*crash\.py"):
+                decoders.read(encoded("PNG"))
+        assert decoders.read(encoded("PNG")).size == (64, 48)
+
+
+def test_children_are_used_again_and_not_shared_after_a_fork(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.png", "PNG")
+    with closing(Decoders()) as decoders:
+        decoders.open(path)
+        (first,) = decoders._idle
+        assert decoders.open(path, pixels=False).size == (6, 4)
+        assert decoders._idle == [first]
+        decoders._forget()
+        assert decoders.open(path).size == (6, 4)
+        assert decoders._idle != [first]
+        first.process.wait()  # its link is closed
+
+
+def test_metadata_comes_with_the_picture(tmp_path: Path) -> None:
+    picture, size, said = read_picture(photo(tmp_path / "a.jpg", 1, (64, 48)))
+    assert (picture.size, size) == ((64, 48), (64, 48))
+    assert said == {}

@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from data.test_pictures import many_scans
 from service.served import jpeg, make_index
 
 from gaussmatch.apps.cli import main
@@ -66,6 +67,37 @@ def test_a_request_in_flight_is_answered_after_sigterm(index: Path) -> None:
     assert [line["path"] for line in requests] == ["/readyz", "/api/search/image"]
     assert all(line["id"] and line["status"] == 200 for line in requests)
     assert "stopped" in [line["event"] for line in lines]
+
+
+def test_sigterm_ends_the_service_though_its_decoders_are_busy(index: Path) -> None:
+    """Two pictures that would take minutes, and a limit that would let them."""
+    command = [sys.executable, "-m", "gaussmatch", "serve", str(index), "--port", "0"]
+    command += ["--grace", "1", "--decode-timeout", "600", "--timeout", "600"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    clients = []
+    try:
+        assert process.stdout is not None
+        url = urlsplit(process.stdout.readline().split()[0])
+        assert url.hostname is not None
+        body = many_scans(200_000)
+        for _ in range(2):
+            clients.append(http.client.HTTPConnection(url.hostname, url.port, timeout=60))
+            clients[-1].request("POST", "/api/search/image?k=1", body)
+        watch = http.client.HTTPConnection(url.hostname, url.port, timeout=60)
+        clients.append(watch)
+        while in_flight(watch) < 3:  # until both uploads have begun
+            time.sleep(0.01)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    finally:
+        for client in clients:
+            client.close()
+        process.kill()
+        process.communicate()
+    assert process.returncode in (0, -signal.SIGTERM)
 
 
 @pytest.mark.parametrize(

@@ -1,41 +1,32 @@
 """Pictures from files or bytes: of an allowed format, upright, at a bounded size, or refused.
 
-Only the decoders of ``FORMATS`` are ever called, whatever a file is named: others of Pillow start
-programs (PostScript) or are hardly tested. A large picture is decoded at reduced scale, so that its
-size costs time but little memory.
+Every picture is opened by a child process (``decoder``) within ``Bounds`` of memory and time that
+the kernel enforces, so that no file can take more, hang, or crash more than its own child. Children
+are kept for the next picture: one costs about 0.3 ms more than it would in this process, and
+threads decode in parallel. A large picture is decoded at reduced scale.
 """
 
 from __future__ import annotations
 
+import atexit
 import io
+import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import IO
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, Any, NamedTuple
 
-from PIL import ExifTags, Image, ImageFile, ImageOps
+from PIL import Image
 
-try:
-    import pillow_heif
-except ImportError:  # the extra ``heic``
-    pass
-else:
-    pillow_heif.register_heif_opener()
-
-FORMATS = {
-    "JPEG": (".jpg", ".jpeg"),
-    "PNG": (".png",),
-    "WEBP": (".webp",),
-    "GIF": (".gif",),
-    "BMP": (".bmp",),
-    "TIFF": (".tif", ".tiff"),
-    "AVIF": (".avif",),
-    "HEIF": (".heic", ".heif"),
-}
-"""The allowed formats and how their files are named; HEIF needs the extra ``heic``."""
-
-HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
-"""How the content of HEIF files begins, after four bytes of length and ``ftyp``."""
+from gaussmatch.data import decoder
+from gaussmatch.data.decoder import ANSWER, ENOUGH, FORMATS, MIB, REQUEST, TooLargeError, sniffed
 
 SUFFIXES = tuple(suffix for suffixes in FORMATS.values() for suffix in suffixes)
 
@@ -49,44 +40,44 @@ SHOWN = {
 }
 """Formats that every browser shows, and what they are called on the web."""
 
-ENOUGH = 2**20
-"""Pixels that are enough for any network here: a picture is halved as long as it keeps this many,
-and then has fewer than four times as many."""
 
-MAX_MEMORY = 512 * 2**20
-"""Bytes that decoding a picture may take; one that needs more is refused before it is decoded."""
+@dataclass(frozen=True)
+class Bounds:
+    """What opening one picture may take: bytes of memory, seconds, and pixels (0: any number)."""
+
+    memory: int = 512 * MIB
+    seconds: float = 20.0
+    pixels: int = 0
 
 
-class TooLargeError(ValueError):
-    """A picture that would take too much memory to decode."""
+class Read(NamedTuple):
+    """A picture, the size that its file has when upright, and what the file says of itself
+    (``metadata``)."""
+
+    picture: Image.Image
+    size: tuple[int, int]
+    said: dict[str, Any]
 
 
 def open_picture(path: str | os.PathLike[str]) -> Image.Image:
     """An upright RGB picture from a file. An unreadable file is an error that names it."""
-    try:
-        with open(path, "rb") as file:
-            return decode(file)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{path}: no such image") from error
-    except (OSError, ValueError) as error:
-        error_type = TooLargeError if isinstance(error, TooLargeError) else ValueError
-        raise error_type(f"{path}: {error}") from error
+    return read_picture(path).picture
 
 
 def picture_size(path: str | os.PathLike[str]) -> tuple[int, int]:
     """Width and height of an upright picture, from the head of its file."""
-    try:
-        with open(path, "rb") as file, opened(file) as image:
-            width, height = image.size
-            return (height, width) if _orientation(image) >= 5 else (width, height)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: {error}") from error
+    return read_picture(path, pixels=False).size
 
 
 def picture_format(path: str | os.PathLike[str]) -> str:
-    """The format of a file, from its head: one of ``FORMATS``."""
-    with open(path, "rb") as file, opened(file) as image:
-        return str(image.format)
+    """The format of a file, from its first bytes: one of ``FORMATS``."""
+    with open(path, "rb") as file:
+        return sniffed(file.read(16))
+
+
+def read_picture(path: str | os.PathLike[str], *, pixels: bool = True) -> Read:
+    """A file and all that it says; without ``pixels``, an empty picture and no time for them."""
+    return _DECODERS.open(path, pixels=pixels)
 
 
 def jpeg(picture: Image.Image, side: int | None = None, quality: int = 85) -> bytes:
@@ -98,104 +89,193 @@ def jpeg(picture: Image.Image, side: int | None = None, quality: int = 85) -> by
     return out.getvalue()
 
 
-def decode(file: IO[bytes]) -> Image.Image:
-    """An upright RGB picture of fewer than 4 · ``ENOUGH`` pixels."""
-    with opened(file) as image:
-        needed = memory(image)
-        if needed > MAX_MEMORY:
-            raise TooLargeError(
-                f"{image.width} × {image.height} pixels need {needed >> 20} MiB to decode and "
-                f"{MAX_MEMORY >> 20} MiB are allowed; make the picture smaller, or save it as JPEG"
+class Decoders:
+    """Children that open pictures, one for each thread that calls at the same time.
+
+    Each call returns or raises within ``bounds.seconds`` and what it takes to start a child.
+    """
+
+    KEPT = 4  #: children that wait for the next picture
+
+    def __init__(self, bounds: Bounds | None = None) -> None:
+        self.bounds = bounds or Bounds()
+        self._lock = threading.Lock()
+        self._idle: list[_Child] = []
+        self._busy: set[_Child] = set()
+        self._closed = False
+        _ALL.add(self)
+
+    def open(self, path: str | os.PathLike[str], *, pixels: bool = True) -> Read:
+        """A file; whatever is wrong with it is an error that names it."""
+        try:
+            with open(path, "rb") as file:
+                return self.read(file, pixels=pixels)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{path}: no such image") from error
+        except (OSError, ValueError) as error:
+            error_type = TooLargeError if isinstance(error, TooLargeError) else ValueError
+            raise error_type(f"{path}: {error}") from error
+
+    def read(self, source: bytes | IO[bytes], *, pixels: bool = True) -> Read:
+        """Bytes, or an open file from its start on."""
+        if isinstance(source, bytes):
+            sniffed(source[:16])  # what is no picture starts no child
+            with _file(source) as file:
+                return self.read(file, pixels=pixels)
+        source.seek(0)
+        sniffed(os.pread(source.fileno(), 16, 0))
+        child = self._take()
+        try:
+            return child.read(source.fileno(), self.bounds, pixels)
+        finally:
+            self._give(child)
+
+    def start(self, count: int) -> None:
+        """Have children ready."""
+        for child in [self._take() for _ in range(count)]:
+            self._give(child)
+
+    def close(self) -> None:
+        """End all children, whatever they are doing; who waits for one gets an error."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            for child in self._busy:
+                child.process.kill()
+        for child in idle:
+            child.end()
+
+    def _take(self) -> _Child:
+        with self._lock:
+            if self._closed:
+                raise ValueError("not opened: the decoders are being stopped")
+            child = self._idle.pop() if self._idle else _Child()
+            self._busy.add(child)
+            return child
+
+    def _give(self, child: _Child) -> None:
+        with self._lock:
+            self._busy.discard(child)
+            keep = child.stays and not self._closed and len(self._idle) < self.KEPT
+            if keep:
+                self._idle.append(child)
+        if not keep:
+            child.end()
+
+    def _forget(self) -> None:
+        """After a fork: the children are the parent's."""
+        for child in (*self._idle, *self._busy):
+            child.link.close()
+            child.process.returncode = 0
+        self._lock, self._idle, self._busy = threading.Lock(), [], set()
+
+
+class _Child:
+    """One process and the socket to it."""
+
+    def __init__(self) -> None:
+        self.stays = True
+        self.link, theirs = socket.socketpair()
+        path = os.pathsep.join(folder for folder in sys.path if folder)
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", decoder.__file__],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                # big blocks go back to the kernel at once, and no thread reserves an arena
+                env={
+                    **os.environ,
+                    "PYTHONPATH": path,
+                    "MALLOC_ARENA_MAX": "1",
+                    "MALLOC_MMAP_THRESHOLD_": "131072",
+                },
             )
-        factor = reduction(image)
-        image.draft("RGB", (image.width // factor, image.height // factor))  # JPEG only
-        turned = _orientation(image)
-        picture = _reduced(image, reduction(image))
-        picture.getexif()[ExifTags.Base.Orientation] = turned
-        return ImageOps.exif_transpose(picture)
+
+    def read(self, descriptor: int, bounds: Bounds, pixels: bool) -> Read:
+        """Send a file, receive its picture."""
+        self.stays, finished = False, False
+        try:
+            request = REQUEST.pack(pixels, bounds.memory, bounds.pixels, bounds.seconds)
+            socket.send_fds(self.link, [request], [descriptor])
+            length, width, height = ANSWER.unpack(self._receive(ANSWER.size))
+            if length > MIB or width * height > 4 * ENOUGH:
+                raise ValueError("its decoder gave no sensible answer")
+            told = json.loads(self._receive(length))
+            content = self._receive(3 * width * height)
+            self.stays, finished = bool(self._receive(1)[0]), True
+        except (EOFError, ConnectionError):
+            raise self._death(bounds) from None
+        finally:
+            if not finished:
+                self.process.kill()
+        if "too_large" in told:
+            raise TooLargeError(told["too_large"])
+        if "error" in told:
+            raise ValueError(told["error"])
+        picture = Image.frombytes("RGB", (width, height), content)
+        return Read(picture, tuple(told["size"]), told["said"])
+
+    def _receive(self, size: int) -> bytearray:
+        content = bytearray(size)
+        rest = memoryview(content)
+        while rest:
+            count = self.link.recv_into(rest)
+            if not count:
+                raise EOFError
+            rest = rest[count:]
+        return content
+
+    def _death(self, bounds: Bounds) -> Exception:
+        """Why there was no answer."""
+        code = self.process.wait()
+        if code == -signal.SIGALRM:
+            return TooLargeError(
+                f"decoding it takes longer than {bounds.seconds:g} s; save it again as JPEG or PNG"
+            )
+        if code == -signal.SIGKILL:
+            return ValueError("not decoded: its decoder was stopped")
+        if code >= 0:
+            return RuntimeError(
+                f"a decoder could not run (exit code {code}); to see why: "
+                f"{sys.executable} -P {decoder.__file__}"
+            )
+        return ValueError(
+            f"cannot be decoded as an image (the decoder died: {signal.strsignal(-code)}); save it "
+            "again as JPEG or PNG"
+        )
+
+    def end(self) -> None:
+        self.link.close()
+        self.process.kill()
+        self.process.wait()
 
 
-@contextmanager
-def opened(file: IO[bytes]) -> Iterator[ImageFile.ImageFile]:
-    """A picture of which no pixel is decoded yet. Whatever is wrong with it, also while it is
-    decoded, is a ``ValueError``."""
-    try:
-        with _open(file) as image:
-            yield image
-    except TooLargeError:
-        raise
-    except Exception as error:  # decoders raise whatever they like on damaged files
-        raise ValueError(f"cannot be decoded as an image ({error})") from error
+def _file(content: bytes) -> IO[bytes]:
+    """A file without a name, in memory where the system has such."""
+    if sys.platform == "linux":
+        file: IO[bytes] = os.fdopen(os.memfd_create("picture"), "w+b")
+    else:
+        file = tempfile.TemporaryFile()  # noqa: SIM115
+    file.write(content)
+    file.flush()
+    return file
 
 
-def _open(file: IO[bytes]) -> ImageFile.ImageFile:
-    """As ``Image.open``, for the allowed formats only and without its limit of pixels: ours is of
-    the memory that decoding takes."""
-    Image.init()
-    start = file.read(16)
-    for name in FORMATS:
-        make, accept = Image.OPEN.get(name, (None, None))
-        if make is None or (accept is not None and accept(start) is not True):
-            continue
-        file.seek(0)
-        return make(file, "")
-    if not start:
-        raise ValueError("the file is empty")
-    if start[4:8] == b"ftyp" and start[8:12] in HEIC and "HEIF" not in Image.OPEN:
-        raise ValueError("HEIC needs pip install 'gaussmatch[heic]'")
-    raise ValueError(f"its content is not {', '.join(available())}")
+_ALL: weakref.WeakSet[Decoders] = weakref.WeakSet()
+_DECODERS = Decoders()
 
 
-def available() -> list[str]:
-    """The formats that can be read here.
-
-    >>> available()[:6]
-    ['JPEG', 'PNG', 'WebP', 'GIF', 'BMP', 'TIFF']
-    """
-    Image.init()
-    return [name.replace("WEBP", "WebP") for name in FORMATS if name in Image.OPEN]
+def _forget_all() -> None:
+    for decoders in list(_ALL):
+        decoders._forget()
 
 
-def reduction(image: Image.Image) -> int:
-    """The power of two to divide both sides by."""
-    factor, pixels = 1, image.width * image.height
-    while pixels >= 4 * factor**2 * ENOUGH:
-        factor *= 2
-    return factor
+@atexit.register
+def _close_all() -> None:
+    for decoders in list(_ALL):
+        with suppress(OSError):
+            decoders.close()
 
 
-def memory(image: Image.Image) -> int:
-    """An upper bound of the bytes that decoding takes, known before it is begun.
-
-    Pillow keeps 1 byte a pixel for black and white, grey or palette pictures and 4 for others.
-    A JPEG is reduced while it is decoded, but a progressive one is held as coefficients of 2 bytes.
-    Decoders of WebP, GIF, AVIF and HEIF have copies of their own.
-    """
-    pixels = image.width * image.height
-    result = 12 * min(pixels, 4 * ENOUGH)  # and two copies on the way
-    layers = getattr(image, "layer", None)
-    if layers:  # JPEG
-        shares = [h * v for _, h, v, _ in layers]
-        held = 2 * sum(shares) / max(shares) if "progressive" in image.info else 0
-        return int(pixels * (held + 4 / min(reduction(image), 8) ** 2)) + result
-    bytes_each = {"WEBP": 16, "GIF": 12, "AVIF": 16, "HEIF": 16}.get(image.format or "")
-    return pixels * (bytes_each or (1 if image.mode in ("1", "L", "P") else 4)) + result
-
-
-def _reduced(image: Image.Image, factor: int) -> Image.Image:
-    """RGB at 1/factor of the size, strip by strip: a palette picture is never RGB as a whole."""
-    if factor == 1:
-        return image.convert("RGB")
-    size = -(-image.width // factor), -(-image.height // factor)
-    whole = Image.new("RGB", size)
-    rows = factor * max(1, ENOUGH // (image.width * factor))
-    for top in range(0, image.height, rows):
-        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
-        whole.paste(strip.convert("RGB").reduce(factor), (0, top // factor))
-    return whole
-
-
-def _orientation(image: Image.Image) -> int:
-    """As EXIF says; 1 is upright. Pillow turns TIFF itself."""
-    found = image.getexif().get(ExifTags.Base.Orientation, 1)
-    return found if isinstance(found, int) and image.format != "TIFF" else 1
+os.register_at_fork(after_in_child=_forget_all)

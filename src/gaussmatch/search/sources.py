@@ -20,9 +20,9 @@ from PIL import Image
 
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.data import folder as tables
-from gaussmatch.data.metadata import photo_metadata
+from gaussmatch.data.metadata import named
 from gaussmatch.data.pairs import SPLITS, Pairs, read_images, read_texts
-from gaussmatch.data.pictures import SUFFIXES, jpeg, open_picture
+from gaussmatch.data.pictures import SUFFIXES, jpeg, read_picture
 from gaussmatch.models.features import load_data
 from gaussmatch.models.model import Model
 from gaussmatch.search.manifest import Gallery
@@ -195,11 +195,11 @@ class PhotoSource:
     def _read(self, id_: str) -> tuple[Image.Image, Record] | Unreadable:
         path = self.files[id_]
         try:
-            picture = open_picture(path)
+            picture, _, said = read_picture(path)
             small = thumbnail(picture)
         except (ValueError, OSError) as error:
             return Unreadable(id_, path, str(error).removeprefix(f"{path}: "))
-        meta = {"file": id_, "folder": Path(id_).parent.as_posix(), **photo_metadata(path)}
+        meta = {"file": id_, "folder": Path(id_).parent.as_posix(), **named(path, said)}
         if id_ in self.said:
             meta.pop("caption", None)
             meta["captions"] = list(self.said[id_])

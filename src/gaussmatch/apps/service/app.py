@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
+from PIL import Image
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
@@ -26,6 +28,7 @@ from gaussmatch.apps.service.metrics import Metrics
 from gaussmatch.apps.service.middleware import Middleware, failure
 from gaussmatch.apps.service.responses import ApiError
 from gaussmatch.apps.service.settings import Settings
+from gaussmatch.data.pictures import Bounds, Decoders
 from gaussmatch.search import GALLERIES, Gallery, Index
 
 T = TypeVar("T")
@@ -52,6 +55,7 @@ class Service:
         self.engine.observe = self.metrics.query  # only what clients search for
         self.ready = False
         self.batcher: Batcher[Job, Any]
+        self.pictures: Decoders
         self.decoders: ThreadPoolExecutor
         self.bodies: Budget
         self.decoding: Budget
@@ -74,10 +78,13 @@ class Service:
             light=light if brief else lambda job: False,
             seen=self.metrics.batch.observe,
         )
-        bodies = max(s.max_body, s.max_memory // 5)
+        bodies = max(2 * s.max_body, s.max_memory // 5)
         patience = s.timeout / 3  # for each of the two; the rest is for the work itself
         self.bodies = Budget(bodies, patience)
         self.decoding = Budget(s.max_memory - bodies, patience)
+        each = int(self.decoding.most / (s.decoders + 0.5))  # the rest is for what was decoded
+        self.pictures = Decoders(Bounds(each, s.decode_timeout, s.max_pixels))
+        self.pictures.start(s.decoders)
         self.decoders = ThreadPoolExecutor(s.decoders, thread_name_prefix="gaussmatch-decode")
         if self.metrics.folder is not None:
             self.metrics.forget_the_dead()
@@ -86,12 +93,34 @@ class Service:
         LOGGER.info("ready", extra={"pid": os.getpid()})
 
     async def decode(self, work: Callable[..., T], *args: Any) -> T:
-        """Run something in a thread for decoding."""
-        return await asyncio.get_running_loop().run_in_executor(self.decoders, work, *args)
+        """Run something in a thread for decoding. Even if the request is cancelled this returns
+        only when the thread is free, so that nothing is given back that is still in use; a picture
+        takes at most ``decode_timeout``."""
+        job = self.decoders.submit(work, *args)
+        done = asyncio.wrap_future(job)
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            if not job.cancel():
+                await asyncio.wait([done])
+            raise
+
+    @asynccontextmanager
+    async def opened(self, source: bytes | Path) -> AsyncIterator[Image.Image]:
+        """A decoded picture. Its share of the memory is reserved before it is opened; the decoder's
+        part is given back when the decoder has ended, the rest with the picture."""
+        async with self.decoding.take(self.pictures.bounds.memory) as keep:
+            if isinstance(source, bytes):
+                picture = (await self.decode(self.pictures.read, source)).picture
+            else:
+                picture = (await self.decode(self.pictures.open, source)).picture
+            await keep(4 * picture.width * picture.height)
+            yield picture
 
     async def stop(self) -> None:
         self.ready = False
         await self.batcher.close()
+        self.pictures.close()  # also those that are busy: a stop must not wait for a picture
         await asyncio.to_thread(self.decoders.shutdown)
         if self._ticking is not None:
             self._ticking.cancel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from gaussmatch.apps.service.responses import ApiError
@@ -104,8 +104,9 @@ class Budget:
         self._free = asyncio.Condition()
 
     @asynccontextmanager
-    async def take(self, amount: int) -> AsyncIterator[None]:
-        """Hold some of it. One request alone never waits."""
+    async def take(self, amount: int) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
+        """Hold some of it, and less from when what is yielded is called with how much. One request
+        alone never waits."""
         amount = min(amount, self.most)
         try:
             async with asyncio.timeout(self.patience), self._free:
@@ -118,9 +119,15 @@ class Budget:
                 "the memory for pictures is in use by other requests; try again in a moment",
                 {"Retry-After": "5"},
             ) from None
-        try:
-            yield
-        finally:
+
+        async def keep(less: int) -> None:
+            nonlocal amount
             async with self._free:
-                self.taken -= amount
+                self.taken -= max(0, amount - less)
+                amount = min(amount, less)
                 self._free.notify_all()
+
+        try:
+            yield keep
+        finally:
+            await keep(0)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -17,7 +16,7 @@ from starlette.requests import Request
 
 from gaussmatch.apps.service.responses import ApiError
 from gaussmatch.apps.service.settings import Settings
-from gaussmatch.data.pictures import TooLargeError, available, decode, memory, opened
+from gaussmatch.data.decoder import TooLargeError, available
 from gaussmatch.search import Gallery, Where
 from gaussmatch.search.record import encodable
 
@@ -216,16 +215,24 @@ async def picture(request: Request, service: Any) -> AsyncIterator[Image.Image]:
     """Read and decode a picture.
 
     What uploads hold together is bounded twice: the bytes of their bodies, reserved before they are
-    read, and the memory that decoding takes, known from the head of the file. The first is never
-    waited for while holding the second, so that nobody waits in a circle.
+    read, and the memory of decoding, reserved before anything is opened. The first is never waited
+    for while holding the second, so that nobody waits in a circle.
     """
-    async with service.bodies.take(_length(request, service.settings)):
+    length = 2 * _length(request, service.settings)  # what came, and what the decoder reads
+    async with service.bodies.take(length), AsyncExitStack() as held:
         data = await uploaded(request)
-        needed = await service.decode(_measure, data, service.settings, service.decoding.most)
-        async with service.decoding.take(needed):
-            image = await service.decode(_decode, data)
-            del data
-            yield image
+        try:
+            image: Image.Image = await held.enter_async_context(service.opened(data))
+        except TooLargeError as error:
+            raise ApiError(413, "too_many_pixels", f"the picture is too large: {error}") from error
+        except ValueError as error:
+            raise ApiError(
+                415,
+                "not_an_image",
+                f"this cannot be read as a picture; send {', '.join(available())}",
+            ) from error
+        del data
+        yield image
 
 
 def _length(request: Request, settings: Settings) -> int:
@@ -252,37 +259,3 @@ async def uploaded(request: Request) -> bytes:
     if not data:
         raise ApiError(422, "no_image", "the request holds no picture; send one as its body")
     return data
-
-
-def _measure(data: bytes, settings: Settings, most: int) -> int:
-    """Bytes that decoding takes, or an error where they are too many."""
-    with _picture_errors(), opened(io.BytesIO(data)) as image:
-        if image.width * image.height > settings.max_pixels:
-            raise TooLargeError(
-                f"it has {image.width} × {image.height} pixels and {settings.max_pixels:,} are "
-                "allowed"
-            )
-        needed = memory(image)
-        if needed > most:
-            raise TooLargeError(
-                f"{image.width} × {image.height} pixels as {image.format} need {needed >> 20} MiB "
-                f"to decode and {most >> 20} MiB are allowed; send it smaller, or as JPEG"
-            )
-        return needed
-
-
-def _decode(data: bytes) -> Image.Image:
-    with _picture_errors():
-        return decode(io.BytesIO(data))
-
-
-@contextmanager
-def _picture_errors() -> Iterator[None]:
-    try:
-        yield
-    except TooLargeError as error:
-        raise ApiError(413, "too_many_pixels", f"the picture is too large: {error}") from error
-    except ValueError as error:
-        raise ApiError(
-            415, "not_an_image", f"this cannot be read as a picture; send {', '.join(available())}"
-        ) from error

@@ -39,7 +39,7 @@ from gaussmatch.apps.service.responses import (
     Uncertainty,
     dumps,
 )
-from gaussmatch.data.pictures import SHOWN, jpeg, open_picture, picture_format
+from gaussmatch.data.pictures import SHOWN, jpeg, picture_format
 
 if TYPE_CHECKING:
     from gaussmatch.apps.service.app import Service
@@ -278,7 +278,8 @@ async def full_picture(request: Request) -> Response:
         format = await service.decode(picture_format, path)
         if format in SHOWN:
             return FileResponse(path, media_type=SHOWN[format], headers=KEPT)
-        data = await service.decode(lambda: jpeg(open_picture(path), quality=90))
+        async with service.opened(path) as image:
+            data = await service.decode(partial(jpeg, image, quality=90))
         return Response(data, media_type="image/jpeg", headers=KEPT)
     except (OSError, ValueError) as error:
         raise ApiError(404, "no_picture", f"the file of {id!r} cannot be read") from error

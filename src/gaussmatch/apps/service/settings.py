@@ -34,10 +34,11 @@ class Settings:
 
     max_body: int = _limit(20 * 2**20, "bytes of a request")
     max_pixels: int = _limit(200_000_000, "pixels of a picture")
-    max_memory: int = _limit(160 * 2**20, "bytes that uploads and their decoding hold together")
+    max_memory: int = _limit(400 * 2**20, "bytes that uploads and their decoding hold together")
     max_text: int = _limit(1000, "characters of a query")
     max_results: int = _limit(200, "results of a search")
     timeout: float = _limit(10.0, "seconds before a request is answered with 504")
+    decode_timeout: float = _limit(3.0, "seconds that decoding a picture may take")
     head_timeout: float = _limit(10.0, "seconds for the head of a request to arrive")
     body_timeout: float = _limit(30.0, "seconds for the body of a request to arrive")
     idle_timeout: float = _limit(30.0, "seconds that a connection may be idle")

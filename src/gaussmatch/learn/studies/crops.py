@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from gaussmatch.data import coco, scenes, source
 from gaussmatch.data.listing import Photo
 from gaussmatch.data.pairs import Pairs, Region
+from gaussmatch.data.pictures import picture_size
 from gaussmatch.data.scenes.world import draw
 from gaussmatch.data.stored import StoredFeatures
 from gaussmatch.learn.evaluation.triplets import MOST, Features, cut_at_scale, selection
@@ -74,8 +74,8 @@ def _scaled(photo: Photo) -> Photo:
     """A photo of another size than its annotations say keeps its boxes in the same places."""
     if photo.size is None:
         return photo
-    with Image.open(photo.path) as picture:
-        across, down = picture.width / photo.size[0], picture.height / photo.size[1]
+    width, height = picture_size(photo.path)
+    across, down = width / photo.size[0], height / photo.size[1]
     if (across, down) == (1, 1):
         return photo
     regions = [

@@ -1,0 +1,551 @@
+"""What does a hostile picture cost? Peak memory and time of each kind, against the stated budget.
+
+    python benchmarks/hostile_pictures.py [--only NAME …] [--memory 128] [--seconds 3]
+    python benchmarks/hostile_pictures.py --service INDEX [--runs 50]
+
+Makes small files that take a lot, of every format that is read, and opens each through
+``gaussmatch.data.pictures`` in a process of its own. A line is: the kind, the bytes of the file,
+the peak over the process at rest and of it over the budget (this process and its child together,
+each at its own peak; Linux only), the seconds, and what came out. Bounded: a kind takes at most
+``--seconds`` and what it takes to make the file.
+
+``--service`` starts ``gaussmatch serve INDEX`` and sends it two of the slowest pictures at a time,
+while another client searches and uploads an ordinary photo; then ``--runs`` times, it is sent
+SIGTERM while both its decoders are busy. It must end within its grace, each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import multiprocessing
+import signal
+import struct
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from PIL import Image
+
+from gaussmatch.data.decoder import MIB
+from gaussmatch.data.pictures import Bounds, Decoders
+
+KINDS: dict[str, Callable[[], bytes]] = {}
+
+
+def kind(make: Callable[[], bytes]) -> Callable[[], bytes]:
+    KINDS[make.__name__.replace("_", "-")] = make
+    return make
+
+
+def encoded(format: str, size: tuple[int, int] = (64, 48), **options: object) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", size, 90).save(file, format, **options)
+    return file.getvalue()
+
+
+def many(format: str, frames: int, size: tuple[int, int]) -> bytes:
+    """An animation."""
+    file = io.BytesIO()
+    few = [Image.new("RGB", size, (k % 256, k // 256, 7)) for k in range(frames)]
+    few[0].save(file, format, save_all=True, append_images=few[1:])
+    return file.getvalue()
+
+
+def zeros(size: int) -> bytes:
+    squeeze = zlib.compressobj(9)
+    parts = [squeeze.compress(bytes(min(MIB, size - at))) for at in range(0, size, MIB)]
+    return b"".join(parts) + squeeze.flush()
+
+
+# ---- JPEG ----
+
+
+def after_start(segment: bytes, times: int) -> bytes:
+    whole = encoded("JPEG")
+    return whole[:2] + segment * times + whole[2:]
+
+
+def segment(marker: int, content: bytes) -> bytes:
+    return struct.pack(">BBH", 0xFF, marker, len(content) + 2) + content
+
+
+def scans(times: int, size: tuple[int, int]) -> bytes:
+    file = io.BytesIO()
+    Image.effect_noise(size, 60).save(file, "JPEG", progressive=True, quality=20)
+    data = file.getvalue()
+    last = data.rindex(b"\xff\xda")
+    head = data[last : last + 2 + struct.unpack(">H", data[last + 2 : last + 4])[0]]
+    return data[:-2] + head * times + data[-2:]
+
+
+def exif(entries: int, count: int) -> bytes:
+    """Tags that all hold the same bytes."""
+    tags = b"".join(struct.pack("<HHII", 40000 + k, 1, count, 8) for k in range(entries))
+    return b"Exif\0\0II*\0" + struct.pack("<IH", 8, entries) + tags + bytes(4)
+
+
+@kind
+def jpeg_empty_markers() -> bytes:
+    return after_start(segment(0xE5, b""), 4_500_000)
+
+
+@kind
+def jpeg_comments() -> bytes:
+    return after_start(segment(0xFE, b"x"), 3_000_000)
+
+
+@kind
+def jpeg_fill_bytes() -> bytes:
+    whole = encoded("JPEG")
+    return whole[:2] + b"\xff" * 18_000_000 + whole[2:]
+
+
+@kind
+def jpeg_large_segments() -> bytes:
+    return after_start(segment(0xED, b"Photoshop 3.0\0" + bytes(65_000)), 280)
+
+
+@kind
+def jpeg_icc_parts() -> bytes:
+    return after_start(segment(0xE2, b"ICC_PROFILE\0\1\1" + bytes(65_000)), 280)
+
+
+@kind
+def jpeg_quantization_tables() -> bytes:
+    return after_start(segment(0xDB, b"\0" + bytes(range(1, 65))), 250_000)
+
+
+@kind
+def jpeg_250000_scans() -> bytes:
+    return scans(250_000, (2000, 2000))
+
+
+@kind
+def jpeg_scans_of_50_megapixels() -> bytes:
+    return scans(1000, (7000, 7000))
+
+
+@kind
+def jpeg_65500_square() -> bytes:
+    whole = bytearray(encoded("JPEG"))
+    at = whole.index(b"\xff\xc0")
+    whole[at + 5 : at + 9] = struct.pack(">HH", 65_500, 65_500)
+    return bytes(whole)
+
+
+@kind
+def jpeg_exif_overlapping_tags() -> bytes:
+    return after_start(segment(0xE1, exif(5000, 60_000)[:65_000]), 1)
+
+
+@kind
+def jpeg_multi_picture() -> bytes:
+    return many("MPO", 600, (200, 200))
+
+
+# ---- PNG ----
+
+
+SMALL = struct.pack(">IIBBBBB", 64, 48, 8, 2, 0, 0, 0)
+
+
+def png(*chunks: tuple[bytes, bytes], head: bytes = SMALL, data: bytes = b"") -> bytes:
+    body = data or zeros(48 * (1 + 64 * 3))
+    parts = [(b"IHDR", head), *chunks, (b"IDAT", body), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(content))
+        + name
+        + content
+        + struct.pack(">I", zlib.crc32(name + content))
+        for name, content in parts
+    )
+
+
+@kind
+def png_itxt_chunks() -> bytes:
+    return png(*((b"iTXt", b"k%d\0\1\0\0\0" % k + zeros(MIB - 1)) for k in range(63)))
+
+
+@kind
+def png_ztxt_chunks() -> bytes:
+    return png(*((b"zTXt", b"k%d\0\0" % k + zeros(MIB - 1)) for k in range(63)))
+
+
+@kind
+def png_icc_bomb() -> bytes:
+    return png((b"iCCP", b"p\0\0" + zeros(900 * MIB)))
+
+
+@kind
+def png_empty_chunks() -> bytes:
+    return png(*[(b"teSt", b"")] * 1_500_000)
+
+
+@kind
+def png_text_chunks() -> bytes:
+    return png(*((b"tEXt", b"%d\0" % k) for k in range(900_000)))
+
+
+@kind
+def png_60000_square() -> bytes:
+    return png(head=struct.pack(">IIBBBBB", 60_000, 60_000, 8, 6, 0, 0, 0))
+
+
+@kind
+def png_one_bit_400_megapixels() -> bytes:
+    head = struct.pack(">IIBBBBB", 20_000, 20_000, 1, 0, 0, 0, 0)
+    return png(head=head, data=zeros(20_000 * 2501))
+
+
+@kind
+def png_interlaced_100_megapixels() -> bytes:
+    head = struct.pack(">IIBBBBB", 10_000, 10_000, 1, 0, 0, 0, 1)
+    return png(head=head, data=zeros(14_000_000))
+
+
+@kind
+def png_more_data_than_pixels() -> bytes:
+    return png(data=zeros(3000 * MIB))
+
+
+@kind
+def png_thin() -> bytes:
+    head = struct.pack(">IIBBBBB", 1, 90_000_000, 1, 0, 0, 0, 0)
+    return png(head=head, data=zeros(180_000_000))
+
+
+@kind
+def png_animated() -> bytes:
+    return many("PNG", 300, (100, 100))
+
+
+# ---- GIF, BMP, WebP ----
+
+
+@kind
+def gif_comment_blocks() -> bytes:
+    whole = encoded("GIF")
+    at = whole.index(b",", 13)
+    return whole[:at] + (b"!\xfe" + b"\xff" + bytes(255) + b"\0") * 70_000 + whole[at:]
+
+
+@kind
+def gif_empty_extensions() -> bytes:
+    whole = encoded("GIF")
+    at = whole.index(b",", 13)
+    return whole[:at] + b"!\xfe\0" * 6_000_000 + whole[at:]
+
+
+@kind
+def gif_frames() -> bytes:
+    return many("GIF", 1000, (50, 50))
+
+
+@kind
+def gif_65535_square() -> bytes:
+    whole = bytearray(encoded("GIF"))
+    whole[6:10] = struct.pack("<HH", 65_535, 65_535)
+    return bytes(whole)
+
+
+@kind
+def bmp_45000_square() -> bytes:
+    whole = bytearray(encoded("BMP"))
+    whole[18:26] = struct.pack("<ii", 45_000, 45_000)
+    return bytes(whole)
+
+
+@kind
+def bmp_run_length() -> bytes:
+    head = struct.pack("<IiiHHIIiiII", 40, 20_000, 20_000, 1, 8, 1, 4, 1, 1, 256, 0)
+    start = 14 + len(head) + 1024
+    return struct.pack("<2sIII", b"BM", start + 4, 0, start) + head + bytes(1024) + b"\0\1\0\1"
+
+
+@kind
+def webp_16383_square() -> bytes:
+    return encoded("WEBP", (16_000, 16_000), lossless=True, method=0, quality=0)
+
+
+@kind
+def webp_frames() -> bytes:
+    return many("WEBP", 100, (300, 300))
+
+
+@kind
+def webp_unknown_chunks() -> bytes:
+    whole = encoded("WEBP", lossless=True)
+    body = whole[8:] + b"JUNK\0\0\0\0" * 2_000_000
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+# ---- TIFF ----
+
+
+def tiff(tags: dict[int, int], content: bytes = b"", more: int = 0) -> bytes:
+    """One directory of numbers; ``content`` begins at 8. ``more`` copies follow in a chain."""
+    base = {256: 16, 257: 16, 258: 8, 259: 1, 262: 1, 273: 8, 277: 1, 278: 16, 279: 256} | tags
+    entries = b"".join(struct.pack("<HHII", t, 4, 1, n) for t, n in sorted(base.items()) if n >= 0)
+    count = sum(n >= 0 for n in base.values())
+    content = content or bytes(256)
+    size, start = 2 + len(entries) + 4, 8 + len(content)
+    chain = [start + size * (k + 1) for k in range(more)] + [0]
+    made = (struct.pack("<H", count) + entries + struct.pack("<I", n) for n in chain)
+    return b"II*\0" + struct.pack("<I", start) + content + b"".join(made)
+
+
+@kind
+def tiff_large_tile() -> bytes:
+    tile = zeros(32_768 * 49_152)
+    no_strips = {273: -1, 278: -1, 279: -1}
+    return tiff({259: 8, 322: 32_768, 323: 49_152, 324: 8, 325: len(tile)} | no_strips, tile)
+
+
+@kind
+def tiff_deflate_strip() -> bytes:
+    strip = zeros(30_000 * 30_000)
+    return tiff({256: 30_000, 257: 30_000, 259: 8, 278: 30_000, 279: len(strip)}, strip)
+
+
+@kind
+def tiff_long_strip() -> bytes:
+    strip = zeros(1500 * MIB)
+    return tiff({259: 8, 278: 2**31 - 1, 279: len(strip)}, strip)
+
+
+@kind
+def tiff_directories() -> bytes:
+    return tiff({}, more=100_000)
+
+
+@kind
+def tiff_huge_tag() -> bytes:
+    whole = bytearray(tiff({50_000: 0}, bytes(16 * MIB)))
+    at = whole.rindex(struct.pack("<HHI", 50_000, 4, 1))
+    whole[at : at + 12] = struct.pack("<HHII", 50_000, 5, 2 * MIB, 8)
+    return bytes(whole)
+
+
+@kind
+def tiff_many_tags() -> bytes:
+    tags = {40_000 + k: 0 for k in range(3000)}
+    whole = bytearray(tiff(tags, bytes(MIB)))
+    for tag in tags:
+        at = whole.index(struct.pack("<HHI", tag, 4, 1), MIB)
+        whole[at : at + 12] = struct.pack("<HHII", tag, 1, MIB, 8)
+    return bytes(whole)
+
+
+# ---- AVIF, HEIC ----
+
+
+def claimed(data: bytes, width: int, height: int) -> bytes:
+    """Another size in the box that says it."""
+    at = data.index(b"ispe") + 8
+    return data[:at] + struct.pack(">II", width, height) + data[at + 8 :]
+
+
+@kind
+def avif_50_megapixels() -> bytes:
+    return encoded("AVIF", (8000, 6000), speed=10, quality=10)
+
+
+@kind
+def avif_claims_65000_square() -> bytes:
+    return claimed(encoded("AVIF"), 65_000, 65_000)
+
+
+@kind
+def avif_claims_16_pixels() -> bytes:
+    return claimed(encoded("AVIF", (5000, 5000), speed=10, quality=10), 16, 16)
+
+
+@kind
+def avif_frames() -> bytes:
+    return many("AVIF", 30, (100, 100))
+
+
+@kind
+def avif_free_boxes() -> bytes:
+    return encoded("AVIF") + b"\0\0\0\x08free" * 2_000_000
+
+
+@kind
+def avif_exif() -> bytes:
+    return encoded("AVIF", exif=exif(5000, 60_000)[6:])
+
+
+@kind
+def heic_50_megapixels() -> bytes:
+    return encoded("HEIF", (8000, 6000), quality=10)
+
+
+@kind
+def heic_claims_65000_square() -> bytes:
+    return claimed(encoded("HEIF"), 65_000, 65_000)
+
+
+@kind
+def heic_claims_16_pixels() -> bytes:
+    return claimed(encoded("HEIF", (5000, 5000), quality=10), 16, 16)
+
+
+@kind
+def heic_free_boxes() -> bytes:
+    return encoded("HEIF") + b"\0\0\0\x08free" * 2_000_000
+
+
+@kind
+def heic_frames() -> bytes:
+    return many("HEIF", 30, (100, 100))
+
+
+@kind
+def heic_exif() -> bytes:
+    return encoded("HEIF", exif=exif(5000, 60_000))
+
+
+# ---- measuring ----
+
+
+def peak(process: int | str = "self") -> int:
+    status = Path(f"/proc/{process}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+def measure(name: str, memory: int, seconds: float) -> dict[str, object]:
+    """In a process of its own, that has opened an ordinary picture before."""
+    content = KINDS[name]()
+    Path("/proc/self/clear_refs").write_text("5")  # what making the file took does not count
+    decoders = Decoders(Bounds(memory, seconds))
+    decoders.read(encoded("PNG", (640, 480)))
+    (child,) = decoders._idle
+    rest, rest_child, of_child = peak(), peak(child.process.pid), [0]
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.002):
+            with suppress(OSError, IndexError):  # it has ended
+                of_child[0] = max(of_child[0], peak(child.process.pid))
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    started = time.perf_counter()
+    try:
+        found = decoders.read(content)
+        outcome = f"a picture of {found.picture.width} × {found.picture.height}"
+    except ValueError as error:
+        outcome = f"{type(error).__name__}: {error}"
+    took = time.perf_counter() - started
+    time.sleep(0.01)
+    over.set()
+    watching.join()
+    decoders.close()
+    more = peak() - rest + max(0, of_child[0] - rest_child)
+    return {
+        "kind": name,
+        "bytes": len(content),
+        "peak_mib": round(more / MIB, 1),
+        "of_budget": round(more / memory, 2),
+        "seconds": round(took, 2),
+        "outcome": outcome[:160],
+    }
+
+
+def each(names: list[str], memory: int, seconds: float) -> bool:
+    """Print a line for each kind; whether all are within budget + 10 %."""
+    fine, most = True, 0.0
+    for name in names:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+            row = pool.submit(measure, name, memory, seconds).result(timeout=120)
+        fine, most = fine and row["of_budget"] <= 1.1, max(most, row["of_budget"])
+        print(json.dumps(row, ensure_ascii=False), flush=True)
+    print(json.dumps({"kinds": len(names), "most_of_budget": most, "within": fine}), flush=True)
+    return fine
+
+
+# ---- the service ----
+
+
+def attack(index: Path, runs: int) -> bool:
+    """Delays of others under attack, then stops under attack."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    from service_attacks import Service, jpeg
+
+    slow, photo = scans(20_000, (2000, 2000)), jpeg((640, 480))
+    delays: dict[str, list[float]] = {"search": [], "upload": []}
+    service = Service(index)
+    over = threading.Event()
+
+    def attacker() -> None:
+        while not over.is_set():
+            service.post(slow)
+
+    def timed(name: str, call: Callable[[], int]) -> None:
+        started = time.perf_counter()
+        status = call()
+        delays[name].append(time.perf_counter() - started)
+        statuses[f"{name} {status}"] = statuses.get(f"{name} {status}", 0) + 1
+
+    statuses: dict[str, int] = {}
+    attackers = [threading.Thread(target=attacker) for _ in range(2)]
+    try:
+        for thread in attackers:
+            thread.start()
+        ends = time.monotonic() + 30
+        while time.monotonic() < ends:
+            timed("search", lambda: service.get("/api/search?text=a+dog&k=1"))
+            timed("upload", lambda: service.post(photo))
+        over.set()
+        for thread in attackers:
+            thread.join()
+    finally:
+        service.close()
+    worst = {name: round(max(found), 2) for name, found in delays.items()}
+    print(json.dumps({"others": statuses, "slowest_seconds": worst}), flush=True)
+    ended = []
+    for _ in range(runs):
+        service = Service(index)
+        try:
+            attackers = [threading.Thread(target=service.post, args=(slow,)) for _ in range(2)]
+            for thread in attackers:
+                thread.start()
+            time.sleep(0.7)
+            started = time.monotonic()
+            service.process.send_signal(signal.SIGTERM)
+            service.process.wait(60)
+            ended.append(time.monotonic() - started)
+            print(json.dumps({"stopped_in_seconds": round(ended[-1], 2)}), flush=True)
+            for thread in attackers:
+                thread.join()
+        finally:
+            service.close()
+    good = sum(seconds <= 20 for seconds in ended)
+    row = {"stops": runs, "within_grace_of_20": good, "slowest_seconds": round(max(ended), 2)}
+    print(json.dumps(row), flush=True)
+    return good == runs
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS), metavar="NAME")
+    parser.add_argument("--memory", type=int, default=128, help="MiB that a picture may take")
+    parser.add_argument("--seconds", type=float, default=3.0, help="that it may take")
+    parser.add_argument("--service", type=Path, metavar="INDEX", help="attack a service of it")
+    parser.add_argument("--runs", type=int, default=50, help="stops under attack")
+    options = parser.parse_args()
+    memory = options.memory * MIB
+    if options.service:
+        return 0 if attack(options.service, options.runs) else 1
+    return 0 if each(options.only, memory, options.seconds) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
