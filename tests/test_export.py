@@ -24,15 +24,15 @@ from gaussmatch.search import Record
 pytest.importorskip("onnx", reason="needs the extra 'onnx'")
 pytest.importorskip("onnxruntime", reason="needs the extra 'onnx'")
 
-SMALL = ["--model.dim=8", "--model.word_dim=6", "--model.feature_dim=10"]
+SMALL = {"model.dim": 8, "model.word_dim": 6, "model.feature_dim": 10}
 WORDS = Vocabulary.build(["a red dog runs in the deep snow"], min_count=1)
 RECIPES = ["vsepp", "vsepp-kl", "vsrn-kl", "pvse", "pcme"]
 TEXTS = ["a red dog", "the snow", "a dog runs in the deep red snow", "dog"]
 
 
-def network(recipe: str, *words: str) -> Matcher:
+def network(recipe: str, **fields: str) -> Matcher:
     torch.manual_seed(0)
-    made = gm.load_recipe(f"scenes/{recipe}", [*SMALL, "--model.backbone=null", *words])
+    made = gm.load_recipe(f"scenes/{recipe}", {**SMALL, "model.backbone": None, **fields})
     return build(made.model, WORDS, made.loss).eval().requires_grad_(False)
 
 
@@ -68,7 +68,7 @@ def test_images_of_any_number(recipe: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", ["final", "last-token"])
 def test_both_states_of_a_gru_in_both_directions(state: str, tmp_path: Path) -> None:
-    matcher, file = network("pvse", f"--model.pvse.state={state}"), tmp_path / "t.onnx"
+    matcher, file = network("pvse", **{"model.pvse.state": state}), tmp_path / "t.onnx"
     write(lambda *given: matcher.text(Tokens(*given)), [pad(WORDS.rows(TEXTS[:2]))], TOKENS, file)
     tokens = pad(WORDS.rows(TEXTS))
     check(file, tokens, matcher.encode_texts(tokens))

@@ -22,7 +22,7 @@ from gaussmatch.models import run as run_folder
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    recipe = gm.load_recipe("scenes/vsepp-kl", ["--model.dim=8", "--model.word_dim=4"])
+    recipe = gm.load_recipe("scenes/vsepp-kl", {"model.dim": 8, "model.word_dim": 4})
     recipe = replace(recipe, training=replace(recipe.training, epochs=1))
     recipe = replace(recipe, data=replace(recipe.data, min_count=1))
     out = tmp_path_factory.mktemp("run") / "kl"

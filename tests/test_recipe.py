@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gaussmatch.models.recipe import Recipe, all_recipes, load_recipe
+from gaussmatch.models.recipe import (
+    Recipe,
+    all_recipes,
+    changed,
+    load_recipe,
+    parse_overrides,
+    typed,
+)
 from gaussmatch.models.recipe.migrations import identity
 
 
@@ -34,8 +43,24 @@ def test_defaults_are_the_papers() -> None:
 
 
 def test_any_field_from_the_command_line() -> None:
-    recipe = load_recipe("scenes/vsepp", ["--training.epochs", "3", "--data.size=tiny"])
+    words = ["--training.epochs", "3", "--data.size=tiny", "--model.variance_range", "[0.1, 3]"]
+    words += ["--data.root", "5", "--loss.learn_scale=false", "--data.also.flickr8k", "y"]
+    fields = parse_overrides(words)
+    assert fields == {
+        "training.epochs": 3,
+        "data.size": "tiny",
+        "model.variance_range": [0.1, 3.0],
+        "data.root": "5",
+        "loss.learn_scale": False,
+        "data.also": {"flickr8k": "y"},
+    }
+    assert parse_overrides([w for word in typed(fields) for w in shlex.split(word)]) == fields
+    recipe = load_recipe("scenes/vsepp", {**fields, "data.root": Path("photos")})
     assert (recipe.training.epochs, recipe.data.size) == (3, "tiny")
+    assert (recipe.data.root, recipe.model.variance_range) == ("photos", (0.1, 3.0))
+    assert changed(Recipe(), fields).data == replace(
+        Recipe().data, size="tiny", root="5", also={"flickr8k": "y"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,10 +109,55 @@ def test_a_bad_recipe_names_the_file_and_the_key(tmp_path: Path, text: str, mess
     assert "bad.yaml" in str(caught.value)
 
 
-@pytest.mark.parametrize("words", [["--training.epoch", "3"], ["--nothing", "1"]])
-def test_a_bad_override_is_refused(words: list[str]) -> None:
-    with pytest.raises(ValueError, match=words[0].strip("-")):
-        load_recipe("scenes/vsepp", words)
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("training.epoch", "3", "unknown key 'training.epoch'; did you mean 'training.epochs'"),
+        ("nothing", "1", "unknown key 'nothing'"),
+        ("training.epochs", "many", "training.epochs"),
+    ],
+)
+def test_a_bad_override_is_refused(name: str, value: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"command line: .*{message}"):
+        parse_overrides([f"--{name}", value])
+    with pytest.raises(ValueError, match=message):
+        load_recipe("scenes/vsepp", {name: value})
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        (folder / f"{name}.yaml").write_text(text)
+
+
+def test_a_recipe_is_laid_over_its_base(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        first="base: scenes/vsepp-kl\ntitle: first\ntraining: {epochs: 3}",
+        second="base: first\ntitle: second\nmodel: {vsrn: {generator: {hidden: 8}}, dim: 8}",
+    )
+    named = load_recipe("scenes/vsepp-kl")
+    recipe = load_recipe(tmp_path / "second.yaml")
+    assert (recipe.title, recipe.training.epochs, recipe.model.dim) == ("second", 3, 8)
+    assert (recipe.model.similarity, recipe.model.word_dim) == ("kl", named.model.word_dim)
+    assert recipe.model.vsrn == replace(
+        named.model.vsrn, generator=replace(named.model.vsrn.generator, hidden=8)
+    )
+    recipe.save(tmp_path / "whole.yaml")
+    assert load_recipe(tmp_path / "whole.yaml") == recipe
+    assert "base" not in (tmp_path / "whole.yaml").read_text()
+
+
+def test_a_base_that_is_missing_or_leads_back_is_named(tmp_path: Path) -> None:
+    write(tmp_path, a="base: b", b="base: c", c="base: a", lost="base: scenes/vsep")
+    with pytest.raises(ValueError, match=r"c\.yaml: its bases lead back to it \(a → b → c → a\)"):
+        load_recipe(tmp_path / "a.yaml")
+    with pytest.raises(ValueError, match=r"lost\.yaml: base: unknown recipe .*'scenes/vsepp'"):
+        load_recipe(tmp_path / "lost.yaml")
+    write(tmp_path, wrong="base: scenes/vsepp\nmodel: {dimm: 3}", b="model: 3", a="base: b")
+    with pytest.raises(ValueError, match=r"wrong\.yaml: unknown key 'model.dimm'"):
+        load_recipe(tmp_path / "wrong.yaml")
+    with pytest.raises(ValueError, match="'model' must hold fields"):
+        load_recipe(tmp_path / "a.yaml")
 
 
 def test_an_unknown_recipe_suggests_the_nearest_or_lists_the_known() -> None:
@@ -107,8 +177,8 @@ def test_a_field_that_is_a_mapping_is_saved_and_loaded(tmp_path: Path) -> None:
 
 
 def test_further_data_sets_decide_a_run_and_seeds_are_checked() -> None:
-    fields = ["--data.root", "x", "--data.also", '{"flickr8k": "y"}']
+    fields = {"data.root": "x", "data.also": {"flickr8k": "y"}}
     decides = identity(load_recipe("folder/vsepp-kl", fields))
     assert decides["data.also.flickr8k"] == "y"
     with pytest.raises(ValueError, match=r"training\.seed must be in \[0, 2³²\), got -1"):
-        load_recipe("scenes/vsepp", ["--training.seed", "-1"])
+        load_recipe("scenes/vsepp", {"training.seed": -1})

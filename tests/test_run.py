@@ -251,7 +251,7 @@ def test_a_point_model_has_no_uncertainty() -> None:
 
 def test_pictures_of_scenes_become_what_the_model_was_trained_on(tmp_path: Path) -> None:
     data = scenes.load("tiny", progress=False)
-    recipe = gm.load_recipe("scenes/vsepp-kl", ["--data.size=tiny", "--training.epochs=1"])
+    recipe = gm.load_recipe("scenes/vsepp-kl", {"data.size": "tiny", "training.epochs": 1})
     model = train(recipe, tmp_path / "run", data=data, progress_bar=False)
     picture = data.test.images.picture(0)
     assert picture is not None
@@ -266,8 +266,8 @@ def test_pictures_of_scenes_become_what_the_model_was_trained_on(tmp_path: Path)
 def test_end_to_end_backbone_trains_on_pixels(tmp_path: Path) -> None:
     recipe = gm.load_recipe(
         "scenes/vsepp-kl",
-        ["--data.size=tiny", "--data.features=pixels", "--model.backbone=scenenet",
-         "--training.epochs=1"],
+        {"data.size": "tiny", "data.features": "pixels", "model.backbone": "scenenet",
+         "training.epochs": 1},
     )  # fmt: skip
     model = train(recipe, tmp_path / "run", progress_bar=False)
     picture = scenes.load("tiny", progress=False).test.images.picture(0)

@@ -21,6 +21,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from gaussmatch.checks import extra
+
 try:
     import fcntl
 except ImportError as error:
@@ -276,6 +278,21 @@ def _quoted(value: object) -> object:
 
 def _unquoted(text: str) -> str:
     return text[1:] if text[:1] == "'" and text[1:].startswith(_FORMULA) else text
+
+
+def rendered(template: Path, **values: Any) -> str:
+    """A Jinja template with these values; in a page (``.html.j2``) they are escaped."""
+    with extra("report", "a report"):
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    environment = Environment(
+        loader=FileSystemLoader(template.parent),
+        autoescape=template.name.endswith(".html.j2"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(template.name).render(values)
 
 
 def _umask() -> int:

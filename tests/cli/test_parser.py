@@ -88,7 +88,7 @@ def test_options_stand_anywhere(words: list[str], parsed) -> None:
 def test_fields_stand_anywhere(words: list[str], parsed) -> None:
     options = parsed(["train", *words])
     assert (options.recipe, str(options.out)) == ("scenes/vsepp", "x")
-    assert options.overrides == ["--data.size", "tiny", "--title=a b"]
+    assert options.overrides == {"data.size": "tiny", "title": "a b"}
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,9 @@ from pathlib import Path
 import pytest
 
 from gaussmatch.learn.studies.experiment import Claim, Column, Experiment, TableRow
-from gaussmatch.learn.studies.paper import PAPER, experiment
-from gaussmatch.learn.studies.reproduce import (
-    Outcome,
-    Setting,
-    check_plan,
-    claim,
-    made_before,
-    plan,
-)
-from gaussmatch.learn.studies.sections import _commands
+from gaussmatch.learn.studies.paper import NUMBERED, PAPER, experiment
+from gaussmatch.learn.studies.plans import Setting, claim, made_before, reproduction
+from gaussmatch.learn.studies.report import _commands
 from gaussmatch.models.encoders.pretrained.base import make_importable
 from gaussmatch.models.recipe import all_recipes, find_recipe, load_recipe
 
@@ -32,6 +25,13 @@ def test_the_nine_names() -> None:
     )  # fmt: skip
     with pytest.raises(ValueError, match="no experiment 'cocoa'; choose from coco"):
         experiment("cocoa")
+    assert [NUMBERED[f"table{n}"] for n in range(1, 9)] == [
+        "coco", "cxc", "flickr30k", "selection", "ablation", "reverse-kl", "stability", "stability",
+    ]  # fmt: skip
+    assert (NUMBERED["figure2"], NUMBERED["figure4"], NUMBERED["figure7"]) == (
+        "area", "galleries", "galleries",
+    )  # fmt: skip
+    assert "figure1" not in NUMBERED
 
 
 @pytest.mark.parametrize("name", PAPER)
@@ -78,14 +78,14 @@ def test_some_figures_by_hand() -> None:
 
 def test_the_ablation_has_27_different_rows() -> None:
     rows = experiment("ablation").rows
-    assert len({(row.recipe, row.overrides) for row in rows}) == 27
+    assert len({(row.recipe, str(row.overrides)) for row in rows}) == 27
 
 
 @pytest.mark.parametrize("data", DATA)
 @pytest.mark.parametrize("name", PAPER)
 def test_every_row_of_every_table_has_a_valid_recipe(name: str, data: str, tmp_path) -> None:
-    judged = ("--data.cxc", "cxc") if (name, data) == ("cxc", "coco") else ()
-    for cell in plan([name], Setting(data, seeds=1, overrides=judged), tmp_path).cells:
+    judged = {"data.cxc": "cxc"} if (name, data) == ("cxc", "coco") else {}
+    for cell in reproduction([name], Setting(data, seeds=1, overrides=judged), tmp_path).cells:
         assert cell.run is not None, cell.problem
 
 
@@ -113,8 +113,8 @@ def test_photos_have_the_papers_settings(data: str) -> None:
 @pytest.mark.parametrize("data", DATA)
 def test_a_file_and_its_base_with_overrides_are_one_run(data: str, tmp_path) -> None:
     """Rows of the ablation that are rows of another table too are trained once."""
-    cells = plan(["coco", "ablation", "flickr30k"], Setting(data, seeds=1), tmp_path).cells
-    run = {(cell.experiment.name, cell.row.title): cell.run for cell in cells}
+    cells = reproduction(["coco", "ablation", "flickr30k"], Setting(data, seeds=1), tmp_path).cells
+    run = {(cell.table, cell.row.title): cell.run for cell in cells}
     for table, ours, row in (
         ("coco", "VSE++ ours", "VSE++ Wasserstein, ellipsoidal"),
         ("coco", "VSE++ft ours", "VSE++ft minKL, ellipsoidal"),
@@ -153,11 +153,13 @@ def test_a_wrong_table_is_refused(change: dict, message: str) -> None:
 
 def test_forgetting_the_judgements_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cxc: nothing can run; .*--data\.cxc FOLDER"):
-        check_plan(plan(["cxc"], Setting("coco_real", seeds=1), tmp_path))
-    made = plan(["coco", "cxc"], Setting("coco_real", seeds=1), tmp_path)
-    lost = {cell.problem for cell in made.cells if cell.experiment.name == "cxc"}
+        reproduction(["cxc"], Setting("coco_real", seeds=1), tmp_path).check()
+    made = reproduction(["coco", "cxc"], Setting("coco_real", seeds=1), tmp_path)
+    lost = {cell.problem for cell in made.cells if cell.table == "cxc"}
     assert any("--data.cxc FOLDER" in str(problem) for problem in lost)
-    judged = plan(["cxc"], Setting("coco_real", seeds=1, overrides=("--data.cxc", "c")), tmp_path)
+    judged = reproduction(
+        ["cxc"], Setting("coco_real", seeds=1, overrides={"data.cxc": "c"}), tmp_path
+    )
     assert judged.cells[0].run is not None
 
 
@@ -179,7 +181,7 @@ def test_the_papers_networks() -> None:
 
 def test_local_weights_reach_both_stages_and_nothing_else(tmp_path: Path) -> None:
     setting = Setting("coco", seeds=1, weights="net.pth", checkpointing=True)
-    made = plan(["coco"], setting, tmp_path)
+    made = reproduction(["coco"], setting, tmp_path)
     assert all(cell.run is not None for cell in made.cells)
     runs = {cell.row.title: cell.run for cell in made.cells if cell.run is not None}
     tuned = runs["VSE++ft"]
@@ -190,22 +192,22 @@ def test_local_weights_reach_both_stages_and_nothing_else(tmp_path: Path) -> Non
     assert tuned.start is not None
     assert tuned.start.recipe.data.weights == "net.pth"
     assert not runs["VSE++"].recipe.model.checkpointing
-    plain = plan(["coco"], replace(setting, checkpointing=False), tmp_path)
+    plain = reproduction(["coco"], replace(setting, checkpointing=False), tmp_path)
     assert [run.digest for run in plain.runs] == [run.digest for run in made.runs]
 
 
 def test_a_row_may_be_a_run_that_is_there(tmp_path: Path, tiny_run: Path) -> None:
-    setting = Setting("scenes", seeds=2, imported=(("VSRN", str(tiny_run)),))
-    made = plan(["stability"], setting, tmp_path)
+    setting = Setting("scenes", seeds=2, imported={"VSRN": str(tiny_run)})
+    made = reproduction(["stability"], setting, tmp_path)
     first, second = (cell for cell in made.cells if cell.row.title == "VSRN")
     assert first.run is not None
-    assert made.store.folder(first.run) == tiny_run
-    assert made.store.trained(first.run)
+    assert first.run.folder == tiny_run
+    assert first.run.trained
     assert (second.run, "is one run" in str(second.problem)) == (None, True)
     with pytest.raises(ValueError, match=r"--imported: no row 'VSRM'; choose from VSE\+\+"):
-        plan(["stability"], replace(setting, imported=(("VSRM", str(tiny_run)),)), tmp_path)
-    places = ("--data.root", "/data/x=1", "--data.cxc=/cxc")
-    cell = plan(["stability"], replace(setting, overrides=places), tmp_path).cells
+        reproduction(["stability"], replace(setting, imported={"VSRM": str(tiny_run)}), tmp_path)
+    places = {"data.root": "/data/x=1", "data.cxc": "/cxc"}
+    cell = reproduction(["stability"], replace(setting, overrides=places), tmp_path).cells
     (first, _) = (c for c in cell if c.row.title == "VSRN")
     assert first.run is not None
     assert (first.run.recipe.data.root, first.run.recipe.data.cxc) == ("/data/x=1", "/cxc")
@@ -239,15 +241,15 @@ def test_some_rows_alone_keep_the_claims_about_them(tmp_path: Path) -> None:
     assert whole.only(()) is whole
     with pytest.raises(ValueError, match=r"no row fits CLIP\*; it has 'VSE\+\+'"):
         whole.only(("CLIP*",))
-    made = plan(["coco"], Setting("flickr8k", rows=("PVSE",), seeds=2), tmp_path)
+    made = reproduction(["coco"], Setting("flickr8k", rows=("PVSE",), seeds=2), tmp_path)
     assert [(cell.row.title, cell.seed) for cell in made.cells] == [("PVSE", 0), ("PVSE", 1)]
-    assert "--rows 'PVSE'" in _commands(made.experiments[0], Outcome(made))[0]
+    assert "--rows 'PVSE'" in _commands(made.experiments[0], made)[0]
 
 
 def test_rows_may_be_added_to_a_folder(tmp_path: Path) -> None:
-    setting = Setting("flickr8k", rows=("PVSE",))
+    setting = Setting("flickr8k", rows=["PVSE"])
     claim(tmp_path, setting, ["coco"])
     assert made_before(tmp_path) == {"coco": setting}
     claim(tmp_path, replace(setting, rows=("P*",)), ["coco"])
     with pytest.raises(ValueError, match="another setting"):
-        claim(tmp_path, Setting("flickr8k", overrides=("--model.dim", "8")), ["coco"])
+        claim(tmp_path, Setting("flickr8k", overrides={"model.dim": 8}), ["coco"])

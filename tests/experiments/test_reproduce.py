@@ -16,11 +16,14 @@ from reproduced import MINI, SMALL
 
 from gaussmatch.apps.cli import main
 from gaussmatch.files import read_json
-from gaussmatch.learn.studies import reproduce
+from gaussmatch.learn.studies import study
 from gaussmatch.learn.studies.estimate import Cost, estimate
 from gaussmatch.learn.studies.paper import PAPER
-from gaussmatch.learn.studies.reproduce import Setting, plan
-from gaussmatch.learn.studies.store import Store
+from gaussmatch.learn.studies.plans import Setting, reproduction
+from gaussmatch.learn.studies.study import Run
+from gaussmatch.models.recipe import parse_overrides
+
+FIELDS = parse_overrides(MINI[6:])
 
 
 def test_all_nine_have_their_files(whole: Path) -> None:
@@ -36,7 +39,7 @@ def test_all_nine_have_their_files(whole: Path) -> None:
 
 
 def test_alike_runs_are_trained_once(whole: Path) -> None:
-    made = plan(PAPER, Setting("scenes", seeds=1, overrides=tuple(MINI[6:])), whole)
+    made = reproduction(PAPER, Setting("scenes", seeds=1, overrides=FIELDS), whole)
     runs = list((whole / "runs").iterdir())
     assert len(runs) == len(made.runs) < len(made.cells)
     ours = read_json(whole / "coco/cells/vsepp-ours-seed-0.json")
@@ -48,13 +51,13 @@ def test_alike_runs_are_trained_once(whole: Path) -> None:
 
 
 def test_fine_tuning_starts_from_its_frozen_run(whole: Path) -> None:
-    made = plan(["coco"], Setting("scenes", seeds=1, overrides=tuple(MINI[6:])), whole)
+    made = reproduction(["coco"], Setting("scenes", seeds=1, overrides=FIELDS), whole)
     runs = {cell.row.title: cell.run for cell in made.cells if cell.run is not None}
     assert {t for t, run in runs.items() if run.start is not None} == {"VSE++ft", "VSE++ft ours"}
     assert runs["VSE++ft"].start == runs["VSE++"]
     for run in (runs["VSE++ft"], runs["VSE++ft ours"]):
         assert run.start is not None
-        assert made.store.trained(run.start)
+        assert run.start.trained
         assert run.start.recipe.model.similarity == run.recipe.model.similarity
 
 
@@ -62,7 +65,7 @@ def test_a_second_start_trains_nothing(whole: Path, monkeypatch: pytest.MonkeyPa
     def forbidden(*args: object, **options: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(reproduce, "train", forbidden)
+    monkeypatch.setattr(study, "train", forbidden)
     before = (whole / "stability" / "table.md").read_bytes()
     assert main(["reproduce", "stability", "--out", str(whole), *MINI]) == 0
     assert (whole / "stability" / "table.md").read_bytes() == before
@@ -80,14 +83,14 @@ def test_another_setting_is_refused_in_the_same_folder(
 def test_a_failed_cell_is_shown_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train = reproduce.train
+    train = study.train
 
     def unlucky(recipe, *args, **options):
         if recipe.model.similarity == "kl":
             raise MemoryError("no room for KL")
         return train(recipe, *args, **options)
 
-    monkeypatch.setattr(reproduce, "train", unlucky)
+    monkeypatch.setattr(study, "train", unlucky)
     words = ["reproduce", "selection", "--out", str(tmp_path), *MINI]
     assert main(words) == 2
     assert "no room for KL" in capsys.readouterr().err
@@ -97,7 +100,7 @@ def test_a_failed_cell_is_shown_and_the_others_go_on(
     assert read_json(tmp_path / "selection/cells/vsepp-kl-seed-0.json")["state"] == "failed"
     assert read_json(tmp_path / "selection/cells/vsepp-seed-0.json")["state"] == "done"
     assert "failed" in (tmp_path / "report.html").read_text(encoding="utf-8")
-    monkeypatch.setattr(reproduce, "train", train)
+    monkeypatch.setattr(study, "train", train)
     assert main(words) == 0  # and a second start tries it again
     assert "failed" not in (tmp_path / "selection" / "table.md").read_text(encoding="utf-8")
 
@@ -115,36 +118,54 @@ def test_dry_run_measures_and_trains_nothing(
     assert not out.exists()
 
 
-def test_dry_run_needs_no_photos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["reproduce", "selection", "--data", "flickr8k", "--dry-run", "--out", str(tmp_path)]
-    assert main([*words, "--model.dim", "16", "--training.batch_size", "20"]) == 0
+def test_dry_run_counts_photos_whose_features_are_not_there_yet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = flickr8k(tmp_path / "f8k")
+    words = ["reproduce", "table4", "--data", "flickr8k", "--dry-run", "--out", str(tmp_path)]
+    words += ["--data.root", str(root), "--model.dim", "16", "--training.batch_size", "20"]
+    assert main(words) == 0
     printed = capsys.readouterr().out
-    assert "1500 steps an epoch" in printed  # 30,000 captions
-    assert printed.index("not there: data.root is not set") < printed.index("ms a step")
-    assert "extraction of pooled features: 8,000 pictures through resnet50" in printed
+    assert "3 cells of 1 experiment(s) are 3 runs" in printed
+    assert "ms a step" in printed
+    assert "extraction of pooled features: 10 pictures through resnet50" in printed
     assert "crops for 3 run(s), at most: 20,000 pictures" in printed
 
 
-def test_photos_that_are_missing_are_counted_by_the_captions_that_are_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("root", [None, "nowhere", "captions"])
+def test_dry_run_on_missing_data_stops_at_once_with_the_files(
+    root: str | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    root = flickr8k(tmp_path / "f8k", photos=False)
-    words = ["reproduce", "selection", "--data", "flickr8k", "--dry-run", "--rows", "VSE++"]
-    words += ["--data.root", str(root), "--out", str(tmp_path / "out"), "--model.dim", "16"]
-    assert main(words) == 0
-    printed = capsys.readouterr().out
-    assert "no such image (10 of 10 are missing)" in printed
-    assert "extraction of pooled features: 10 pictures through resnet50" in printed
+    monkeypatch.setattr("gaussmatch.learn.studies.estimate.measured", None)  # nothing is timed
+    monkeypatch.setattr("gaussmatch.learn.studies.estimate.seconds_of_picture", None)
+    flickr8k(tmp_path / "captions", photos=False)
+    words = ["reproduce", "selection", "--data", "flickr8k", "--dry-run", "--out", "out"]
+    words += [] if root is None else ["--data.root", str(tmp_path / root)]
+    assert main(words) == 2
+    printed = capsys.readouterr().err
+    missing = {
+        None: "data.root is not set",
+        "nowhere": "no such folder of flickr8k",
+        "captions": "no such image (10 of 10 are missing)",
+    }
+    assert missing[root] in printed
+    assert "(3 runs)" in printed
+    assert "Flickr_8k.trainImages.txt" in printed  # what the folder must hold
 
 
 def test_a_trained_run_that_is_not_measured_costs_only_the_measuring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = plan(["galleries"], Setting("scenes", overrides=("--training.epochs", "1")), tmp_path)
+    made = reproduction(
+        ["galleries"], Setting("scenes", overrides={"training.epochs": 1}), tmp_path
+    )
     costs = Cost(step=10.0, encode=0.0, measure=0.0, peak=0, kept=0)
     monkeypatch.setattr("gaussmatch.learn.studies.estimate.measured", lambda *_: costs)
     assert "in all about 0 s" not in estimate(made, 1)
-    monkeypatch.setattr(Store, "trained", lambda *_: True)
+    monkeypatch.setattr(Run, "trained", True)
     assert "in all about 0 s" in estimate(made, 1)
 
 

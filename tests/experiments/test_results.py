@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 from gaussmatch.files import write_json
 from gaussmatch.learn.studies.experiment import Claim, Column, Experiment, Slip, TableRow
 from gaussmatch.learn.studies.paper import experiment
-from gaussmatch.learn.studies.reproduce import Cell, Outcome, Plan, Setting
+from gaussmatch.learn.studies.plans import Reproduction, Setting
 from gaussmatch.learn.studies.results import Table, table, verdicts
-from gaussmatch.learn.studies.store import Run, Store, merged
+from gaussmatch.learn.studies.study import Cell, Run, merged
 from gaussmatch.learn.studies.tables import latex, markdown
 from gaussmatch.models.recipe import load_recipe
 
@@ -41,14 +41,13 @@ ONE = Experiment(
 )  # fmt: skip
 
 
-def outcome(out: Path, data: str = "coco", seeds: int = 2) -> tuple[Outcome, list[dict]]:
+def outcome(out: Path, data: str = "coco", seeds: int = 2) -> tuple[Reproduction, list[dict]]:
     cells, records = [], []
-    store = Store(out / "runs")
     for seed in range(seeds):
         for row in ONE.rows:
-            recipe = load_recipe(f"scenes/{row.recipe}", ["--training.seed", str(seed)])
-            run = Run(replace(recipe, title=""))
-            cells.append(Cell(ONE, row, seed, run))
+            recipe = load_recipe(f"scenes/{row.recipe}", {"training.seed": seed})
+            run = Run(replace(recipe, title=""), out / "runs", "shared")
+            cells.append(Cell(row, seed, run, None, "one"))
             record = {"experiment": "one", "row": row.title, "seed": seed, "state": "done",
                       "error": None, "measures": {}}  # fmt: skip
             if row.title == "lost":
@@ -60,12 +59,12 @@ def outcome(out: Path, data: str = "coco", seeds: int = 2) -> tuple[Outcome, lis
                 each = {key: right if key[0] == "i" else captions for key in KEYS}
                 rsum = float(sum(v.mean() for v in each.values()))
                 record["measures"] = {"i2t_r1": float(right.mean()), "rsum": rsum + 2 * seed}
-                store.folder(run).mkdir(parents=True)
+                run.folder.mkdir(parents=True)
                 image_of = torch.arange(200).repeat_interleave(2)
                 save_file({**{k: v.clone() for k, v in each.items()}, "image_of": image_of},
-                          store.each(run, "test"))  # fmt: skip
+                          run.each("test"))  # fmt: skip
             records.append(record)
-    return Outcome(Plan(Setting(data), out, tuple(cells))), records
+    return Reproduction(out, cells, None, {}, Setting(data), [ONE]), records
 
 
 def test_means_best_and_differences(tmp_path: Path) -> None:
@@ -160,44 +159,51 @@ def test_on_other_data_published_figures_stand_apart(tmp_path: Path) -> None:
     assert "| ours | 55.0 | 1.0* |" in text
 
 
+def shared(recipe: str, fields: dict | None = None, start: Run | None = None) -> Run:
+    return Run(load_recipe(recipe, fields or {}), Path("runs"), "shared", start)
+
+
 def test_a_run_is_known_by_its_content() -> None:
-    kl = Run(load_recipe("scenes/vsepp-kl"))
-    titled = Run(replace(kl.recipe, title="another"))
-    fields = ["--model.probabilistic", "true", "--model.similarity", "kl"]
-    assert kl.digest == titled.digest == Run(load_recipe("scenes/vsepp", fields)).digest
+    kl = shared("scenes/vsepp-kl")
+    titled = replace(kl, recipe=replace(kl.recipe, title="another"))
+    fields = {"model.probabilistic": True, "model.similarity": "kl"}
+    assert kl.digest == titled.digest == shared("scenes/vsepp", fields).digest
     others = [
-        Run(load_recipe("scenes/vsepp-kl", ["--training.seed", "1"])),
-        Run(load_recipe("scenes/vsepp-kl", ["--data.size", "tiny"])),
-        Run(kl.recipe, start=Run(load_recipe("scenes/vsepp"))),
+        shared("scenes/vsepp-kl", {"training.seed": 1}),
+        shared("scenes/vsepp-kl", {"data.size": "tiny"}),
+        shared("scenes/vsepp-kl", start=shared("scenes/vsepp")),
     ]
     assert len({run.digest for run in [kl, *others]}) == 4
-    there = Run(load_recipe("scenes/vsepp-kl", ["--training.device", "cpu"]))
-    assert there.digest == kl.digest
+    assert shared("scenes/vsepp-kl", {"training.device": "cpu"}).digest == kl.digest
 
 
 def test_what_a_run_is_only_measured_with_is_no_part_of_it(tmp_path: Path) -> None:
     plain, judged = (
-        Run(load_recipe("coco_real/vsepp", fields), wants=frozenset({"test"}))
-        for fields in ([], ["--data.cxc", "cxc", "--data.weights", "net.safetensors"])
+        Run(load_recipe("coco_real/vsepp", fields), tmp_path, "shared", wants=frozenset({"test"}))
+        for fields in ({}, {"data.cxc": "cxc", "data.weights": "net.safetensors"})
     )
     assert plain.digest == judged.digest
-    assert judged.trained_recipe == replace(plain.trained_recipe, title=judged.trained_recipe.title)
-    extracting = load_recipe("coco/vsepp"), load_recipe("coco/vsepp", ["--data.weights", "a"])
-    assert len({Run(recipe).digest for recipe in extracting}) == 2  # there they make the features
-    store = Store(tmp_path)
-    store.folder(plain).mkdir()
-    save_file({"x": torch.zeros(1)}, store.each(plain, "test"))
-    about = {"recipe": {"data": {"cxc": None}}}
-    write_json(store.result(plain, "test"), {"provenance": about})
-    assert store.missing(plain) == []
-    assert store.missing(judged) == ["test"]  # measured again, not trained again
-    assert Setting("coco").training == Setting("coco", overrides=("--data.cxc", "x")).training
-    assert Setting("coco").training == Setting("coco", overrides=("--data.cxc=x",)).training
+    assert judged.trained_recipe == plain.trained_recipe
+    extracting = shared("coco/vsepp"), shared("coco/vsepp", {"data.weights": "a"})
+    assert len({run.digest for run in extracting}) == 2  # there they make the features
+    plain.folder.mkdir()
+    save_file({"x": torch.zeros(1)}, plain.each("test"))
+    training = {"epochs": plain.recipe.training.epochs}
+    about = {"recipe": {"data": {"cxc": None}, "training": training}}
+    write_json(plain.result("test"), {"provenance": about})
+    assert plain.missing == []
+    assert judged.missing == ["test"]  # measured again, not trained again
+    longer = replace(plain.recipe.training, epochs=99)
+    again = replace(plain, recipe=replace(plain.recipe, training=longer), kind="own")
+    again = replace(again, place=plain.folder)
+    assert again.missing == ["test"]  # what was measured before it got more epochs
+    assert Setting("coco").training == Setting("coco", overrides={"data.cxc": "x"}).training
 
 
 def test_merged_runs_want_everything_and_come_after_their_start() -> None:
-    base = Run(load_recipe("scenes/vsepp"))
-    tuned = Run(load_recipe("scenes/vsepp", ["--training.seed", "1"]), base, frozenset({"test"}))
+    base = shared("scenes/vsepp")
+    tuned = shared("scenes/vsepp", {"training.seed": 1}, base)
+    tuned = replace(tuned, wants=frozenset({"test"}))
     again = replace(tuned, wants=frozenset({"dev"}))
     found = merged([tuned, again])
     assert found == [base, tuned]

@@ -8,7 +8,7 @@ import pytest
 
 from gaussmatch.apps.cli import main
 from gaussmatch.files import read_json
-from gaussmatch.learn.studies.tune import Search, load_search, trials
+from gaussmatch.learn.studies.plans import Search, load_search, trials
 from gaussmatch.models.recipe import load_recipe, recipe_folder
 
 SEARCH = """
@@ -27,7 +27,9 @@ rows:
 
 def test_a_larger_budget_keeps_the_trials_that_were_made() -> None:
     grid = {"a": list(range(8)), "b": list(range(8))}
-    draws = [Search("", budget, {"r": {"recipe": "x"}}, grid).draws("r") for budget in (5, 6, 64)]
+    draws = [
+        Search("", budget, {"r": {"recipe": "x"}}, grid=grid).draws("r") for budget in (5, 6, 64)
+    ]
     assert draws[0] == draws[1][:5] == draws[2][:5]
 
 
@@ -45,14 +47,14 @@ def test_every_row_gets_as_many_trials_and_the_best_on_dev_is_chosen(
         assert best["dev_rsum"] == max(t["dev_rsum"] for t in mine)
         recipe = load_recipe(tmp_path / "out" / "best" / f"{row.lower()}.yaml")
         assert recipe.loss.name == best["fields"]["loss.name"]
-    monkeypatch.setattr("gaussmatch.learn.studies.tune.train", None)  # nothing is trained again
+    monkeypatch.setattr("gaussmatch.learn.studies.study.train", None)  # nothing is trained again
     assert main(words) == 0
     assert main([*words, "--model.dim", "8"]) == 2  # another search, the same folder
     assert "another recipe" in capsys.readouterr().err
 
 
 def test_a_row_with_too_small_a_grid_is_refused() -> None:
-    search = Search("", 3, {"a": {"recipe": "scenes/vsepp"}}, {"loss.margin": [0.1, 0.2]})
+    search = Search("", 3, {"a": {"recipe": "scenes/vsepp"}}, grid={"loss.margin": [0.1, 0.2]})
     with pytest.raises(ValueError, match="row 'a': 2 points in its grid, but a budget of 3"):
         search.draws("a")
     with pytest.raises(ValueError, match="did you mean 'recipe'"):
@@ -62,4 +64,4 @@ def test_a_row_with_too_small_a_grid_is_refused() -> None:
 @pytest.mark.parametrize("path", sorted((recipe_folder() / "search").glob("*.yaml")))
 def test_searches_that_come_with_the_package_are_whole(path: Path, tmp_path: Path) -> None:
     search = load_search(path.stem)
-    assert len(trials(search, tmp_path)) == search.budget * len(search.rows)
+    assert len(trials(search, tmp_path).cells) == search.budget * len(search.rows)

@@ -26,8 +26,8 @@ from gaussmatch.search.trust import calibrate
 
 def make_index(folder: Path, recipe: str = "scenes/vsepp-kl") -> Index:
     """Train for one epoch on the tiny scenes and index their test split."""
-    words = ["--data.size", "tiny", "--training.epochs", "1"]
-    settings = load_recipe(recipe, words)
+    fields = {"data.size": "tiny", "training.epochs": 1}
+    settings = load_recipe(recipe, fields)
     data = scenes.load("tiny", features=settings.data.features, progress=False)
     train(settings, folder / "run", data=data)
     from gaussmatch.models.run import load

@@ -312,7 +312,7 @@ def test_weights_of_another_network(tmp_path: Path) -> None:
 def test_the_recipe_that_comes_first() -> None:
     recipe = gm.load_recipe(
         "scenes/vsepp-ft-kl",
-        ["--training.seed=3", "--model.shape=spherical-avgpool", "--data.size=tiny"],
+        {"training.seed": 3, "model.shape": "spherical-avgpool", "data.size": "tiny"},
     )
     first, named = frozen_recipe(recipe), gm.load_recipe("scenes/vsepp-kl")
     assert (first.title, first.loss) == (named.title, named.loss)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from gaussmatch.learn.evaluation.evaluate import evaluate_run
 from gaussmatch.learn.studies.report import Entrant, write_report
 from gaussmatch.learn.training.loop import CollapseWarning, train
 from gaussmatch.models.features import load_data
-from gaussmatch.models.recipe import load_recipe
+from gaussmatch.models.recipe import load_recipe, typed
 from gaussmatch.models.run import load
 from gaussmatch.search import Index, index_pairs
 from gaussmatch.search.index import existing_index
@@ -33,7 +33,7 @@ RUNS = {
 last has the uncertainty to rely on (docs/uncertainty.md), and is the one to search with."""
 
 
-def run_demo(out: Path, overrides: Sequence[str] = ()) -> tuple[list[Entrant], Path, Path]:
+def run_demo(out: Path, overrides: Mapping[str, Any] = {}) -> tuple[list[Entrant], Path, Path]:
     """Train, measure and report all, then index the test split to search it; finished runs in
     ``out`` are used as they are.
 
@@ -50,7 +50,7 @@ def run_demo(out: Path, overrides: Sequence[str] = ()) -> tuple[list[Entrant], P
         entrants.append(Entrant(recipe.title, out / name, evaluate_run(out / name, data=data)))
     report = out / "report.html"
     commands = [
-        " ".join(["gaussmatch train", recipe, "--out", str(out / name), *overrides])
+        " ".join(["gaussmatch train", recipe, "--out", str(out / name), *typed(overrides)])
         for name, recipe in RUNS.items()
     ]
     write_report(report, entrants, load(out / "recommended"), data.test, commands)

@@ -19,7 +19,7 @@ No other module knows these names.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +49,7 @@ from gaussmatch.models.features.photos import find_extracted
 from gaussmatch.models.features.pixels import pixel_transform
 from gaussmatch.models.matcher import Matcher, build, exported, ranking
 from gaussmatch.models.model import Model
-from gaussmatch.models.recipe import FOUND, Recipe, identity, load_recipe
+from gaussmatch.models.recipe import FOUND, Recipe, changed, identity, load_recipe
 
 FORMAT = 3
 MANIFEST, LOCK = "run.json", ".lock"
@@ -137,14 +137,15 @@ def is_finished(folder: Path) -> bool:
     return bool(read_metrics(folder).get("finished"))
 
 
-def read_recipe(folder: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of a run, with fields of the command line. On other data the features of its own
+def read_recipe(folder: Path, overrides: Mapping[str, Any] = {}) -> Recipe:
+    """The recipe of a run, with some fields changed. On other data the features of its own
     photos may be missing: its image network makes them there."""
     verify(folder, RECIPE)
-    recipe = load_recipe(folder / RECIPE, overrides)
+    recipe = load_recipe(folder / RECIPE)
     if not overrides:
         return recipe
-    own, data = load_recipe(folder / RECIPE).data, recipe.data
+    own, recipe = recipe.data, changed(recipe, overrides)
+    data = recipe.data
     if (data.name, data.root) != (own.name, own.root) and data.extracted == own.extracted:
         try:
             find_extracted(data, Path(data.root or ""))

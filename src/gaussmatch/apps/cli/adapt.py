@@ -27,7 +27,7 @@ from gaussmatch.models.run import claim_place, read_metrics
 def run(argv: Sequence[str]) -> None:
     options = _options(argv)
     claim_place(options.out)
-    fields = [*_fields(options), *options.overrides]
+    fields = {**_fields(options), **options.overrides}
     data = load_data(load_recipe("adapter/improve", fields).data)
     one_space = options.text_encoder is not None and options.text_encoder == options.image_encoder
     if data.train.texts is not None:
@@ -55,7 +55,7 @@ def run(argv: Sequence[str]) -> None:
     print(f"next: gaussmatch index {quote(str(options.out))} {then} --out …", file=sys.stderr)
 
 
-def _fields(options: Namespace) -> list[str]:
+def _fields(options: Namespace) -> dict[str, str]:
     """The options as fields of the recipe."""
     given = {
         "data.name": options.data,
@@ -66,7 +66,7 @@ def _fields(options: Namespace) -> list[str]:
         "model.adapter.text_encoder": options.text_encoder or "arrays",
         "model.adapter.image_encoder": options.image_encoder,
     }
-    return [w for name, value in given.items() if value is not None for w in (f"--{name}", value)]
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _options(argv: Sequence[str]) -> Namespace:

@@ -56,7 +56,7 @@ def run(argv: Sequence[str]) -> None:
     given = {name: value for name, value in fields.items() if value is not None}
     recipe = replace(DataRecipe(), **given)
     if options.run is not None:
-        recipe = read_recipe(options.run, [f"--data.{n}={v}" for n, v in given.items()]).data
+        recipe = read_recipe(options.run, {f"data.{n}": v for n, v in given.items()}).data
     pairs = load_data(recipe).split(options.split)
     findings = audit_report.audit_pairs(pairs, model, options.most)
     audit_report.write(options.out, findings, pairs)

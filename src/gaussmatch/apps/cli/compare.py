@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from gaussmatch.apps.cli.parser import SECTIONS, Parser
 from gaussmatch.core.metrics.measures import heading, shown
-from gaussmatch.files import claim_folder, write_json
 from gaussmatch.learn.evaluation.tables import plain_table
-from gaussmatch.learn.studies.compare import Compared, compare, plan
+from gaussmatch.learn.studies.experiment import mean_std
+from gaussmatch.learn.studies.plans import compare
 
 RESULT = "comparison.json"
 SHOWN = ("rsum", "i2t_r_precision", "t2i_r_precision", "caption_rho", "image_rho")
@@ -32,27 +33,22 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--seeds", type=int, default=5, help="runs per recipe")
     parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="the output folder")
     parser.add_argument("--jobs", type=int, default=1, help="parallel runs, which share the cores")
-    options = parser.parse(argv)
-    made = plan(options.recipes, options.seeds, options.out, options.overrides)
-    claim_folder(options.out, names=[RESULT, *(cell.folder.parent.name for cell in made)])
-    rows = compare(made, options.jobs)
-    write_json(options.out / RESULT, [vars(row) for row in rows])
+    o = parser.parse(argv)
+    rows = compare(o.recipes, o.seeds, o.out, o.overrides, o.jobs)
     print(seeds_table(rows))
-    print(f"written: {options.out / RESULT}")
-    failed = [f"{row.title}, {error}" for row in rows for error in row.errors]
+    print(f"written: {o.out / 'comparison.json'}")
+    failed = [f"{row['title']}, {error}" for row in rows for error in row["errors"]]
     if failed:
         raise ValueError("some runs failed:\n  " + "\n  ".join(failed))
 
 
-def seeds_table(rows: Sequence[Compared]) -> str:
+def seeds_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Mean ± std over the seeds, one row for each recipe."""
-    keys = [key for key in SHOWN if any(row.mean_std(key) for row in rows)]
+    keys = [key for key in SHOWN if any(key in run for row in rows for run in row["runs"])]
     cells = [["model", "runs", *(heading(key) for key in keys)]]
     for row in rows:
-        values = [row.mean_std(key) for key in keys]
-        texts = [
-            f"{shown(key, value[0])} ± {shown(key, value[1])}" if value else ""
-            for key, value in zip(keys, values, strict=True)
-        ]
-        cells.append([row.title, str(len(row.runs)), *texts])
+        cells.append([row["title"], str(len(row["runs"]))])
+        for key in keys:
+            mean, std = mean_std([float(run[key]) for run in row["runs"] if key in run])
+            cells[-1].append("" if mean is None else f"{shown(key, mean)} ± {shown(key, std)}")
     return plain_table(cells)

@@ -23,7 +23,7 @@ class Parser(ArgumentParser):
         verb: as typed after ``gaussmatch``.
         examples: two or three command lines; a test parses each of them.
         fields: sections of the recipe whose fields may be given, as ``--data.root photos``. The
-            parsed options hold them unchanged as ``overrides``, for ``load_recipe``.
+            parsed options hold them as ``overrides``: dotted name → value of the field's type.
         notes: a paragraph after the options.
         computes: adds ``--threads`` and ``--device``.
     """
@@ -63,7 +63,11 @@ class Parser(ArgumentParser):
         options, unknown = self.parse_known_intermixed_args(words)
         if unknown:
             self.error(self._unknown(unknown[0]))
-        options.overrides = overrides
+        options.overrides = {}
+        if overrides:
+            from gaussmatch.models.recipe import parse_overrides
+
+            options.overrides = parse_overrides(overrides)
         if self._computes:
             from gaussmatch.device import use_device, use_threads
 

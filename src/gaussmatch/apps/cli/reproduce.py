@@ -11,10 +11,16 @@ from typing import Any
 
 from gaussmatch.apps.cli.parser import SECTIONS, Parser
 from gaussmatch.learn.evaluation.tables import plain_table
-from gaussmatch.learn.studies import reproduce
 from gaussmatch.learn.studies.estimate import estimate
-from gaussmatch.learn.studies.paper import NAMES, PAPER
-from gaussmatch.learn.studies.sections import Section, write_all, write_page
+from gaussmatch.learn.studies.paper import NAMES, NUMBERED, PAPER
+from gaussmatch.learn.studies.plans import (
+    Reproduction,
+    Setting,
+    claim,
+    made_before,
+    reproduction,
+)
+from gaussmatch.learn.studies.report import Section, write_page, write_sections
 from gaussmatch.models.recipe import recipe_folder
 from gaussmatch.models.run import is_run
 
@@ -24,30 +30,27 @@ DATA = sorted(path.parent.name for path in recipe_folder().glob("*/vsepp.yaml"))
 
 def run(argv: Sequence[str]) -> None:
     options = _parser().parse(argv)
-    given: dict[str, Any] = {f.name: getattr(options, f.name) for f in fields(reproduce.Setting)}
-    given |= {name: tuple(given[name]) for name in ("overrides", "rows", "imported")}
-    setting = reproduce.Setting(**given)
+    given: dict[str, Any] = {f.name: getattr(options, f.name) for f in fields(Setting)}
+    setting = Setting(**given | {"imported": dict(options.imported)})
     out = options.out or Path("runs/reproduce") / f"{options.data}{'-fast' * options.fast}"
     jobs = options.jobs or (2 if options.data == "scenes" else 1)
-    names = PAPER if "all" in options.names else tuple(dict.fromkeys(options.names))
-    made = reproduce.plan(names, setting, out)
-    reproduce.check_plan(made)
+    named = dict.fromkeys(NUMBERED.get(name, name) for name in options.names)
+    names = PAPER if "all" in named else tuple(named)
+    study = reproduction(names, setting, out)
+    study.check()
     if options.dry_run:
-        print(estimate(made, jobs))
+        print(estimate(study, jobs))
         return
     started = time.perf_counter()
-    reproduce.claim(out, setting, names)
-    outcome = reproduce.Outcome(made)
+    claim(out, setting, names)
     try:
-        outcome = reproduce.execute(made, jobs)
+        study.run(jobs)
     finally:  # interrupted or not, show what is there
-        sections = write_all(outcome)
-        page = write_page(
-            outcome, [*sections, *_earlier(made, {s.experiment.name for s in sections})]
-        )
+        sections = write_sections(study)
+        page = write_page(study, [*sections, *_earlier(study)])
     print(_summary(sections))
     print(f"\n{(time.perf_counter() - started) / 60:.1f} minutes. Open the report: {page}")
-    failed = [f"{run.name}: {error}" for run, error in outcome.errors.items()]
+    failed = [f"{run.folder.name}: {error}" for run, error in study.errors.items()]
     if failed:
         raise ValueError(
             "some runs failed (start again to try them again):\n  " + "\n  ".join(failed)
@@ -69,7 +72,11 @@ def _parser() -> Parser:
         computes=True,
     )
     parser.add_argument(
-        "names", nargs="+", choices=(*NAMES, "all"), help="experiments, or all of the paper"
+        "names",
+        nargs="+",
+        choices=(*NAMES, "all", *NUMBERED),
+        metavar="NAME",
+        help=f"{', '.join(NAMES)}; by number, such as table1 or figure2; or all of the paper",
     )
     parser.add_argument("--data", default="scenes", choices=DATA, help="the data set")
     parser.add_argument("--out", type=Path, help="default: runs/reproduce/DATA, or DATA-fast")
@@ -111,13 +118,12 @@ def row_and_folder(text: str) -> tuple[str, str]:
     return row, folder
 
 
-def _earlier(made: reproduce.Plan, shown: set[str]) -> list[Section]:
+def _earlier(study: Reproduction) -> list[Section]:
     """Experiments that were made in this folder before belong to its report too."""
-    sections = []
-    for name, setting in reproduce.made_before(made.out).items():
-        if name not in shown:
-            sections += write_all(reproduce.Outcome(reproduce.plan([name], setting, made.out)))
-    return sections
+    shown = {one.name for one in study.experiments}
+    before = {name: s for name, s in made_before(study.out).items() if name not in shown}
+    made = [reproduction([name], setting, study.out) for name, setting in before.items()]
+    return [section for one in made for section in write_sections(one)]
 
 
 def _summary(sections: Sequence[Section]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gaussmatch.apps.cli.parser import SECTIONS, Parser
 from gaussmatch.learn.evaluation.tables import plain_table
-from gaussmatch.learn.studies.tune import load_search, tune
+from gaussmatch.learn.studies.plans import load_search, tune
 
 
 def run(argv: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ import json
 import math
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ def measure_run(
     run: Path,
     split: str = "test",
     data: DataSet | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Mapping[str, Any] = {},
     by: str | None = None,
     stem: str | None = None,
     out: Path | None = None,
@@ -82,7 +82,7 @@ def measure_run(
     """As ``evaluate_run``, with the values of each query.
 
     Args:
-        overrides: fields of the recipe's data, as ``["--data.seed", "1"]``; they become part of the
+        overrides: fields of the recipe's data, as ``{"data.seed": 1}``; they become part of the
             file names, so that the results are not mistaken for the run's own.
         by: another similarity than the model's own, such as cosine for the distance of the means;
             it becomes part of the file names too.
@@ -131,14 +131,14 @@ def provenance(recipe: Recipe, pairs: Pairs, weights: Path | None = None) -> dic
     }
 
 
-def file_stem(split: str, overrides: Sequence[str] = (), by: str | None = None) -> str:
+def file_stem(split: str, overrides: Mapping[str, Any] = {}, by: str | None = None) -> str:
     """The name of what is written, without its ending.
 
-    >>> file_stem("test"), file_stem("test", ["--data.seed", "1"], by="cosine")
+    >>> file_stem("test"), file_stem("test", {"data.seed": 1}, by="cosine")
     ('evaluation-test', 'evaluation-test-data.seed-1-similarity-cosine')
     """
-    words = "-".join([*overrides, *(["similarity", by] if by else [])])
-    words = words.replace("--", "").replace("=", "-")
+    given = {**overrides, **({"similarity": by} if by else {})}
+    words = "-".join(f"{name}-{value}" for name, value in given.items())
     return "-".join(filter(None, ["evaluation", split, re.sub(r"[^\w.-]", "_", words)]))
 
 

@@ -1,17 +1,16 @@
-"""What a plan would take: time and disk, from a few steps that are really made.
+"""What a reproduction would take: time and disk, from a few steps that are really made.
 
-First it is checked that the data is there. Then, of every class of runs (the same network on the
-same data), two short epochs are trained and measured in a temporary folder; the second gives the
-time of a step, the files give the disk. Features and scenes are taken as they are; where photos
-have no features yet, or the data is not there, random ones of the same shape stand in. A batch that
-is large in memory is timed in part. Extraction and crops are counted by the pictures that go
-through the image network.
+First it is checked that the data is there: runs whose data is not are listed, with the files, and
+not timed. Of every class of the others (the same network on the same data), two short epochs are
+trained and measured in a temporary folder; the second gives the time of a step, the files give the
+disk. Features and scenes are taken as they are; photos without features yet have random ones of the
+same shape. A batch that is large in memory is timed in part. Extraction and crops are counted by
+the pictures that go through the image network.
 """
 
 from __future__ import annotations
 
 import math
-import shutil
 import tempfile
 import time
 from collections import Counter
@@ -23,12 +22,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from gaussmatch.data import scenes
+from gaussmatch.data import scenes, source
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.data.stored import StoredFeatures
 from gaussmatch.learn.evaluation.evaluate import measure_run
-from gaussmatch.learn.studies.reproduce import Plan
-from gaussmatch.learn.studies.store import Run
+from gaussmatch.learn.studies.plans import Reproduction
+from gaussmatch.learn.studies.study import Run
 from gaussmatch.learn.training.loop import read_log, train
 from gaussmatch.models.encoders.backbone import Backbone
 from gaussmatch.models.features import listed, load_data
@@ -41,12 +40,6 @@ TIMED_BATCH = {"pooled": 128, "regions": 32, "pixels": 4}
 """Pairs in a step that is timed, at most; the time of a larger batch is in proportion."""
 CROPS = 20_000
 """Crops of photos, at most: A and C of 2,000 triplets at five thresholds."""
-PUBLISHED = {
-    "coco": (113_287, 1000, 5000),
-    "flickr30k": (29_000, 1000, 1000),
-    "flickr8k": (6000, 1000, 1000),
-}
-"""Images of train, dev (as validated on) and test, five captions each."""
 WORDS = 11  # of an invented caption
 
 
@@ -62,67 +55,86 @@ class Cost:
     kept: int
 
 
-def estimate(made: Plan, jobs: int) -> str:
-    """The plan in words: how many runs of which class, their time and disk."""
-    todo, runs = made.todo, made.runs
-    lines = [
-        f"{len(made.cells)} cells of {len(made.experiments)} experiment(s) are {len(runs)} runs, "
+@dataclass(frozen=True)
+class Size:
+    """How much data there is: captions of train, images of dev and test, all photos, those of
+    train."""
+
+    captions: int
+    dev: int
+    test: int
+    photos: int
+    train: int
+
+
+def estimate(study: Reproduction, jobs: int) -> str:
+    """The plan in words: how many runs of which class, their time and disk. Refused at once where
+    the data of every run is missing."""
+    todo, runs = study.todo, study.runs
+    text = [
+        f"{len(study.cells)} cells of {len(study.experiments)} experiment(s) are {len(runs)} runs, "
         f"{len(runs) - len(todo)} of them finished"
     ]
-    problems = Counter(cell.problem for cell in made.cells if cell.problem is not None)
-    lines += [f"cannot run: {problem} ({n} cells)" for problem, n in problems.items()]
+    problems = Counter(cell.problem for cell in study.cells if cell.problem is not None)
+    text += [f"cannot run: {problem} ({n} cells)" for problem, n in problems.items()]
     there = {data: look(data) for data in dict.fromkeys(run.recipe.data for run in todo)}
-    absent = dict.fromkeys(one.problem for one in there.values() if one.problem is not None)
-    lines += [f"not there: {problem}" for problem in absent]
+    sizes = {data: size for data, size in there.items() if isinstance(size, Size)}
+    absent = Counter(p for run in todo if isinstance(p := there[run.recipe.data], str))
+    if absent:
+        text += [f"not there: {problem} ({n} runs)" for problem, n in absent.items()]
+        names = dict.fromkeys(data.name for data in there if data not in sizes)
+        text += [source(name).where for name in names]
+        if not sizes:
+            raise FileNotFoundError("\n".join(text))
+        todo = [run for run in todo if run.recipe.data in sizes]
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, threads // jobs))
     try:
         classes: dict[Recipe, list[Run]] = {}
         for run in todo:
             classes.setdefault(cost_class(run), []).append(run)
-        seconds, kept, peaks, unknown = 0.0, 0, [0], 0
+        seconds, kept, peak, unknown = 0.0, 0, 0, 0
         for recipe, same in classes.items():
-            size = there[same[0].recipe.data]
+            size, what = sizes[same[0].recipe.data], f"  {len(same):3} × {_words(same[0])}"
             try:
-                cost = measured(same[0], size)
+                cost = measured(same[0])
             except (ValueError, OSError, ImportError, RuntimeError) as error:
                 unknown += len(same)
-                lines.append(f"  {len(same):3} × {_words(same[0])}: not measured, {error}")
+                text.append(f"{what}: not measured, {error}")
                 continue
             steps = math.ceil(size.captions / recipe.training.batch_size)
             steps = min(steps, recipe.training.steps or steps)
             one = [
-                (0 if made.store.trained(run) else run.recipe.training.epochs)
+                (0 if run.trained else run.recipe.training.epochs)
                 * (steps * cost.step + size.dev * cost.encode)
                 + len(run.wants - {"crops"}) * size.test * cost.measure
                 for run in same
             ]
             seconds, kept = seconds + sum(one), kept + len(same) * cost.kept
-            peaks.append(cost.peak)
-            lines.append(
-                f"  {len(same):3} × {_words(same[0])}: {1000 * cost.step:.0f} ms a step, "
-                f"{steps} steps an epoch, {_time(sum(one) / len(same))} each, "
-                f"{_size(cost.kept)} kept"
+            peak = max(peak, cost.peak)
+            text.append(
+                f"{what}: {1000 * cost.step:.0f} ms a step, {steps} steps an epoch, "
+                f"{_time(sum(one) / len(same))} each, {_size(cost.kept)} kept"
             )
-        for what, pictures, data in _pictures(todo, there, jobs):
+        for what, pictures, data in _pictures(todo, sizes, jobs):
             try:
                 each = seconds_of_picture(data.backbone)
             except (ImportError, ValueError) as error:
-                lines.append(f"  {what}: {pictures:,} pictures, not measured, {error}")
+                text.append(f"  {what}: {pictures:,} pictures, not measured, {error}")
                 continue
             seconds += pictures * each
-            lines.append(
+            text.append(
                 f"  {what}: {pictures:,} pictures through {data.backbone}, {1000 * each:.0f} ms "
                 f"each, {_time(pictures * each)}"
             )
     finally:
         torch.set_num_threads(threads)
-    disk = kept + jobs * max(peaks)
-    lines.append(
-        f"in all about {_time(seconds / jobs)} with {jobs} job(s), and {_size(disk)} of disk in "
-        f"{made.out}" + (f"; {unknown} run(s) could not be measured here" if unknown else "")
+    text.append(
+        f"in all about {_time(seconds / jobs)} with {jobs} job(s), and {_size(kept + jobs * peak)} "
+        f"of disk in {study.out}"
+        + (f"; {unknown} run(s) could not be measured here" if unknown else "")
     )
-    return "\n".join(lines)
+    return "\n".join(text)
 
 
 def cost_class(run: Run) -> Recipe:
@@ -137,33 +149,21 @@ def cost_class(run: Run) -> Recipe:
     )
 
 
-@dataclass(frozen=True)
-class Size:
-    """How much data there is: captions of train, images of dev and test, all photos, those of
-    train; and what is missing of it."""
-
-    captions: int
-    dev: int
-    test: int
-    photos: int
-    train: int
-    problem: str | None = None
-
-
-def look(data: DataRecipe) -> Size:
-    """The size of a data set, counted where it is there and as published where it is not."""
+def look(data: DataRecipe) -> Size | str:
+    """The size of a data set, or what of it is missing."""
     if data.name == "scenes":
         images = scenes.SIZES[data.size]
         return Size(5 * images["train"], images["dev"], images["test"], 0, 0)
     try:
         splits, problem = listed(data)
     except (ValueError, OSError) as error:
-        train, dev, test = PUBLISHED.get(data.name, PUBLISHED["flickr8k"])
-        return Size(5 * train, dev, test, train + dev + test, train, str(error))
+        return str(error)
+    if problem is not None:
+        return problem
     captions = sum(len(photo.captions) for photo in splits["train"])
     dev = min(len(splits["dev"]), data.dev_images or len(splits["dev"]))
     photos = sum(map(len, splits.values()))
-    return Size(captions, dev, len(splits["test"]), photos, len(splits["train"]), problem)
+    return Size(captions, dev, len(splits["test"]), photos, len(splits["train"]))
 
 
 def _pictures(
@@ -174,10 +174,9 @@ def _pictures(
     extracted = set()
     for run in todo:
         data = run.recipe.data
-        if data.name == "scenes":
-            continue
         key = (data.backbone, data.features, data.view)
-        if data.extracted is None and data.features != "pixels" and key not in extracted:
+        given = data.name == "scenes" or data.extracted is not None or data.features == "pixels"
+        if not given and key not in extracted:
             extracted.add(key)
             pictures = there[data].photos + data.crops * there[data].train
             yield f"extraction of {data.features} features", pictures, data
@@ -199,23 +198,22 @@ def seconds_of_picture(backbone: str) -> float:
     return time.perf_counter() - started
 
 
-def measured(run: Run, size: Size) -> Cost:
+def measured(run: Run) -> Cost:
     """Train two short epochs and measure the result."""
     recipe = run.recipe
     batch = min(recipe.training.batch_size, TIMED_BATCH[recipe.data.features])
     scale = recipe.training.batch_size / batch
     short = replace(recipe.training, epochs=2, steps=None, batch_size=batch, start_from=None)
-    recipe = replace(recipe, training=short)
     images = math.ceil(STEPS * batch / 5)
-    if recipe.data.name == "scenes" or (size.problem is None and recipe.data.extracted is not None):
+    if recipe.data.name == "scenes" or recipe.data.extracted is not None:
         whole = load_data(recipe.data)
         splits = whole.train.first(images), whole.dev.first(50), whole.test.first(50)
         data = DataSet(whole.name, *splits)
     else:
         data = invented(shape_of(recipe), images)
-    recipe = replace(recipe, data=replace(recipe.data, min_count=1))
-    folder = Path(tempfile.mkdtemp(prefix="gaussmatch-estimate-"))
-    try:
+    recipe = replace(recipe, data=replace(recipe.data, min_count=1), training=short)
+    with tempfile.TemporaryDirectory(prefix="gaussmatch-estimate-") as temporary:
+        folder = Path(temporary)
         model = train(recipe, folder, data=data, progress_bar=False)
         epoch = [record for record in read_log(folder) if record["event"] == "epoch"][-1]
         peak = _bytes(folder)
@@ -224,17 +222,14 @@ def measured(run: Run, size: Size) -> Cost:
         model.encode_pairs(data.dev)
         encoded = time.perf_counter()
         measure_run(folder, "test", data)
-        ended = time.perf_counter()
-        dev, test = len(data.dev.images), len(data.test.images)
+        measuring = time.perf_counter() - encoded
         return Cost(
             scale * epoch["seconds"] / STEPS,
-            (encoded - started) / dev,
-            (ended - encoded) / test,
+            (encoded - started) / len(data.dev.images),
+            measuring / len(data.test.images),
             peak,
             _bytes(folder),
         )
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def shape_of(recipe: Recipe) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ any of them.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -71,7 +72,7 @@ class TableRow:
     Args:
         title: its name, unique in the table.
         recipe: ``recipes/{data}/{recipe}.yaml``.
-        overrides: fields beside the file, as on the command line.
+        overrides: fields beside the file: dotted name → value.
         group: rows of one group are compared; the best of each is bold.
         published: what the paper printed, by column key.
         spread: the printed standard deviations, by column key.
@@ -82,7 +83,7 @@ class TableRow:
 
     title: str
     recipe: str
-    overrides: tuple[str, ...] = ()
+    overrides: Mapping[str, Any] = field(default_factory=dict)
     group: str = ""
     published: Mapping[str, float] = field(default_factory=dict)
     spread: Mapping[str, float] = field(default_factory=dict)
@@ -203,6 +204,16 @@ class Experiment:
         rows = [replace(row, against=row.against if row.against in kept else None) for row in rows]
         about = f"{self.about} Here with {len(rows)} of its {len(self.rows)} rows."
         return replace(self, about=about, rows=tuple(rows), claims=claims)
+
+
+def mean_std(values: Sequence[float]) -> tuple[float | None, float]:
+    """Mean and sample standard deviation over runs: zero for one run, no mean of none.
+
+    >>> mean_std([1.0, 3.0]), mean_std([1.0]), mean_std([])
+    ((2.0, 1.4142135623730951), (1.0, 0.0), (None, 0.0))
+    """
+    mean = statistics.fmean(values) if values else None
+    return mean, statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def value_of(measures: Mapping[str, Any], key: str) -> float | None:

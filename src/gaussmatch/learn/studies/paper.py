@@ -9,7 +9,8 @@ minimum KL for VSE++ft, all ellipsoidal; on Flickr30K spherical (avgpool) with K
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 
 from gaussmatch.learn.studies.experiment import Claim, Column, Experiment, Slip, TableRow
@@ -62,8 +63,8 @@ _BASES = {"vsepp": "vsepp-kl", "vsepp-ft": "vsepp-ft-min-kl", "vsrn": "vsrn-wass
 """System → the recipe whose similarity and shape the ablations change."""
 
 
-def _shaped(similarity: str, shape: str) -> tuple[str, ...]:
-    return ("--model.similarity", similarity, "--model.shape", shape)
+def _shaped(similarity: str, shape: str) -> dict[str, str]:
+    return {"model.similarity": similarity, "model.shape": shape}
 
 
 # ---- Table 1: COCO ----
@@ -113,7 +114,7 @@ COCO = Experiment(
     split="test",
     columns=(*_PMRP, RSUM),
     rows=tuple(
-        TableRow(title, recipe, (), group, _figures(_PMRP, _COCO[title]), against=against,
+        TableRow(title, recipe, {}, group, _figures(_PMRP, _COCO[title]), against=against,
             slips=_COCO_SLIPS.get(title, {}))
         for title, recipe, group, against in _HEADLINE
     ),
@@ -156,7 +157,7 @@ CXC = Experiment(
     split="test",
     columns=(*_RPC, RHO),
     rows=tuple(
-        TableRow(title, recipe, (), group, _figures(_RPC, _CXC[title]), against=against)
+        TableRow(title, recipe, {}, group, _figures(_RPC, _CXC[title]), against=against)
         for title, recipe, group, against in _HEADLINE
         if title in _CXC
     ),
@@ -194,7 +195,7 @@ FLICKR30K = Experiment(
     split="test",
     columns=(*_SIX, RSUM),
     rows=tuple(
-        TableRow(title, recipe, (), group, _figures(_SIX, line), against=against)
+        TableRow(title, recipe, {}, group, _figures(_SIX, line), against=against)
         for title, recipe, group, against, line in _FLICKR30K
     ),
     published_on="Flickr30K, 1,000 test images",
@@ -352,7 +353,7 @@ def _stability(data: str) -> Experiment:
         std = {"rsum": f30k_std} if small else {"1k_rsum": folds_std, "rsum": whole_std}
         group = title.split()[0]
         rows.append(
-            TableRow(title, flickr if small else coco, (), group, mean, std,
+            TableRow(title, flickr if small else coco, {}, group, mean, std,
                 against=group if title != group else None)
         )  # fmt: skip
     return Experiment(
@@ -527,7 +528,7 @@ def _best_loss(
             Column.of("t2i_aurc_gain", label="AURC gain, captions"),
         ),
         rows=tuple(
-            TableRow(row, file, (), system, against=None if row == system else system)
+            TableRow(row, file, {}, system, against=None if row == system else system)
             for row, file in (recipes | ours).items()
         ),
         seeds=5,
@@ -571,6 +572,14 @@ PAPER = NAMES[:-2]
 """The nine of the paper: ``all``."""
 
 
+def _numbers() -> Iterator[tuple[str, str]]:
+    for name in PAPER:
+        place = experiment(name).place
+        first, *last = map(int, re.findall(r"\d+", place.partition(",")[0]))
+        for number in range(first, (last[-1] if last else first) + 1):
+            yield f"{'table' if place.startswith('Table') else 'figure'}{number}", name
+
+
 def experiment(name: str, data: str = "coco") -> Experiment:
     """An experiment by name, as it is made on a data set.
 
@@ -581,3 +590,7 @@ def experiment(name: str, data: str = "coco") -> Experiment:
         raise ValueError(f"no experiment {name!r}; choose from {', '.join(NAMES)} or all")
     found = _ALL[name]
     return found if isinstance(found, Experiment) else found(data)
+
+
+NUMBERED = dict(_numbers())
+"""The paper's number → name: table1, …, figure7."""

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +14,16 @@ from torch import Tensor
 
 from gaussmatch.files import load_tensors
 from gaussmatch.learn.evaluation.evaluate import paired
-from gaussmatch.learn.studies.experiment import Claim, Column, Experiment, Place, TableRow, value_of
-from gaussmatch.learn.studies.reproduce import Cell, Outcome
+from gaussmatch.learn.studies.experiment import (
+    Claim,
+    Column,
+    Experiment,
+    Place,
+    TableRow,
+    mean_std,
+    value_of,
+)
+from gaussmatch.learn.studies.plans import Reproduction
 
 
 @dataclass(frozen=True)
@@ -85,10 +94,6 @@ class Table:
     lines: Sequence[Line]
     tests: Sequence[PairedTest]
     measures: Mapping[str, Sequence[Mapping[str, Any]]]
-
-    @property
-    def complete(self) -> bool:
-        return all(not line.state for line in self.lines)
 
 
 @dataclass(frozen=True)
@@ -219,33 +224,28 @@ def t_interval(a: Sequence[float], b: Sequence[float] | None = None) -> tuple[fl
     return centre - reach, centre + reach
 
 
-def table(one: Experiment, outcome: Outcome, records: Sequence[Mapping[str, Any]]) -> Table:
+def table(one: Experiment, study: Reproduction, records: Sequence[Mapping[str, Any]]) -> Table:
     """The table of one experiment.
 
     Args:
-        records: of all cells of the plan, in its order (``save_cells``).
+        records: of all its cells (``Reproduction.records``).
     """
-    pairs = [
-        (cell, record)
-        for cell, record in zip(outcome.plan.cells, records, strict=True)
-        if cell.experiment.name == one.name
-    ]
-    measured = {key for _, record in pairs for key in record["measures"]}
+    measured = {key for record in records for key in record["measures"]}
     columns = [column for column in one.columns if column.key in measured]
-    lines = [
-        _line(row, columns, [record for cell, record in pairs if cell.row == row])
-        for row in one.rows
-    ]
+    lines = [_line(row, columns, [r for r in records if r["row"] == row.title]) for row in one.rows]
+    each: dict[str, dict[int, Path]] = {row.title: {} for row in one.rows}
+    measures: dict[str, list[Mapping[str, Any]]] = {row.title: [] for row in one.rows}
+    for cell, record in zip(study.of(one), records, strict=True):
+        if record["state"] == "done" and cell.run is not None:
+            each[cell.row.title][cell.seed] = cell.run.each(one.split)
+            measures[cell.row.title].append(record["measures"])
     tests = [
         test
         for row in one.rows
-        if row.against is not None and (test := _test(one, row, columns, outcome, pairs))
+        if row.against is not None
+        and (test := _test(row.title, row.against, columns, each[row.title], each[row.against]))
     ]
-    papers = one.data == outcome.plan.setting.data
-    measures: dict[str, list[Mapping[str, Any]]] = {row.title: [] for row in one.rows}
-    for _, record in pairs:
-        if record["state"] == "done":
-            measures[record["row"]].append(record["measures"])
+    papers = one.data == study.setting.data
     return Table(one, papers, columns, _with_best(one, columns, lines), tests, measures)
 
 
@@ -253,13 +253,9 @@ def _line(row: TableRow, columns: Sequence[Column], records: Sequence[Mapping[st
     done = [record["measures"] for record in records if record["state"] == "done"]
     figures = {}
     for column in columns:
-        values = [v for one in done if (v := value_of(one, column.key)) is not None]
-        figures[column.key] = Value(
-            statistics.fmean(values) if values else None,
-            statistics.stdev(values) if len(values) > 1 else 0.0,
-            row.published.get(column.key),
-            row.true_figure(column.key),
-        )
+        key = column.key
+        values = [v for one in done if (v := value_of(one, key)) is not None]
+        figures[key] = Value(*mean_std(values), row.published.get(key), row.true_figure(key))
     errors = [
         f"seed {record['seed']}: {record['error']}"
         for record in records
@@ -294,34 +290,25 @@ def _with_best(one: Experiment, columns: Sequence[Column], lines: Sequence[Line]
 
 
 def _test(
-    one: Experiment,
-    row: TableRow,
+    title: str,
+    against: str,
     columns: Sequence[Column],
-    outcome: Outcome,
-    pairs: Sequence[tuple[Cell, Mapping[str, Any]]],
+    ours: Mapping[int, Path],
+    theirs: Mapping[int, Path],
 ) -> PairedTest | None:
-    """Paired over queries; each query's value is its mean over the seeds that both rows have."""
-    store = outcome.plan.store
-    files = {
-        title: {
-            cell.seed: store.each(cell.run, one.split)
-            for cell, record in pairs
-            if cell.row.title == title and cell.run is not None and record["state"] == "done"
-        }
-        for title in (row.title, row.against or "")
-    }
-    ours, theirs = files.values()
+    """Paired over queries; each query's value is its mean over the seeds that both rows have. Files
+    of single queries by seed."""
     seeds = sorted(set(ours) & set(theirs))
     if not seeds:
         return None
     a, b = (
         {key: _mean([each[key] for each in found]) for key in set.intersection(*map(set, found))}
-        for found in ([load_tensors(f[seed]) for seed in seeds] for f in (theirs, ours))
+        for found in ([load_tensors(files[seed]) for seed in seeds] for files in (theirs, ours))
     )
     for values in (a, b):
         values["rsum"] = _rsum_each(values)
     measures = {c.key: paired(b[c.key], a[c.key]) for c in columns if c.key in a and c.key in b}
-    return PairedTest(row.title, row.against or "", len(seeds), measures) if measures else None
+    return PairedTest(title, against, len(seeds), measures) if measures else None
 
 
 def _rsum_each(each: Mapping[str, Tensor]) -> Tensor:

@@ -1,13 +1,17 @@
-"""A table as Markdown and as LaTeX, best in bold, the paper's figure beside ours."""
+"""What a table says in words and signs, for its templates: Markdown, LaTeX, and the page."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from itertools import groupby
+from pathlib import Path
+from typing import Any
 
+from gaussmatch.files import rendered
 from gaussmatch.learn.evaluation.tables import tex
 from gaussmatch.learn.studies.experiment import Column
-from gaussmatch.learn.studies.results import Line, PairedTest, Table, Value
+from gaussmatch.learn.studies.results import Line, PairedTest, Table
 
 SHORT = {
     "image-to-text": "i2t",
@@ -18,6 +22,23 @@ SHORT = {
 }
 
 
+def template(name: str, **values: Any) -> str:
+    """A template of this package, with the functions of this module as ``tables``."""
+    here = Path(__file__).parent / "templates"
+    return rendered(here / name, tables=sys.modules[__name__], **values)
+
+
+def markdown(table: Table) -> str:
+    """The table, what the paper printed, the paired tests and the notes."""
+    return template("table.md.j2", table=table)
+
+
+def latex(table: Table) -> str:
+    """A ``tabular`` with booktabs-free rules and headings in two rows."""
+    groups = [list(lines) for _, lines in groupby(table.lines, lambda line: line.row.group)]
+    return template("table.tex.j2", table=table, groups=groups, tex=tex)
+
+
 def short(column: Column) -> str:
     """A heading in one line.
 
@@ -25,14 +46,6 @@ def short(column: Column) -> str:
     '1K i2t R@1'
     """
     return " ".join(filter(None, [*(SHORT.get(g, g) for g in column.group), column.label]))
-
-
-def shown(figure: Value, column: Column, runs: int) -> str:
-    """``59.3`` or ``59.3 ± 0.4``; a dash where nothing was measured."""
-    if figure.mean is None:
-        return "–"
-    text = number(figure.mean, column.digits)
-    return f"{text} ± {figure.std:.{column.digits}f}" if runs > 1 else text
 
 
 def number(value: float, digits: int) -> str:
@@ -50,50 +63,22 @@ def signed(value: float, digits: int) -> str:
     return f"{value:+.{digits}f}".replace("-", "−")
 
 
-def markdown(table: Table) -> str:
-    """The table, what the paper printed, the paired tests and the notes."""
-    one = table.experiment
-    lines = [f"# {one.title}", "", one.about, "", context(table), ""]
-    lines += [f"| model | runs | {' | '.join(short(c) for c in table.columns)} |"]
-    lines += ["|---|--:|" + "--:|" * len(table.columns)]
-    for line in table.lines:
-        cells = [_markdown_cell(table, line, c) for c in table.columns]
-        if line.runs == 0:
-            cells = [line.state or "not run", *[""] * (len(cells) - 1)] if cells else []
-        lines.append(f"| {line.row.title} | {line.runs} | {' | '.join(cells)} |")
-    if not table.papers_data and any(line.row.published for line in table.lines):
-        lines += ["", f"What the paper printed ({one.published_on}), for the eye only:", ""]
-        lines += _published_markdown(table)
-    if table.tests:
-        lines += ["", "Ours less theirs, paired over queries (95 % interval, p):", ""]
-        lines += _tests_markdown(table)
-    lines += ["", *(f"- {note}" for note in notes(table))]
-    return "\n".join(lines).rstrip() + "\n"
+def shown(line: Line, column: Column) -> str:
+    """``59.3`` or ``59.3 ± 0.4``; a dash where nothing was measured."""
+    figure = line.figures[column.key]
+    if figure.mean is None:
+        return "–"
+    text = number(figure.mean, column.digits)
+    return f"{text} ± {figure.std:.{column.digits}f}" if line.runs > 1 else text
 
 
-def latex(table: Table) -> str:
-    """A ``tabular`` with booktabs-free rules and headings in two rows."""
-    columns = table.columns
-    spec = "l" + "r" * len(columns)
-    lines = [
-        f"% {table.experiment.title}: {context(table)}".replace("\n", " "),
-        rf"\begin{{tabular}}{{{spec}}}",
-        r"\hline",
-    ]
-    for level in heads(columns):
-        spans = [rf"\multicolumn{{{span}}}{{c}}{{{tex(name)}}}" for name, span in level]
-        lines.append(" & ".join(["", *spans]) + r" \\")
-    lines += [" & ".join(["model", *(tex(c.label) for c in columns)]) + r" \\", r"\hline"]
-    for n, (_, group) in enumerate(groupby(table.lines, lambda line: line.row.group)):
-        lines += [r"\hline"] if n else []
-        for line in group:
-            cells = [tex(line.row.title), *(_latex_cell(table, line, c) for c in columns)]
-            if line.runs == 0 and columns:
-                state = rf"\multicolumn{{{len(columns)}}}{{c}}{{{tex(line.state or 'not run')}}}"
-                cells = [cells[0], state]
-            lines.append(" & ".join(cells) + r" \\")
-    lines += [r"\hline", r"\end{tabular}"]
-    return "\n".join([*lines, *(f"% {note}" for note in notes(table))]) + "\n"
+def beside(table: Table, line: Line, column: Column) -> str:
+    """The published figure and ours less it, in brackets, where the data is the paper's."""
+    figure, digits = line.figures[column.key], column.digits
+    if not table.papers_data or figure.published is None:
+        return ""
+    less = "" if figure.difference is None else f", {signed(figure.difference, digits)}"
+    return f" ({figure.published:.{digits}f}{less})"
 
 
 def heads(columns: Sequence[Column]) -> list[list[tuple[str, int]]]:
@@ -103,17 +88,9 @@ def heads(columns: Sequence[Column]) -> list[list[tuple[str, int]]]:
     [[('x', 2), ('', 1)]]
     """
     levels = []
-    for level in range(max((len(c.group) for c in columns), default=0)):
-        spans: list[tuple[str, int]] = []
-        paths: list[tuple[str, ...]] = []
-        for column in columns:
-            path = column.group[: level + 1]
-            if paths and paths[-1] == path:
-                spans[-1] = (spans[-1][0], spans[-1][1] + 1)
-            else:
-                spans.append((path[level] if level < len(path) else "", 1))
-            paths.append(path)
-        levels.append(spans)
+    for level in range(1, 1 + max((len(c.group) for c in columns), default=0)):
+        spans = groupby(c.group[:level] for c in columns)
+        levels.append([(p[-1] if len(p) == level else "", len(list(same))) for p, same in spans])
     return levels
 
 
@@ -139,48 +116,10 @@ def notes(table: Table) -> list[str]:
     return found
 
 
-def _markdown_cell(table: Table, line: Line, column: Column) -> str:
-    figure = line.figures[column.key]
-    text = shown(figure, column, line.runs)
-    text = f"**{text}**" if figure.best else text
-    return text + _beside(table, figure, column)
-
-
-def _latex_cell(table: Table, line: Line, column: Column) -> str:
-    figure = line.figures[column.key]
-    text = shown(figure, column, line.runs).replace("±", r"$\pm$").replace("–", "--")
-    text = text.replace("−", "$-$")
-    text = rf"\textbf{{{text}}}" if figure.best else text
-    return text + _beside(table, figure, column).replace("−", "$-$")
-
-
-def _beside(table: Table, figure: Value, column: Column) -> str:
-    if not table.papers_data or figure.published is None:
-        return ""
-    if figure.difference is None:
-        return f" ({figure.published:.{column.digits}f})"
-    digits = column.digits
-    return f" ({figure.published:.{digits}f}, {signed(figure.difference, digits)})"
-
-
-def _published_markdown(table: Table) -> list[str]:
-    columns = published_columns(table)
-    lines = [f"| model | {' | '.join(short(c) for c in columns)} |"]
-    lines += ["|---|" + "--:|" * len(columns)]
-    for line in table.lines:
-        if line.row.published:
-            cells = [printed(line, c) for c in columns]
-            lines.append(f"| {line.row.title} | {' | '.join(cells)} |")
-    return lines
-
-
 def published_columns(table: Table) -> list[Column]:
     """Columns that the paper has figures for, measured here or not."""
-    return [
-        c
-        for c in table.experiment.columns
-        if any(c.key in line.row.published for line in table.lines)
-    ]
+    printed = {key for line in table.lines for key in line.row.published}
+    return [c for c in table.experiment.columns if c.key in printed]
 
 
 def printed(line: Line, column: Column) -> str:
@@ -198,16 +137,6 @@ def test_columns(table: Table) -> list[Column]:
     """What was tested, with the table's own headings."""
     tested = {key for test in table.tests for key in test.measures}
     return [c for c in table.experiment.columns if c.key in tested]
-
-
-def _tests_markdown(table: Table) -> list[str]:
-    columns = test_columns(table)
-    lines = [f"| ours | theirs | runs | {' | '.join(short(c) for c in columns)} |"]
-    lines += ["|---|---|--:|" + "--:|" * len(columns)]
-    for test in table.tests:
-        cells = [tested(test, c.key) for c in columns]
-        lines.append(f"| {test.ours} | {test.theirs} | {test.runs} | {' | '.join(cells)} |")
-    return lines
 
 
 def tested(test: PairedTest, key: str) -> str:

@@ -5,9 +5,8 @@ Files are read as data; nothing in them is executed (``checkpoint``, ``words``).
 
 from __future__ import annotations
 
-import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from gaussmatch.models.encoders.vocabulary import Vocabulary
 from gaussmatch.models.official import pcme, pvse, vsepp, vsrn
 from gaussmatch.models.official.checkpoint import read_checkpoint, read_words
 from gaussmatch.models.official.translation import System, Translation
-from gaussmatch.models.recipe import Recipe, load_recipe
+from gaussmatch.models.recipe import Recipe, changed
 from gaussmatch.models.run import claim_place, is_run, save_parts, save_weights, write_metrics
 
 SYSTEMS: dict[str, System] = {"vsepp": vsepp, "vsrn": vsrn, "pvse": pvse, "pcme": pcme}
@@ -30,7 +29,7 @@ def import_checkpoint(
     out: Path,
     vocabulary: Path | None = None,
     system: str | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Mapping[str, Any] = {},
 ) -> Recipe:
     """Turn an official checkpoint into a run folder that loads and evaluates like any other.
 
@@ -39,7 +38,7 @@ def import_checkpoint(
         out: the run folder.
         vocabulary: its vocabulary file; PCME's checkpoints hold theirs.
         system: ``vsepp``, ``vsrn``, ``pvse`` or ``pcme``; found from the file when none.
-        overrides: fields of the recipe's data, as ``["--data.root", "coco_precomp"]``.
+        overrides: fields of the recipe's data, as ``{"data.root": "coco_precomp"}``.
     """
     if is_run(out):
         raise FileExistsError(f"{out} already holds a run; choose another folder with --out")
@@ -50,7 +49,7 @@ def import_checkpoint(
         raise ValueError(f"{where}: not a checkpoint of {system}; leave its name out to detect it")
     found = SYSTEMS[system].translate(content, where)
     words = Vocabulary.of(_words(found, vocabulary, where))
-    recipe = _overridden(found.recipe, overrides)
+    recipe = changed(found.recipe, overrides)
     weights = found.weights.fitted(recipe.model, words, where)
     save_weights(weights, out)
     write_metrics(out, finished=True, dev={}, imported=_about(system, checkpoint, found))
@@ -90,16 +89,6 @@ def _words(found: Translation, vocabulary: Path | None, where: str) -> list[str]
             "vectors; give the vocabulary that it was trained with"
         )
     return words
-
-
-def _overridden(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "imported.yaml"
-        recipe.save(path)
-        try:
-            return load_recipe(path, overrides)
-        except ValueError as error:
-            raise ValueError(str(error).replace(f"recipe {path}: ", "")) from error
 
 
 def _about(system: str, checkpoint: Path, found: Translation) -> dict[str, Any]:

@@ -9,10 +9,14 @@ from __future__ import annotations
 from gaussmatch.data.recipe import DataRecipe
 from gaussmatch.models.recipe.load import (
     all_recipes,
+    changed,
     find_recipe,
     load_recipe,
+    parse_overrides,
+    read_layers,
     recipe_folder,
     recipe_parser,
+    typed,
 )
 from gaussmatch.models.recipe.migrations import FOUND, identity
 from gaussmatch.models.recipe.model import (
@@ -39,9 +43,13 @@ __all__ = [
     "TrainingRecipe",
     "VSRNRecipe",
     "all_recipes",
+    "changed",
     "find_recipe",
     "identity",
     "load_recipe",
+    "parse_overrides",
+    "read_layers",
     "recipe_folder",
     "recipe_parser",
+    "typed",
 ]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,23 +20,73 @@ from gaussmatch.models.recipe.migrations import flat, migrated
 from gaussmatch.models.recipe.whole import Recipe
 
 
-def load_recipe(recipe: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe by path, or by name (``scenes/vsepp-kl``), and apply command-line overrides.
+def load_recipe(recipe: str | os.PathLike[str], overrides: Mapping[str, Any] = {}) -> Recipe:
+    """Read a recipe by path, or by name (``scenes/vsepp-kl``), and change some of its fields.
 
-    >>> load_recipe("scenes/vsepp-kl", ["--training.epochs", "3"]).training.epochs
+    >>> load_recipe("scenes/vsepp-kl", {"training.epochs": 3}).training.epochs
     3
     """
     path = find_recipe(recipe)
-    content = yaml.safe_dump(_read(path), sort_keys=False, allow_unicode=True)
-    for word in overrides:
-        if word.startswith("--"):
-            _check_key(word[2:].partition("=")[0], "command line")
+    return _made(_read(path), overrides, f"recipe {path}")
+
+
+def changed(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
+    """A recipe with some of its fields changed: dotted name → value.
+
+    >>> changed(Recipe(), {"data.size": "tiny"}).data.size
+    'tiny'
+    """
+    return _made(asdict(recipe), overrides, "command line")
+
+
+def _made(content: dict[str, Any], overrides: Mapping[str, Any], where: str) -> Recipe:
+    for name, value in overrides.items():
+        _check_key(name, "fields")
+        *sections, last = name.split(".")
+        holder = content
+        for section in sections:
+            holder = holder.setdefault(section, {})
+        holder[last] = os.fspath(value) if isinstance(value, os.PathLike) else value
     parser = recipe_parser()
     try:
-        made = parser.instantiate(parser.parse_args(["--config", content, *overrides]))
+        made = parser.instantiate(parser.parse_object(content))
         return Recipe(made.title, made.data, made.model, made.loss, made.training)
     except (ArgumentError, ValueError) as error:
-        raise ValueError(f"recipe {path}: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{where}: {' '.join(str(error).split())}") from error
+
+
+def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
+    """Fields as words of a command line → dotted name → value of the field's type.
+
+    >>> parse_overrides(["--training.epochs", "3", "--data.size=tiny"])
+    {'training.epochs': 3, 'data.size': 'tiny'}
+    """
+    names = [word[2:].partition("=")[0] for word in words if word.startswith("--")]
+    for name in names:
+        _check_key(name, "command line")
+    try:
+        parsed = recipe_parser().parse_args(list(words), defaults=False)
+    except ArgumentError as error:
+        raise ValueError(f"command line: {' '.join(str(error).split())}") from error
+    fields = [next((m[:-1] for m in MAPPINGS if name.startswith(m)), name) for name in names]
+    values = {name: parsed[name] for name in fields}
+    return {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}  # as JSON has it
+
+
+def typed(overrides: Mapping[str, Any]) -> list[str]:
+    """The words that ``parse_overrides`` reads, for a command that people see.
+
+    >>> typed({"data.root": "my photos", "loss.learn_scale": True, "model.backbone": None})
+    ['--data.root', "'my photos'", '--loss.learn_scale', 'true', '--model.backbone', 'null']
+    """
+    return [
+        word
+        for name, value in overrides.items()
+        for word in (
+            f"--{name}",
+            shlex.quote(value if isinstance(value, str) else json.dumps(value)),
+        )
+    ]
 
 
 def find_recipe(recipe: str | os.PathLike[str]) -> Path:
@@ -58,14 +111,62 @@ def all_recipes() -> list[Path]:
     return sorted(p for p in recipe_folder().rglob("*.yaml") if p.parent.name != "search")
 
 
+@cache
 def recipe_parser() -> ArgumentParser:
     """The parser of all recipe fields, for YAML and the command line alike."""
     parser = ArgumentParser(
         usage="any field of the recipe:", add_help=False, exit_on_error=False, allow_abbrev=False
     )
-    parser.add_argument("--config", action="config", help="a YAML file with these fields")
     parser.add_class_arguments(Recipe, nested_key=None)
     return parser
+
+
+def read_layers(
+    path: Path, what: str, find: Callable[[str], Path], above: tuple[Path, ...] = ()
+) -> dict[str, Any]:
+    """The mapping in a YAML file, laid over its ``base`` if it names one: a file beside it, or what
+    ``find`` gives. Mappings merge key by key; anything else replaces what the base says.
+
+    Args:
+        what: recipe or search, for errors.
+        above: the files that this one is a base of.
+    """
+    where = f"{what} {path}"
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+        raise ValueError(f"{where}: not valid YAML ({' '.join(str(error).split())})") from error
+    except RecursionError:
+        raise ValueError(f"{where}: nested too deeply; a {what} has three levels") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{where}: must be a mapping of sections, such as title: … or data: {{…}}")
+    base = content.pop("base", None)
+    if base is None:
+        return content
+    beside = path.parent / f"{base}.yaml"
+    try:
+        below = beside if beside.is_file() else find(str(base))
+    except ValueError as error:
+        raise ValueError(f"{where}: base: {error}") from error
+    circle = (*above, path.resolve())
+    if below.resolve() in circle:
+        names = " → ".join(file.stem for file in (*circle, below))
+        raise ValueError(f"{where}: its bases lead back to it ({names}); one must have no base")
+    return _over(read_layers(below, what, find, circle), content)
+
+
+def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """
+    >>> _over({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
+    {'a': {'b': 3, 'c': 2}}
+    """
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        if isinstance(old, dict) and isinstance(value, dict):
+            value = _over(old, value)
+        merged[key] = value
+    return merged
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -73,18 +174,7 @@ def _read(path: Path) -> dict[str, Any]:
 
     The parser then checks the types.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
-        raise ValueError(
-            f"recipe {path}: not valid YAML ({' '.join(str(error).split())})"
-        ) from error
-    except RecursionError:
-        raise ValueError(f"recipe {path}: nested too deeply; a recipe has three levels") from None
-    if not isinstance(content, dict):
-        raise ValueError(
-            f"recipe {path}: must be a mapping with title, data, model, loss, training"
-        )
+    content = read_layers(path, "recipe", find_recipe)
     for section in ("data", "model", "loss", "training"):
         if not isinstance(content.get(section, {}), dict):
             raise ValueError(f"recipe {path}: {section!r} must hold fields, such as {{…: …}}")
@@ -103,10 +193,15 @@ MAPPINGS = ("data.also.",)
 
 
 def _check_key(key: str, where: str) -> None:
-    known = sorted(_keys(asdict(Recipe())))
+    known = _known()
     if key not in known and not key.startswith(MAPPINGS):
         hint = did_you_mean(key, known) or f"known are {', '.join(known)}"
         raise ValueError(f"{where}: unknown key {key!r}; {hint}")
+
+
+@cache
+def _known() -> list[str]:
+    return sorted(_keys(asdict(Recipe())))
 
 
 def _keys(mapping: dict[str, Any], prefix: str = "") -> set[str]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import csv
-import html
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import groupby
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from gaussmatch.data.pairs import Pairs, image_batches
 from gaussmatch.data.pictures import jpeg
-from gaussmatch.files import atomic, claim_folder, read_csv, write_csv, write_text
+from gaussmatch.files import atomic, claim_folder, read_csv, rendered, write_csv, write_text
 from gaussmatch.models.model import Model
 from gaussmatch.search.trust.audit import ISSUES, Finding, audit
 from gaussmatch.search.trust.wording import words_of
@@ -29,11 +28,6 @@ LARGE = 512  # and of one to be reviewed
 TABLE, PAGE, PICTURES = "audit.csv", "audit.html", "pictures"
 """What is in the folder of an audit."""
 FIELDS = tuple(Finding.__dataclass_fields__)
-STYLE = (
-    "body{font:15px/1.4 system-ui,sans-serif;margin:2rem auto;max-width:60rem}"
-    "img{max-width:160px;max-height:160px;margin-right:1rem}li{display:flex;margin:1rem 0}"
-    "ol{padding:0}small{color:#555}"
-)
 
 
 def audit_pairs(pairs: Pairs, model: Model | None = None, most: int = 100) -> list[Finding]:
@@ -79,7 +73,7 @@ def write(folder: Path, findings: Sequence[Finding], pairs: Pairs) -> None:
             with atomic(folder / name) as temporary:
                 temporary.write_bytes(data)
     write_table(folder / TABLE, findings)
-    write_text(folder / PAGE, "\n".join(_page(findings, pairs)))
+    write_page(folder / PAGE, findings, pairs)
 
 
 def write_table(path: Path, findings: Sequence[Finding]) -> None:
@@ -109,26 +103,17 @@ def _finding(row: Mapping[str, str], place: str) -> Finding:
     return Finding(row["issue"], severity, image, caption, other, row["reason"], row["text"])
 
 
-def _page(findings: Sequence[Finding], pairs: Pairs) -> Iterator[str]:
-    title = html.escape(f"Audit of {pairs.name}")
-    yield f"<!doctype html><meta charset='utf-8'><title>{title}</title><style>{STYLE}</style>"
-    yield f"<h1>{title}</h1>"
-    for issue, group in groupby(findings, key=lambda f: f.issue):
-        yield f"<h2>{issue}: {ISSUES[issue]}</h2><ol>"
-        for f in group:
-            shown = "".join(_picture(pairs, i) for i in (f.image, f.other) if i is not None)
-            where = f"image {f.image}" + ("" if f.caption is None else f", caption {f.caption}")
-            where += "" if f.other is None else f", other image {f.other}"
-            about = f"<small>{html.escape(f.reason)}; {where}</small>"
-            yield f"<li>{shown}<div><p>{html.escape(f.text)}</p>{about}</div></li>"
-        yield "</ol>"
+def write_page(path: Path, findings: Sequence[Finding], pairs: Pairs) -> None:
+    """HTML with the pictures inside."""
 
+    @cache
+    def picture(image: int) -> str:
+        data = _jpeg(pairs, image, SIDE)
+        return f"data:image/jpeg;base64,{base64.b64encode(data).decode()}" if data else ""
 
-def _picture(pairs: Pairs, image: int) -> str:
-    data = _jpeg(pairs, image, SIDE)
-    if data is None:
-        return ""
-    return f"<img alt='' src='data:image/jpeg;base64,{base64.b64encode(data).decode('ascii')}'>"
+    template = Path(__file__).parent / "templates" / "audit.html.j2"
+    values = {"name": pairs.name, "findings": findings, "issues": ISSUES, "picture": picture}
+    write_text(path, rendered(template, **values))
 
 
 def _jpeg(pairs: Pairs, image: int, side: int) -> bytes | None:

@@ -142,7 +142,7 @@ def calibrate_gaussians(
 # ---- kept with a run ----
 
 
-def calibrate_run(run: Path, overrides: Sequence[str] = ()) -> Calibration:
+def calibrate_run(run: Path, overrides: Mapping[str, Any] = {}) -> Calibration:
     """Learn what the numbers of a run mean, judge its uncertainty on validation unless a probe has
     done so, and keep both in its folder.
 

@@ -1,0 +1,228 @@
+"""A study: rows × seeds × fields, planned as cells, whose runs are trained and measured once.
+
+``plans`` makes one for each verb; what is finished is never done again, so a killed study continues
+where it stopped. A run's folder (``gaussmatch.models.run``) holds also
+
+evaluation-{split}.json        its measures
+each-{split}.safetensors       and their values, query by query, for paired tests
+crops.json                     choices between crops
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Literal
+
+from gaussmatch.data import DataSet
+from gaussmatch.data.pairs import Pairs
+from gaussmatch.files import read_json, save_tensors, write_json
+from gaussmatch.learn.evaluation.evaluate import measure_run
+from gaussmatch.learn.evaluation.triplets import Features
+from gaussmatch.learn.studies.crops import choose, crop_pairs
+from gaussmatch.learn.studies.experiment import SplitName, TableRow
+from gaussmatch.learn.studies.pool import run_all
+from gaussmatch.learn.training.loop import train
+from gaussmatch.models.features import load_data
+from gaussmatch.models.recipe import DataRecipe, Recipe, identity
+from gaussmatch.models.recipe.migrations import EVALUATION_ONLY
+from gaussmatch.models.run import claim, drop_checkpoints, extends, is_finished, load, read_recipe
+
+EVALUATION = tuple(
+    name.removeprefix("data.") for name in EVALUATION_ONLY if name.startswith("data.")
+)
+"""Fields of data that are read when a run is measured, and never in training."""
+NEW_PHOTOS = ("backbone", "weights", "view")
+"""Fields of data that, where features are given, only say how new photos become such features."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A recipe (with its seed), its folder, what it starts from, and what is to be measured of it.
+
+    Args:
+        place: its folder; of a shared run the folder of all, where it is named by its content.
+        kind: own is one cell's; shared may be that of several, by whatever table they are in; given
+            was not trained here and is only measured.
+    """
+
+    recipe: Recipe
+    place: Path
+    kind: Literal["own", "shared", "given"] = "own"
+    start: Run | None = None
+    wants: frozenset[SplitName] = field(default=frozenset(), compare=False)
+
+    @property
+    def trained_recipe(self) -> Recipe:
+        """The recipe; of a shared run without what training does not read, so that adding it later
+        trains nothing again."""
+        if self.kind != "shared":
+            return self.recipe
+        data = self.recipe.data
+        unread = EVALUATION + (NEW_PHOTOS if data.extracted is not None else ())
+        plain = {name: getattr(DataRecipe(), name) for name in unread}
+        return replace(self.recipe, title="", data=replace(data, **plain))
+
+    @property
+    def digest(self) -> str:
+        """Twelve digits of the content, whatever the title."""
+        decides = identity(self.trained_recipe)
+        decides.pop("model.checkpointing", None)  # the same gradients, computed another way
+        words = [decides, None if self.start is None else self.start.digest]
+        return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def folder(self) -> Path:
+        """A shared run's is named by a few words for a person, then the digest."""
+        if self.kind != "shared":
+            return self.place
+        model = self.recipe.model
+        words = [model.system.replace("+", "p"), *(["ft"] if self.start is not None else [])]
+        if model.probabilistic:
+            words += [model.similarity.replace("_", "-"), model.shape.removesuffix("-avgpool")]
+        words += [f"d{model.dim}", f"seed-{self.recipe.training.seed}", self.digest]
+        return self.place / "-".join(words)
+
+    def result(self, split: SplitName) -> Path:
+        """The file that says: measured on this split."""
+        return self.folder / ("crops.json" if split == "crops" else f"evaluation-{split}.json")
+
+    def each(self, split: SplitName) -> Path:
+        return self.folder / f"each-{split}.safetensors"
+
+    @property
+    def missing(self) -> list[SplitName]:
+        """What is still to be measured; ``dev`` and ``test`` come with their single queries."""
+        return [split for split in sorted(self.wants) if not self._measured(split)]
+
+    def _measured(self, split: SplitName) -> bool:
+        """Whether a result is there, of as many epochs and the same fields of evaluation."""
+        result, recipe = self.result(split), self.recipe
+        if split == "crops" or not (result.exists() and self.each(split).exists()):
+            return result.exists() and split == "crops"
+        before = read_json(result)["provenance"]["recipe"]
+        same = all(before["data"][name] == getattr(recipe.data, name) for name in EVALUATION)
+        return same and bool(before["training"]["epochs"] == recipe.training.epochs)
+
+    @property
+    def trained(self) -> bool:
+        """Whether it is, and not before its recipe got more epochs."""
+        if self.kind == "given":
+            return True
+        own = self.kind == "own"
+        return is_finished(self.folder) and not (
+            own and extends(self.recipe, read_recipe(self.folder))
+        )
+
+    @property
+    def finished(self) -> bool:
+        return self.trained and not self.missing
+
+    def finish(self, visual_genome: str | None = None, bar: bool = False) -> None:
+        """Train and measure what is wanted; what is there stays as it is."""
+        if not self.trained:
+            recipe = self.trained_recipe
+            if self.start is not None:
+                origin = str(self.start.folder)
+                recipe = replace(recipe, training=replace(recipe.training, start_from=origin))
+            data = _data(self.recipe.data)
+            train(recipe, self.folder, resume=True, data=data, progress_bar=bar)
+        for split in self.missing:
+            if split == "crops":
+                self._choose_crops(visual_genome)
+            else:
+                self._measure(split)
+        if self.kind == "shared":
+            drop_checkpoints(self.folder)
+
+    def _measure(self, split: SplitName) -> None:
+        data, given = _data(self.recipe.data), self.recipe.data
+        if self.kind != "own":  # crops have a pass of their own
+            data = replace(
+                data,
+                dev=replace(data.dev, regions=None),
+                test=replace(data.test, regions=None),
+            )
+        fields = {f"data.{name}": v for name in EVALUATION if (v := getattr(given, name))}
+        measured = measure_run(self.folder, split, data, fields, stem=f"evaluation-{split}")
+        values = {**measured.each, "image_of": data.split(split).image_of}
+        save_tensors(self.each(split), values)
+
+    def _choose_crops(self, visual_genome: str | None) -> None:
+        model = load(self.folder)
+        model.recipe = replace(model.recipe, data=self.recipe.data)  # how photos are seen
+        pairs, features = _crops(self.recipe.data, visual_genome)
+        frozen = self.recipe.model.backbone is None  # else it sees with a network of its own
+        found = choose(model, pairs, self.recipe.data, features if frozen else None)
+        write_json(self.result("crops"), found)
+
+
+@lru_cache(maxsize=3)
+def _data(recipe: DataRecipe) -> DataSet:
+    return load_data(recipe)
+
+
+@lru_cache(maxsize=1)
+def _crops(recipe: DataRecipe, visual_genome: str | None) -> tuple[Pairs, Features]:
+    """Pictures to cut crops from, and what the frozen network of this data has seen of them."""
+    return crop_pairs(recipe, None if visual_genome is None else Path(visual_genome)), {}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row with a seed (or, in a search, the number of a trial): its run, or why there is none."""
+
+    row: TableRow
+    seed: int
+    run: Run | None
+    problem: str | None = None
+    table: str = ""  #: the experiment that the row is of
+
+
+@dataclass
+class Study:
+    """All cells, the runs behind them, and what went wrong.
+
+    Args:
+        out: where results are written.
+        visual_genome: the folder of boxes for the crops of photos.
+        errors: run → what went wrong, filled by ``run``.
+    """
+
+    out: Path
+    cells: Sequence[Cell]
+    visual_genome: str | None = None
+    errors: dict[Run, str] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> list[Run]:
+        return merged(cell.run for cell in self.cells if cell.run is not None)
+
+    @property
+    def todo(self) -> list[Run]:
+        return [run for run in self.runs if not run.finished]
+
+    def run(self, jobs: int = 1, unit: str = "run") -> None:
+        """Train and measure all that is missing, ``jobs`` at a time; one that fails is noted, and
+        the others continue. Refuses a folder that holds a run of another recipe."""
+        for run in self.runs:
+            if run.kind == "own":
+                claim(run.folder, run.recipe, resume=True)
+        todo = self.todo
+        after = {run: run.start for run in todo if run.start in todo and run.start is not None}
+        work = partial(Run.finish, visual_genome=self.visual_genome, bar=jobs == 1)
+        self.errors |= run_all(todo, work, jobs, unit, lambda run: run.folder, after)
+
+
+def merged(runs: Iterable[Run]) -> list[Run]:
+    """Each run once, wanting all that anybody wanted of it, and every start before its sequel."""
+    wants: dict[Run, frozenset[SplitName]] = {}
+    for run in runs:
+        if run.start is not None:
+            wants.setdefault(run.start, frozenset())
+        wants[run] = wants.get(run, frozenset()) | run.wants
+    return [replace(run, wants=wanted) for run, wanted in wants.items()]
