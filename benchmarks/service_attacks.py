@@ -1,6 +1,6 @@
 """What does a hostile client cost? Memory and answers of the service under bounded attacks.
 
-    python benchmarks/service_attacks.py INDEX [--only trailers slow-heads uploads bombs stop]
+    python benchmarks/service_attacks.py INDEX [--only trailers slow-heads …]
 
 Starts ``gaussmatch serve INDEX`` on 127.0.0.1 for each attack, sends it a bounded number of
 requests, and prints its memory at rest and at the peak (VmRSS, VmHWM of /proc; Linux only), what
@@ -12,6 +12,12 @@ was answered, and whether an ordinary client is served meanwhile:
 - bombs: 24 WebP of 49 megapixels in about 2 kB, and 24 one-bit PNG of 100 megapixels
 - stop: 20 clients send requests without a pause on their connections, 20 more connect anew for
   each, while the service gets SIGTERM
+- links: 2,000 requests for a photo that another process replaces by a link to a file outside, and
+  back, all the time
+- crash: 20 clients reconnect for each request while one of two workers is killed, three times
+- update: a second service on a copy of the index; another process adds, replaces, deletes and
+  compacts while 10 clients search in both
+- cut: a file of the index is cut to half its length while 10 clients search, then restored
 """
 
 from __future__ import annotations
@@ -22,6 +28,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import struct
@@ -31,13 +38,17 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
 from urllib.parse import urlsplit
 
 from PIL import Image
+
+from gaussmatch.search import Index
 
 MIB = 2**20
 
@@ -45,12 +56,13 @@ MIB = 2**20
 class Service:
     """A service in a process of its own."""
 
-    def __init__(self, index: Path) -> None:
+    def __init__(self, index: Path, *options: str) -> None:
+        self.index, self.log = index, TemporaryFile()  # noqa: SIM115
         command = [sys.executable, "-m", "gaussmatch", "serve", str(index), "--port", "0"]
         self.process = subprocess.Popen(
-            [*command, "--no-browser", "--log-level", "warning"],
+            [*command, "--no-browser", "--log-level", "warning", *options],
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self.log,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
@@ -82,18 +94,28 @@ class Service:
         return self.request("POST", "/api/search/image?k=1", body)
 
     def request(self, method: str, path: str, body: bytes | None = None) -> int:
+        return self.answer(method, path, body)[0]
+
+    def answer(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Status and body; 0 where the connection was closed."""
         connection = http.client.HTTPConnection(*self.address, timeout=60)
         try:
             connection.request(method, path, body)
-            return connection.getresponse().status
-        except OSError:
-            return 0
+            response = connection.getresponse()
+            return response.status, response.read()
+        except (OSError, http.client.HTTPException):
+            return 0, b""
         finally:
             connection.close()
+
+    def logged(self, event: bytes) -> int:
+        """How often something was logged."""
+        return os.pread(self.log.fileno(), 2**30, 0).count(b'"event":"%s"' % event)
 
     def close(self) -> None:
         self.process.kill()
         self.process.communicate()
+        self.log.close()
 
 
 def jpeg(size: tuple[int, int]) -> bytes:
@@ -191,9 +213,15 @@ def stop(service: Service) -> str:
         try:
             while True:
                 try:
+                    connection.connect() if connection.sock is None else None
+                except OSError:
+                    found["turned away"] += 1
+                    return  # refused before anything was sent
+                try:
                     connection.request("GET", "/api/search?text=a&k=1")
                 except OSError:
-                    return  # it was closed before anything was sent
+                    found["reset while sending"] += 1
+                    return
                 try:
                     response = connection.getresponse()
                     response.read()
@@ -218,12 +246,146 @@ def stop(service: Service) -> str:
     return ", ".join(f"{count} {what}" for what, count in found.items())
 
 
+@contextmanager
+def searching(*services: Service, clients: int) -> Iterator[Counter[int]]:
+    """Clients that search meanwhile, each on a new connection; what they were answered."""
+    found: Counter[int] = Counter()
+    ending = threading.Event()
+
+    def client(service: Service) -> None:
+        while not ending.is_set():
+            found[service.get("/api/search?text=a&k=5")] += 1
+
+    threads = [
+        threading.Thread(target=client, args=(services[n % len(services)],)) for n in range(clients)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield found
+    finally:
+        ending.set()
+        for thread in threads:
+            thread.join(60)
+
+
+def counts(found: Counter[int]) -> str:
+    return ", ".join(f"{n} × {status or 'closed'}" for status, n in sorted(found.items()))
+
+
+def links(service: Service) -> str:
+    with TemporaryDirectory() as name:
+        folder, secret = Path(name) / "photos", Path(name) / "secret.jpg"
+        folder.mkdir()
+        photo, own, other = folder / "a.jpg", jpeg((64, 64)), jpeg((80, 80))
+        photo.write_bytes(own)
+        secret.write_bytes(other)
+        words = ["index", str(service.index / "run"), str(folder), "--out", f"{name}/index"]
+        subprocess.run(
+            [sys.executable, "-m", "gaussmatch", *words], check=True, capture_output=True
+        )
+        swap = (
+            "import os, sys\n"
+            "photo, secret = sys.argv[1:]\n"
+            "os.rename(photo, photo + '.kept')\n"
+            "while True:\n"
+            "    os.symlink(secret, photo + '.new'); os.rename(photo + '.new', photo)\n"
+            "    os.link(photo + '.kept', photo + '.new'); os.rename(photo + '.new', photo)\n"
+        )
+        album = Service(Path(name) / "index")
+        swapping = subprocess.Popen([sys.executable, "-c", swap, str(photo), str(secret)])
+        try:
+            found: Counter[str] = Counter()
+            for _ in range(2000):
+                status, body = album.answer("GET", "/api/picture?id=a.jpg")
+                what = "leaked" if body == other else "sent" if body == own else str(status)
+                found[what] += 1
+        finally:
+            swapping.kill()
+            swapping.wait()
+            album.close()
+    return ", ".join(f"{n} {what}" for what, n in sorted(found.items()))
+
+
+def crash(service: Service) -> str:
+    several = Service(service.index, "--workers", "2", "--log-level", "info")
+    children = Path(f"/proc/{several.process.pid}/task/{several.process.pid}/children")
+    try:
+        with searching(several, clients=20) as found:
+            for ready in (2, 3, 4, 5):
+                end = time.monotonic() + 120
+                while several.logged(b"ready") < ready and time.monotonic() < end:
+                    time.sleep(0.1)
+                if ready < 5:
+                    workers = [int(pid) for pid in children.read_text().split()]
+                    busy = [pid for pid in workers if b"spawn_main" in _command(pid)]
+                    os.kill(busy[0], signal.SIGKILL)
+            before = found.copy()
+            time.sleep(2)
+            after, died = found - before, several.logged(b"worker died")
+    finally:
+        several.close()
+    return f"{died} workers died: {counts(found)}; in the two seconds after: {counts(after)}"
+
+
+def _command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def update(service: Service) -> str:
+    with TemporaryDirectory() as name:
+        shutil.copytree(service.index, Path(name) / "index")
+        both = [Service(Path(name) / "index") for _ in range(2)]
+        index = Index.open(Path(name) / "index")
+        records, gaussians = index.some(20)
+        assert gaussians is not None
+        try:
+            with searching(*both, clients=10) as found:
+                for n in range(30):
+                    new = [replace(r, id=f"new/{n}/{r.id}") for r in records]
+                    index.add(gaussians, new)
+                    index.add(gaussians, new, replace=True)
+                    index.delete([r.id for r in new[1:]])
+                    if n % 10 == 9:
+                        index.compact()
+                time.sleep(7)  # changes appear within five seconds
+                seen = [each.get(f"/api/item?id=new/29/{records[0].id}") for each in both]
+        finally:
+            for each in both:
+                each.close()
+    return f"{counts(found)}; the last item in both: {seen}"
+
+
+def cut(service: Service) -> str:
+    told = []
+    with TemporaryDirectory() as name:
+        shutil.copytree(service.index, Path(name) / "index")
+        attacked = Service(Path(name) / "index")
+        try:
+            with searching(attacked, clients=10) as found:
+                for path in sorted(Path(name).glob("index/segments/images-*/*")):
+                    whole = path.read_bytes()
+                    os.truncate(path, len(whole) // 2)
+                    time.sleep(0.3)
+                    path.write_bytes(whole)
+                    time.sleep(0.3)
+                    told.append(path.name)
+            alive = attacked.process.poll() is None and attacked.get("/api/search?text=a&k=1")
+        finally:
+            attacked.close()
+    return f"{len(told)} files: {counts(found)}; afterwards {alive}"
+
+
 ATTACKS: dict[str, Callable[[Service], str]] = {
     "trailers": trailers,
     "slow-heads": slow_heads,
     "uploads": uploads,
     "bombs": bombs,
     "stop": stop,
+    "links": links,
+    "crash": crash,
+    "update": update,
+    "cut": cut,
 }
 
 

@@ -17,6 +17,7 @@ from gaussmatch.files import (
     claim_folder,
     is_sealed,
     load_tensors,
+    open_below,
     read_csv,
     read_json,
     save_tensors,
@@ -153,3 +154,29 @@ def test_json_of_another_shape_is_one_clear_line(tmp_path: Path, text: str) -> N
     (tmp_path / "config.json").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=r"config\.json.*(not valid JSON|must hold a dict)"):
         read_json(tmp_path / "config.json", dict)
+
+
+def test_only_a_file_below_the_folder_is_opened(tmp_path: Path) -> None:
+    inside, secret = tmp_path / "photos", tmp_path / "secret"
+    (inside / "trip").mkdir(parents=True)
+    secret.mkdir()
+    for folder in (secret, inside / "trip"):
+        (folder / "a.jpg").write_text(folder.name)
+    (inside / "link").symlink_to(secret)
+    (inside / "a.jpg").symlink_to(secret / "a.jpg")
+    os.mkfifo(inside / "pipe.jpg")
+    with open_below(inside, "trip/a.jpg") as file:
+        assert file.read() == b"trip"
+    names = [
+        "a.jpg",
+        "link/a.jpg",
+        "trip",
+        "pipe.jpg",
+        "../secret/a.jpg",
+        "trip/../../secret/a.jpg",
+    ]
+    for name in [*names, str(secret / "a.jpg"), "", "trip//a.jpg", "a\0.jpg", "x" * 5000, "gone"]:
+        with pytest.raises(OSError, match=r"\[Errno"):
+            open_below(inside, name)
+    (tmp_path / "here").symlink_to(inside)  # the folder itself is the user's choice
+    open_below(tmp_path / "here", "trip/a.jpg").close()

@@ -4,16 +4,19 @@ locks, checksums and JSON."""
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import json
 import os
 import random
 import re
+import stat
 import tempfile
 import time
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +176,29 @@ def locked(path: Path, busy: str, wait: float = 0) -> Iterator[None]:
                     raise BusyError(busy) from None
             time.sleep(random.uniform(0.005, 0.02))  # several that wait take turns
         yield
+
+
+def open_below(folder: str | os.PathLike[str], name: str) -> FileIO:
+    """A regular file below a folder, opened for reading. No link below the folder is followed: a
+    name that was checked may be a link to another file a moment later, an open file stays what it
+    is. Whatever does not fit is an ``OSError``."""
+    *parents, last = name.split("/")
+    if any(part in ("", ".", "..") for part in (*parents, last)) or "\0" in name:
+        raise FileNotFoundError(errno.ENOENT, "not a name below the folder", name)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # or a named pipe would keep us waiting
+    here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in parents:
+            below = os.open(part, flags | os.O_DIRECTORY, dir_fd=here)
+            os.close(here)
+            here = below
+        file = FileIO(os.open(last, flags, dir_fd=here))
+    finally:
+        os.close(here)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise FileNotFoundError(errno.ENOENT, "not a file", name)
+    return file
 
 
 def sha256(path: str | os.PathLike[str]) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from index.contract import clustered, records
 from gaussmatch.apps.cli import main
 from gaussmatch.files import locked as lock_file
 from gaussmatch.search import Index, IndexSettings, Record, backup, merge
+from gaussmatch.search.backends.folder import folder
 from gaussmatch.search.backends.folder.folder import Folder
 from gaussmatch.search.trust import Calibration
 
@@ -146,3 +150,75 @@ def test_a_second_writer_waits_for_the_first(tmp_path: Path):
     other.join()
     timer.join()
     assert index.size() == 33
+
+
+CUT = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from index.contract import clustered
+from gaussmatch.search import Index
+
+index, queries = Index.open(sys.argv[1]), clustered(9, seed=1)
+before = [hits.ids for hits in index.search(queries, 5)]
+for path in sorted(Path(sys.argv[1]).glob("segments/*/*")):
+    whole = path.read_bytes()
+    path.open("r+b").truncate(0)
+    for read in (lambda: index.search(queries, 5), lambda: index.get("i1"), lambda: index.some(5)):
+        try:
+            read()
+        except ValueError as error:
+            assert path.name in str(error), error
+        else:
+            raise AssertionError(path)
+    path.write_bytes(whole)
+assert [hits.ids for hits in index.search(queries, 5)] == before
+print("alive")
+"""
+
+
+def test_a_file_that_is_cut_while_it_is_open_does_not_end_the_process(tmp_path: Path):
+    """To read beyond the end of a memory map would (SIGBUS), hence a process of its own."""
+    made(tmp_path / "i")
+    words = [sys.executable, "-c", CUT, str(tmp_path / "i"), str(Path(__file__).parent.parent)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("alive\n", 0), done.stderr
+
+
+def test_a_calibration_that_is_gone_is_named_and_an_open_one_stays(tmp_path: Path):
+    index = made(tmp_path / "i")
+    assert index.calibration.about == {"a": 1}
+    (tmp_path / "i" / "calibration.json").unlink()
+    with pytest.raises(ValueError, match=r"calibration\.json: No such file.*restore"):
+        Index.open(tmp_path / "i").search(clustered(1), 1)
+    other = Index.open(tmp_path / "i")
+    other.delete(["i5"])
+    assert index.reload()
+    assert index.calibration.about == {"a": 1}
+    assert index.search(clustered(1), 1)
+
+
+@pytest.mark.parametrize("fails", ["_join", "sweep"])
+def test_what_fails_after_a_change_counts_is_told_as_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+):
+    """The items are in the index, so ``add`` has not failed."""
+    index = Index.create(tmp_path / "i", similarity="kl")
+    for n in range(16):
+        index.add(clustered(1), records(n, n + 1))
+
+    def full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        if fails == "_join":
+            patch.setattr(Folder, "_join", full)
+        else:
+            sweeps = iter([folder.sweep])  # before the change; then the disk is broken
+            patch.setattr(folder, "sweep", lambda *given: next(sweeps, full)(*given))
+        with pytest.warns(UserWarning, match="the change is made, but .* No space left"):
+            index.add(clustered(1), records(16, 17))
+    assert "i16" in index
+    assert len(Index.open(tmp_path / "i")) == 17
+    index.add(clustered(1), records(17, 18))
+    assert len(Index.open(tmp_path / "i")) == 18

@@ -194,6 +194,16 @@ def test_add_and_update_give_the_same_ids(
     assert elsewhere.as_posix() in index
 
 
+def test_one_caption_that_becomes_two_is_a_change(index: Index, folder: Path) -> None:
+    table = folder / "captions.csv"
+    table.write_text("image,caption\ntrip/c.jpg,a star|a square\n")
+    update(index, folder, progress=False)
+    table.write_text("image,caption\ntrip/c.jpg,a star\ntrip/c.jpg,a square\n")
+    assert update(index, folder, progress=False).changed == 1
+    assert index.get("trip/c.jpg").meta["captions"] == ["a star", "a square"]
+    assert [r.meta["caption"] for r in index.records("captions")] == ["a star", "a square"]
+
+
 def test_a_photo_that_vanishes_while_it_is_indexed_is_skipped(
     index: Index, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from service.served import CheckedClient, jpeg, make_index
 
 from gaussmatch.apps.service import Settings, create_app
 from gaussmatch.apps.service.engine import Query
+from gaussmatch.data.pictures import picture_format
 from gaussmatch.models.encoders import Reading
 from gaussmatch.search import Hit, Index, Record, Where, backup
 
@@ -350,7 +351,7 @@ class TestSafety:
             answer = open_client.get("/api/search?text=zebra", headers=origin)
             assert answer.headers["access-control-allow-origin"] == origin["Origin"]
             other = open_client.get("/api/about", headers={"Origin": "https://evil.example"})
-            assert "access-control-allow-origin" not in other.headers
+            refused(other, 403, "foreign_origin")
 
     def test_the_key_also_guards_the_search(self, index: Index) -> None:
         with CheckedClient(create_app(index, Settings(api_keys=("secret-key",)))) as client:
@@ -391,8 +392,8 @@ def test_thumbnails_and_the_page_may_be_kept_and_answers_may_not(client: Checked
     kept = {
         "/api/search?text=a+star": "no-store",
         "/api/item?id=nothing": "no-store",
-        f"/api/thumbnail?id={ID}": "private, max-age=3600",
-        "/": "no-cache",
+        f"/api/thumbnail?id={ID}": "private, no-cache",
+        "/": "private, no-cache",
     }
     for path, expected in kept.items():
         assert client.get(path).headers.get_list("cache-control") == [expected], path
@@ -568,6 +569,48 @@ class TestOriginals:
                 answer = client.get("/api/picture", params={"id": record.id})
                 assert str(album.place) not in refused(answer, 404, "no_picture")
             refused(client.get("/api/picture?id=nothing"), 404, "no_item")
+
+    def test_a_link_that_appears_after_the_check_leads_nowhere(
+        self, album: Index, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The name is looked up once; what was opened then is what is sent."""
+        photo = Path(album.manifest.source["folder"]) / "trip" / "a.jpg"  # type: ignore[index]
+        secret = photo.parent.parent.parent / "secret.jpg"
+        with CheckedClient(create_app(album)) as client:
+
+            def swap(path: str) -> str:
+                photo.unlink()
+                photo.symlink_to(secret)
+                return picture_format(path)
+
+            monkeypatch.setattr("gaussmatch.apps.service.routes.picture_format", swap)
+            try:
+                found = client.get("/api/picture", params={"id": "trip/a.jpg"})
+                assert found.content == jpeg()
+                monkeypatch.undo()
+                answer = client.get("/api/picture", params={"id": "trip/a.jpg"})
+                refused(answer, 404, "no_picture")
+            finally:
+                photo.unlink()
+                photo.write_bytes(jpeg())
+
+    def test_pictures_are_known_by_their_content(self, album: Index, index: Index) -> None:
+        """Two indexes may have other pictures under one address, one after the other."""
+        for served, path in (
+            (album, "/api/picture?id=trip/a.jpg"),
+            (index, f"/api/thumbnail?id={ID}"),
+        ):
+            with CheckedClient(create_app(served)) as client:
+                first = client.get(path)
+                assert "max-age" not in first.headers["cache-control"]
+                mark = first.headers["etag"]
+                for known in (mark, f'"other", W/{mark}'):
+                    assert client.get(path, headers={"If-None-Match": known}).status_code == 304
+                other = client.get(path, headers={"If-None-Match": '"other"'})
+                assert (other.status_code, other.content) == (200, first.content)
+        with CheckedClient(create_app(index)) as client:
+            another = client.get(f"/api/thumbnail?id={ID[:-1]}4").headers["etag"]
+            assert another != client.get(f"/api/thumbnail?id={ID}").headers["etag"]
 
     def test_they_can_be_kept_back(self, album: Index) -> None:
         with CheckedClient(create_app(album, Settings(originals=False))) as client:

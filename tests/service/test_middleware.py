@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterator
+from typing import ClassVar
 
 import pytest
 from starlette.applications import Starlette
@@ -126,7 +127,93 @@ class TestKey:
         assert KEY not in repr(Settings(api_keys=(KEY,)))
 
 
+class TestOrigin:
+    """Pages elsewhere could make a visitor's browser search, or send pictures, in their name."""
+
+    HERE: ClassVar = {"Host": "localhost:8000"}
+
+    @pytest.mark.parametrize(
+        ("headers", "status"),
+        [
+            ({}, 200),
+            ({"Origin": "http://localhost:8000"}, 200),
+            ({"Origin": "https://LOCALHOST:8000"}, 200),  # TLS ends at a proxy
+            ({"Origin": "https://evil.example"}, 403),
+            ({"Origin": "http://localhost:3000"}, 403),
+            ({"Origin": "http://localhost:8000.evil.example"}, 403),
+            ({"Origin": "null"}, 403),
+            ({"Sec-Fetch-Site": "same-origin"}, 200),
+            ({"Sec-Fetch-Site": "none"}, 200),
+            ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}, 403),
+            ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"}, 403),
+        ],
+    )
+    def test_only_pages_from_here_may_call(self, headers: dict[str, str], status: int) -> None:
+        for send in (client().get, client().post):
+            path = "/api/body" if send.__name__ == "post" else "/api/ok"
+            answer = send(path, headers={**self.HERE, **headers})
+            assert answer.status_code == status
+            assert "access-control-allow-origin" not in answer.headers
+            if status == 403:
+                assert answer.json()["error"]["code"] == "foreign_origin"
+
+    def test_a_link_from_anywhere_works_and_a_form_or_frame_does_not(self) -> None:
+        link = {
+            "Sec-Fetch-Site": "cross-site",
+            "Sec-Fetch-Mode": "navigate",
+            "Sec-Fetch-Dest": "document",
+        }
+        assert client().get("/", headers=link).status_code == 200
+        assert client().post("/api/body", headers=link).status_code == 403
+        assert client().get("/", headers={**link, "Sec-Fetch-Dest": "iframe"}).status_code == 403
+
+    def test_cors_opens_it_for_one_origin_with_preflight_and_errors(self) -> None:
+        friend = "https://friend.example"
+        gate = client(cors=(friend,), api_keys=(KEY,))
+        preflight = {"Access-Control-Request-Method": "POST", "Origin": friend}
+        answer = gate.options("/api/body", headers=preflight)
+        assert answer.status_code == 200
+        assert answer.headers["access-control-allow-origin"] == friend
+        assert "X-API-Key" in answer.headers["access-control-allow-headers"]
+        foreign = {"Origin": friend, "Sec-Fetch-Site": "cross-site"}
+        refused = gate.post("/api/body", headers=foreign)
+        assert (refused.status_code, refused.headers["vary"]) == (401, "Origin")
+        assert refused.headers["access-control-allow-origin"] == friend
+        assert gate.get("/", headers={**self.HERE, "Origin": "http://localhost:8000"}).is_success
+        for stranger in ("https://evil.example", f"{friend}.evil.example", "null"):
+            for answer in (
+                gate.get("/api/ok", headers={"Origin": stranger, "X-API-Key": KEY}),
+                gate.options("/api/body", headers={**preflight, "Origin": stranger}),
+            ):
+                assert answer.status_code == 403
+                assert answer.headers["vary"] == "Origin"
+                assert "access-control-allow-origin" not in answer.headers
+
+    @pytest.mark.parametrize(
+        "origin", ["*", "photos.example.org", "https://a.example/", "https://A"]
+    )
+    def test_an_origin_that_no_browser_would_send_is_refused(self, origin: str) -> None:
+        with pytest.raises(ValueError, match="is no origin"):
+            Settings(cors=(origin,))
+
+
+def test_two_host_headers_are_refused() -> None:
+    two = [("Host", "localhost"), ("Host", "evil.example")]
+    for headers in (two, two[::-1]):
+        answer = client(hosts=("localhost",)).get("/api/ok", headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
+
+
 class TestRate:
+    def test_wrong_keys_count_and_then_even_the_right_one_waits(self) -> None:
+        """Otherwise one could try keys without end, and see which of them is not refused."""
+        service = client(api_keys=(KEY,), rate=0.2)  # two at once
+        statuses = [
+            service.get("/api/ok", headers={"X-API-Key": key}).status_code
+            for key in (KEY, "a wrong key", "another wrong key", "a third", KEY)
+        ]
+        assert statuses == [200, 401, 401, 429, 429]
+
     def test_each_key_has_its_own(self) -> None:
         service = client(api_keys=("the old key", KEY), rate=0.2)  # two at once
         statuses = [
@@ -148,6 +235,17 @@ class TestRate:
         for n in range(RateLimit.MOST + 10):
             assert limit.wait(str(n), 0.0) == 0
         assert len(limit._left) == RateLimit.MOST
+
+
+def test_a_clock_that_jumps_changes_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits go by time that passes, not by the time of day."""
+    service = client(rate=0.1, timeout=5)
+    statuses = []
+    for now in (1e9, 4e9, 0.0):
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        statuses.append(service.get("/api/ok").status_code)
+        assert service.get("/").status_code == 200
+    assert statuses == [200, 429, 429]
 
 
 def test_answers_are_not_cached_unless_they_say_so() -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -30,7 +31,8 @@ GET = b"GET /api/ok HTTP/1.1\r\nHost: localhost\r\n"
 
 
 async def app(scope, receive, send):  # type: ignore[no-untyped-def]
-    """Reads the body, then answers with its length; /api/slow takes its time."""
+    """Reads the body, then answers with its length; /api/slow takes its time, and /api/busy
+    everybody's."""
     if scope["type"] != "http":
         return
     length, more = 0, True
@@ -40,6 +42,8 @@ async def app(scope, receive, send):  # type: ignore[no-untyped-def]
         length += len(message.get("body", b""))
     if scope["path"] == "/api/slow":
         await asyncio.sleep(0.5)
+    if scope["path"] == "/api/busy":
+        time.sleep(0.01)
     await Json(b"%d" % length)(scope, receive, send)
 
 
@@ -264,6 +268,38 @@ def test_who_has_connected_when_it_stops_is_answered() -> None:
             status, headers, body = answer(client)
             assert (status, body) == (200, b"0")
             assert headers["connection"] == "close"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a filter of the kernel")
+def test_nobody_is_reset_who_reconnects_while_it_stops() -> None:
+    """There is always somebody in the queue of the socket when it closes."""
+    found: Counter[str] = Counter()
+
+    def come_again(address: tuple[str, int]) -> None:
+        while True:
+            try:
+                client = connect(address)
+            except OSError:
+                found["turned away"] += 1
+                return
+            with client:
+                try:
+                    client.sendall(GET.replace(b"/ok", b"/busy") + b"Connection: close\r\n\r\n")
+                    lost = not client.recv(1000).startswith(b"HTTP/1.1 200")
+                except OSError:
+                    lost = True
+            found["lost" if lost else "answered"] += 1
+
+    with running(timeout=20) as (address, stop):
+        threads = [threading.Thread(target=come_again, args=(address,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        while found["answered"] < 16:
+            time.sleep(0.01)
+        stop()
+    for thread in threads:
+        thread.join(60)
+    assert (found["turned away"], found["lost"]) == (8, 0)
 
 
 SERVER = """

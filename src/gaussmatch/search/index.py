@@ -62,7 +62,7 @@ class Index:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         backend.similarity = self._among
-        self._calibration: tuple[int, Calibration] | None = None
+        self._calibration: tuple[object, Calibration] | None = None
 
     @classmethod
     def open(cls, place: Place, *, wait: float = 30, verify: bool = False) -> Self:
@@ -192,9 +192,16 @@ class Index:
 
     @property
     def calibration(self) -> Calibration:
-        held, now = self._calibration, self.manifest.generation
+        """Read when it is first needed, and again when another has taken its place."""
+        mark = self.manifest.files.get(CALIBRATION)
+        held, now = self._calibration, mark or self.manifest.generation
         if held is None or held[0] != now:
             file = self.backend.file(CALIBRATION)
+            if file is None and mark is not None:
+                raise ValueError(
+                    f"{self.place}: its {CALIBRATION} is missing; restore the index, or calibrate "
+                    "it again"
+                )
             held = now, Calibration() if file is None else Calibration.load(file)
             self._calibration = held
         return held[1]

@@ -6,6 +6,7 @@ can fill an index from it, or many can share the work.
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections import Counter
@@ -332,4 +333,4 @@ def captions_of(folder: Path | None) -> dict[str, list[str]]:
 def _mark(path: Path, captions: Sequence[str]) -> str:
     """What changes when the file, or what is said of it, or what is read of it, changes."""
     stat = path.stat()
-    return f"{READ}:{stat.st_size}:{stat.st_mtime_ns}:{'|'.join(captions)}"
+    return f"{READ}:{stat.st_size}:{stat.st_mtime_ns}:{json.dumps(list(captions))}"

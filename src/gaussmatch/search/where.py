@@ -47,8 +47,10 @@ class Condition:
 @dataclass(frozen=True)
 class Where:
     """All conditions must hold. Text, numbers and truth values never equal each other; a field
-    that is not there counts as ``None``; only like can be ordered with like. Texts are ordered
-    letter by letter, so that ISO dates are ordered in time: ``{"taken": {"gte": "2023-05"}}``.
+    that is not there counts as ``None``, which only a condition that names ``None`` finds: "not"
+    finds items that have the field, with another value. Only like can be ordered with like. Texts
+    are ordered letter by letter, so that ISO dates are ordered in time:
+    ``{"taken": {"gte": "2023-05"}}``.
 
     >>> where = Where.of({"split": "test", "year": {"gte": 2010, "lt": 2020}, "by": ["ann", "bo"]})
     >>> where.holds({"split": "test", "year": 2014, "by": "bo"})
@@ -139,7 +141,7 @@ def _holds(c: Condition, value: Any) -> bool:
         holds = _ORDER[c.operator]
         return any(value_type(value) == value_type(v) and holds(value, v) for v in c.values)
     found = any(value_type(value) == value_type(v) and value == v for v in c.values)
-    return found != (c.operator == "not")
+    return value is not None and not found if c.operator == "not" else found
 
 
 class MetadataColumn:
@@ -174,7 +176,11 @@ class MetadataColumn:
         for value, type_ in zip(c.values, c.types, strict=True):
             for first, last in self._span(c.operator, value, type_):
                 found[self._rows[self._starts[first] : self._starts[last]]] = True
-        return ~found if c.operator == "not" else found
+        if c.operator != "not":
+            return found
+        for first, last in self._span("in", None, "null"):
+            found[self._rows[self._starts[first] : self._starts[last]]] = True
+        return ~found
 
     def _span(self, name: str, value: Scalar, type_: str) -> Iterator[tuple[int, int]]:
         """From which distinct value to which, if there are any of the type."""

@@ -8,13 +8,11 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from fastapi import FastAPI, Request
 from PIL import Image
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -106,14 +104,11 @@ class Service:
             raise
 
     @asynccontextmanager
-    async def opened(self, source: bytes | Path) -> AsyncIterator[Image.Image]:
+    async def opened(self, source: bytes | IO[bytes]) -> AsyncIterator[Image.Image]:
         """A decoded picture. Its share of the memory is reserved before it is opened; the decoder's
         part is given back when the decoder has ended, the rest with the picture."""
         async with self.decoding.take(self.pictures.bounds.memory) as keep:
-            if isinstance(source, bytes):
-                picture = (await self.decode(self.pictures.read, source)).picture
-            else:
-                picture = (await self.decode(self.pictures.open, source)).picture
+            picture = (await self.decode(self.pictures.read, source)).picture
             await keep(4 * picture.width * picture.height)
             yield picture
 
@@ -140,22 +135,12 @@ class App(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.outer is None:
-            self.outer = self._wrapped(self.state.service)
+            service = self.state.service
+            self.outer = Middleware(
+                super().__call__, service.settings, service.metrics, routes.endpoints()
+            )
         scope["app"] = self
         await self.outer(scope, receive, send)
-
-    def _wrapped(self, service: Service) -> ASGIApp:
-        settings = service.settings
-        app: ASGIApp = Middleware(super().__call__, settings, service.metrics, routes.endpoints())
-        if not settings.cors:
-            return app
-        return CORSMiddleware(  # outside, so that errors can be read too
-            app,
-            allow_origins=list(settings.cors),
-            allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"],
-            expose_headers=["X-Request-ID"],
-        )
 
 
 def create_app(index: Index, settings: Settings | None = None) -> FastAPI:

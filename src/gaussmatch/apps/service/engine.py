@@ -345,17 +345,13 @@ class Engine:
         folder = self.settings.photos or self.index.own_folder
         return folder if folder is not None and folder.is_dir() else None
 
-    def original(self, id: str) -> Path:
-        """The file of a picture. Only one inside the folder that the index was made from is given,
-        wherever a name or a link may point."""
+    def original(self, id: str) -> tuple[Path, str]:
+        """The file of a picture: the folder that the index was made from, and a name below it that
+        may be anything (``files.open_below``)."""
         folder, name = self._photos, self.record(id).meta.get("file")
-        if folder is not None and isinstance(name, str) and "\0" not in name:
-            path, root = (folder / name).resolve(), folder.resolve()
-            if path.is_relative_to(root) and path.suffix.lower() in SUFFIXES and path.is_file():
-                return path
-        raise ApiError(
-            404, "no_picture", f"{id!r} is not here in full size; /api/thumbnail may have it"
-        )
+        if folder is None or not isinstance(name, str) or Path(name).suffix.lower() not in SUFFIXES:
+            raise no_picture(id)
+        return folder, name
 
     def fields(self) -> FieldsResponse:
         def make() -> FieldsResponse:
@@ -474,6 +470,12 @@ class Engine:
     def suggest(self, text: str, k: int) -> Suggestions:
         text = canonical(text)
         return Suggestions(suggest(self.index, text, self.encode_texts([text]), k))
+
+
+def no_picture(id: str) -> ApiError:
+    return ApiError(
+        404, "no_picture", f"{id!r} is not here in full size; /api/thumbnail may have it"
+    )
 
 
 def unknown_words(text: str) -> ApiError:

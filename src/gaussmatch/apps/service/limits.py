@@ -84,12 +84,12 @@ class RateLimit:
         self.rate, self._most = rate, max(1.0, 10 * rate)
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def wait(self, client: str, now: float) -> float:
-        """Take a token, or return the seconds until there is one."""
+    def wait(self, client: str, now: float, cost: int = 1) -> float:
+        """Take a token, or return the seconds until there is one; with no cost, only look."""
         tokens, since = self._left.pop(client, (self._most, now))
         tokens = min(self._most, tokens + (now - since) * self.rate)
         enough = tokens >= 1 - 1e-9
-        self._left[client] = tokens - 1 if enough else tokens, now
+        self._left[client] = tokens - cost if enough else tokens, now
         if len(self._left) > self.MOST:
             self._left.popitem(last=False)
         return 0.0 if enough else (1 - tokens) / self.rate

@@ -1,5 +1,5 @@
-"""The middleware: id, host, key, size and time limit of a request; headers, log line and metrics of
-its response."""
+"""The middleware: id, host, origin, key, size and time limit of a request; headers, log line and
+metrics of its response."""
 
 from __future__ import annotations
 
@@ -32,9 +32,18 @@ HEADERS: dict[bytes, bytes] = {
     b"referrer-policy": b"no-referrer",
     b"x-frame-options": b"DENY",
     b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
     b"permissions-policy": b"camera=(), microphone=(), geolocation=()",
 }
 """On every answer. The page may load nothing from anywhere else, and nobody may frame it."""
+
+FOREIGN = (b"cross-site", b"same-site")
+"""What ``Sec-Fetch-Site`` says of a request that a page elsewhere makes, also on another port."""
+PREFLIGHT = (
+    (b"access-control-allow-methods", b"GET, POST"),
+    (b"access-control-allow-headers", b"Authorization, Content-Type, X-API-Key, X-Request-ID"),
+    (b"access-control-max-age", b"600"),
+)
 
 JSON = ((b"content-type", b"application/json"),)
 NOT_CACHED = ((b"cache-control", b"no-store"),)
@@ -70,9 +79,7 @@ class Middleware:
         self._deadlines = Deadlines(settings.timeout)
         self._ids = itertools.count()
         self._run = secrets.token_hex(4)
-        self._headers = list(HEADERS.items())
-        if not settings.cors:
-            self._headers.append((b"cross-origin-resource-policy", b"same-origin"))
+        self._origins = frozenset(origin.encode() for origin in settings.cors)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -85,13 +92,16 @@ class Middleware:
             given.decode() if SANE_ID.fullmatch(given) else f"{self._run}-{next(self._ids)}"
         )
         scope["request_id"] = request_id
-        exchange = _Exchange(receive, send, self.settings.max_body, request_id, self._headers)
+        exchange = _Exchange(receive, send, self.settings.max_body, request_id)
         endpoint = self._endpoints.get((scope["method"], scope["path"]))
         deadline = self._deadlines.start()
         self.metrics.in_flight += 1
         try:
+            self._check_sender(scope, headers, exchange)
             self._check(scope, headers)
-            if endpoint is None:
+            if scope["method"] == "OPTIONS" and headers.get(b"origin") in self._origins:
+                await exchange.answer(200, b"{}", PREFLIGHT)
+            elif endpoint is None:
                 await self.app(scope, exchange.receive, exchange.send)
             else:
                 response = await endpoint(Request(scope, exchange.receive))
@@ -131,37 +141,71 @@ class Middleware:
                 client=client[0] if client else None,
             )
 
-    def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        """Refuse what needs no further look."""
-        if self._hosts and _name(headers.get(b"host", b"")) not in self._hosts:
+    def _check_sender(self, scope: Scope, headers: dict[bytes, bytes], exchange: _Exchange) -> None:
+        """Refuse other names of this machine, and pages elsewhere: they could make the browser of
+        somebody who may search send requests here. A link to here is no such request."""
+        host, names = headers.get(b"host", b""), [name for name, _ in scope["headers"]]
+        if names.count(b"host") > 1:
+            raise ApiError(400, "bad_request", "the request has two Host headers; send one")
+        if self._hosts and _name(host) not in self._hosts:
             raise ApiError(
                 421,
                 "wrong_host",
                 "this name is not served here; start with --allow-host NAME to serve it",
             )
+        if self._origins:
+            exchange.headers.append((b"vary", b"Origin"))
+        origin = headers.get(b"origin")
+        if origin in self._origins:
+            exchange.headers += [
+                (b"access-control-allow-origin", origin),
+                (b"access-control-expose-headers", b"X-Request-ID"),
+            ]
+            return
+        foreign = headers.get(b"sec-fetch-site") in FOREIGN
+        link = (
+            scope["method"] in ("GET", "HEAD")
+            and headers.get(b"sec-fetch-mode") == b"navigate"
+            and headers.get(b"sec-fetch-dest") == b"document"
+        )
+        if origin is None and (link or not foreign):
+            return
+        if origin and host and origin.partition(b"://")[2].lower() == host.lower():
+            return
+        raise ApiError(
+            403,
+            "foreign_origin",
+            "pages elsewhere may not call this service; start with --cors ORIGIN to allow one",
+        )
+
+    def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        """Refuse what needs no further look."""
         path: str = scope["path"]
         guarded = any(path == p or path.startswith(f"{p}/") for p in GUARDED)
         if guarded and scope["method"] != "OPTIONS":
+            address = (scope.get("client") or ("",))[0]
+            guesses = f"guesses {address}"
+            if self._keys:
+                self._check_rate(guesses, cost=0)
             key = _key(headers)
             known = [hmac.compare_digest(key, own) for own in self._keys]  # all, in equal time
             if self._keys and not any(known):
+                self._check_rate(guesses)
                 raise ApiError(
                     401,
                     "wrong_key",
                     "this service needs an API key in the header 'Authorization: Bearer KEY'",
                     {"WWW-Authenticate": "Bearer"},
                 )
-            if self._rate is not None:
-                address = (scope.get("client") or ("",))[0]
-                self._check_rate(f"key {known.index(True)}" if self._keys else address)
+            self._check_rate(f"key {known.index(True)}" if self._keys else address)
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > 19 or int(length) > self.settings.max_body:
             raise too_large(self.settings.max_body)
 
-    def _check_rate(self, client: str) -> None:
-        assert self._rate is not None
-        wait = self._rate.wait(client, time.monotonic())
+    def _check_rate(self, client: str, cost: int = 1) -> None:
+        wait = self._rate.wait(client, time.monotonic(), cost) if self._rate is not None else 0
         if wait:
+            assert self._rate is not None
             raise ApiError(
                 429,
                 "too_many_requests",
@@ -179,16 +223,9 @@ def _key(headers: Mapping[bytes, bytes]) -> bytes:
 class _Exchange:
     """One request and its response: bytes in are counted, headers are added on the way out."""
 
-    def __init__(
-        self,
-        receive: Receive,
-        send: Send,
-        most: int,
-        request_id: str,
-        headers: Iterable[tuple[bytes, bytes]],
-    ) -> None:
+    def __init__(self, receive: Receive, send: Send, most: int, request_id: str) -> None:
         self._receive, self._send, self._most, self._bytes = receive, send, most, 0
-        self._headers = [*headers, (b"x-request-id", request_id.encode())]
+        self.headers = [*HEADERS.items(), (b"x-request-id", request_id.encode())]
         self.status = 0
         self.error: ApiError | None = None
 
@@ -208,7 +245,7 @@ class _Exchange:
             self.status = message["status"]
             own = list(message.get("headers", ()))
             cached = b"cache-control" in [name.lower() for name, _ in own]
-            message["headers"] = [*own, *self._headers, *(() if cached else NOT_CACHED)]
+            message["headers"] = [*own, *self.headers, *(() if cached else NOT_CACHED)]
         await self._send(message)
 
     async def answer(
@@ -217,7 +254,7 @@ class _Exchange:
         """Send JSON."""
         self.status = status
         length = b"%d" % len(body)
-        sent = [*JSON, (b"content-length", length), *headers, *self._headers, *NOT_CACHED]
+        sent = [*JSON, (b"content-length", length), *headers, *self.headers, *NOT_CACHED]
         await self._send({"type": "http.response.start", "status": status, "headers": sent})
         await self._send({"type": "http.response.body", "body": body})
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
 import orjson
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import Message, Receive, Scope, Send
 
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.files import sha256
@@ -265,6 +271,46 @@ class Json(JSONResponse):
             (b"content-type", b"application/json"),
             *((k.lower().encode(), v.encode()) for k, v in (headers or {}).items()),
         ]
+
+
+class OpenFile(Response):
+    """A file that is open already, sent a piece at a time and then closed."""
+
+    PIECE = 256 * 1024
+
+    def __init__(self, file: FileIO, media_type: str, headers: Mapping[str, str]) -> None:
+        self._file, self._size = file, os.fstat(file.fileno()).st_size
+        super().__init__(None, 200, {**headers, "Content-Length": str(self._size)}, media_type)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start: Message = {"type": "http.response.start", "status": 200}
+        with self._file as file:
+            await send({**start, "headers": self.raw_headers})
+            for at in range(0, self._size, self.PIECE):
+                data = await asyncio.to_thread(os.pread, file.fileno(), self.PIECE, at)
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body"})
+
+
+def etag(content: bytes | FileIO) -> str:
+    """The mark of some content, which browsers keep beside it."""
+    if isinstance(content, bytes):
+        found = hashlib.sha256(content)
+    else:
+        found = hashlib.file_digest(content, "sha256")
+    return f'"{found.hexdigest()[:32]}"'
+
+
+def unless_known(
+    request: Request, mark: str, make: Callable[[Mapping[str, str]], Response]
+) -> Response:
+    """What ``make`` gives with the headers of a browser's cache; 304 where the browser has it. It
+    asks each time: under the same address another index may have something else."""
+    headers = {"ETag": mark, "Cache-Control": "private, no-cache"}
+    known = request.headers.get("if-none-match", "").split(",")
+    if mark in [each.strip().removeprefix("W/") for each in known]:
+        return Response(status_code=304, headers=headers)
+    return make(headers)
 
 
 def dumps(value: Any) -> bytes:

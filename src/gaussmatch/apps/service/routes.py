@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
+from io import FileIO
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
 
 from gaussmatch.apps.service import page, requests
-from gaussmatch.apps.service.engine import Query
+from gaussmatch.apps.service.engine import Query, no_picture
 from gaussmatch.apps.service.metrics import CONTENT_TYPE_LATEST
 from gaussmatch.apps.service.requests import (
     checked_count,
@@ -32,14 +35,19 @@ from gaussmatch.apps.service.responses import (
     ItemsResponse,
     Json,
     Map,
+    OpenFile,
     ReviewResponse,
     SearchResponse,
     Status,
     Suggestions,
     Uncertainty,
     dumps,
+    etag,
+    unless_known,
 )
-from gaussmatch.data.pictures import SHOWN, jpeg, picture_format
+from gaussmatch.data.decoder import sniffed
+from gaussmatch.data.pictures import SHOWN, jpeg
+from gaussmatch.files import open_below
 
 if TYPE_CHECKING:
     from gaussmatch.apps.service.app import Service
@@ -49,6 +57,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 ERRORS = {
     400: "The request is malformed.",
     401: "The API key is missing or wrong.",
+    403: "The request comes from a page elsewhere, which --cors does not allow.",
     404: "There is no such item.",
     413: "Too many bytes or pixels.",
     408: "The request did not arrive in time.",
@@ -61,7 +70,7 @@ ERRORS = {
     503: "Too many requests are waiting, or the service is stopping.",
     504: "The time limit was reached.",
 }
-ALWAYS = (400, 401, 408, 413, 421, 422, 429, 431, 500, 503, 504)
+ALWAYS = (400, 401, 403, 408, 413, 421, 422, 429, 431, 500, 503, 504)
 """Errors of every route below /api; others are named by the route."""
 
 IMAGE: dict[str, Any] = {
@@ -250,12 +259,22 @@ def picture_route(
         path,
         tags=["items"],
         response_class=Response,
-        responses={200: {"content": content}, **_errors(404)},
+        responses={
+            200: {"content": content},
+            304: {"description": "The browser has it (If-None-Match)."},
+            **_errors(404),
+        },
         openapi_extra={"parameters": _described(parameters)},
     )
 
 
-KEPT = {"Cache-Control": "private, max-age=3600"}
+def sent(request: Request, content: bytes) -> Response:
+    """A small picture."""
+
+    def make(headers: Mapping[str, str]) -> Response:
+        return Response(content, media_type="image/jpeg", headers=headers)
+
+    return unless_known(request, etag(content), make)
 
 
 @picture_route("/thumbnail", requests.ItemId)
@@ -265,7 +284,7 @@ async def thumbnail(request: Request) -> Response:
     record = await service.batcher(partial(service.engine.record, id))
     if record.thumbnail is None:
         raise ApiError(404, "no_thumbnail", f"{id!r} has no thumbnail in the index")
-    return Response(record.thumbnail, media_type="image/jpeg", headers=KEPT)
+    return sent(request, record.thumbnail)
 
 
 @picture_route("/picture", requests.ItemId, SHOWN.values())
@@ -273,16 +292,32 @@ async def full_picture(request: Request) -> Response:
     """A picture in full size: its file, where that is still in the folder that the index was made
     from; as JPEG where browsers do not show its format."""
     service, id = service_of(request), read(requests.ItemId, request).id
-    path = await service.batcher(partial(service.engine.original, id))
+    folder, name = await service.batcher(partial(service.engine.original, id))
     try:
-        format = await service.decode(picture_format, path)
-        if format in SHOWN:
-            return FileResponse(path, media_type=SHOWN[format], headers=KEPT)
-        async with service.opened(path) as image:
-            data = await service.decode(partial(jpeg, image, quality=90))
-        return Response(data, media_type="image/jpeg", headers=KEPT)
+        async with AsyncExitStack() as stack:
+            # one file is opened, looked at and sent: never a path that was looked at before
+            file = stack.enter_context(await service.decode(open_below, folder, name))
+            mark, format = await service.decode(_looked_at, file)
+            if request.headers.get("if-none-match") != mark and format not in SHOWN:
+                image = await stack.enter_async_context(service.opened(file))
+                data = await service.decode(partial(jpeg, image, quality=90))
+
+            def make(headers: Mapping[str, str]) -> Response:
+                if format not in SHOWN:
+                    return Response(data, media_type="image/jpeg", headers=headers)
+                stack.pop_all()
+                return OpenFile(file, SHOWN[format], headers)
+
+            return unless_known(request, mark, make)
     except (OSError, ValueError) as error:
-        raise ApiError(404, "no_picture", f"the file of {id!r} cannot be read") from error
+        raise no_picture(id) from error
+
+
+def _looked_at(file: FileIO) -> tuple[str, str]:
+    """The mark of an open picture, and its format."""
+    mark = etag(file)
+    file.seek(0)
+    return mark, sniffed(os.pread(file.fileno(), 16, 0))
 
 
 # ---- review ----
@@ -299,8 +334,7 @@ async def review(request: Request) -> Response:
 async def review_picture(request: Request) -> Response:
     """A picture of the data that was audited."""
     service, number = service_of(request), read(requests.ImageNumber, request).image
-    data = await service.batcher(partial(service.engine.finding_picture, number))
-    return Response(data, media_type="image/jpeg", headers=KEPT)
+    return sent(request, await service.batcher(partial(service.engine.finding_picture, number)))
 
 
 # ---- Gaussians ----
@@ -400,9 +434,9 @@ def add_page(app: FastAPI) -> None:
     for path, file in page.load().items():
 
         async def serve(request: Request, file: page.PageFile = file) -> Response:
-            headers = {"ETag": file.etag, "Cache-Control": "no-cache"}
-            if request.headers.get("if-none-match") == file.etag:
-                return Response(status_code=304, headers=headers)
-            return Response(file.content, media_type=file.media_type, headers=headers)
+            def make(headers: Mapping[str, str]) -> Response:
+                return Response(file.content, media_type=file.media_type, headers=headers)
+
+            return unless_known(request, file.etag, make)
 
         app.add_route(path, serve, methods=["GET", "HEAD"], include_in_schema=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,9 @@ class Settings:
                 f"max_memory is {self.max_memory}, it must be at least 4 × max_body, which is "
                 f"{self.max_body}"
             )
-        wild = [origin for origin in self.cors if not origin.startswith(("http://", "https://"))]
+        wild = [origin for origin in self.cors if not re.fullmatch("https?://[^/A-Z]+", origin)]
         if wild:
             raise ValueError(
-                f"{wild[0]!r} is no origin; give scheme and host, as in https://photos.example.org"
+                f"{wild[0]!r} is no origin; give scheme and host in small letters, and nothing "
+                "after them, as in https://photos.example.org"
             )

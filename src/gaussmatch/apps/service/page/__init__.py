@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from importlib.resources import files
+
+from gaussmatch.apps.service.responses import etag
 
 TYPES = {
     "html": "text/html; charset=utf-8",
@@ -40,4 +41,4 @@ def _address(name: str) -> str:
 def _read(name: str) -> PageFile:
     content = files(__name__).joinpath(name).read_bytes()
     content_type = TYPES[name.rpartition(".")[2]]
-    return PageFile(content, content_type, f'"{hashlib.sha256(content).hexdigest()[:16]}"')
+    return PageFile(content, content_type, etag(content))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -103,13 +104,11 @@ class Folder(Backend):
     # ---- read ----
 
     def file(self, name: str) -> Path | None:
-        path = self.path / name
-        if not path.is_file():
-            return None
-        mark = self.manifest.files.get(name)
+        path, mark = self.path / name, self.manifest.files.get(name)
+        if mark is None:
+            return path if path.is_file() else None
         try:
-            if mark is not None:
-                layout.check_mark(path, mark)
+            layout.check_mark(path, mark)
         except ValueError:
             if not self.reload():  # else another process has written a new one
                 raise
@@ -213,7 +212,11 @@ class Folder(Backend):
         return {"segments": {g: [s.describe() for s in self.segments(g)] for g in GALLERIES}}
 
     def segments(self, gallery: Gallery) -> list[Segment]:
-        return self._segments[known(gallery)]
+        """To be read now."""
+        found = self._segments[known(gallery)]
+        for segment in found:
+            segment.check()
+        return found
 
     # ---- change ----
 
@@ -225,7 +228,8 @@ class Folder(Backend):
             try:
                 yield
             except Exception:  # what was written does not count: a full disk has room again
-                sweep(self.path, layout.load_manifest(self.path))
+                with suppress(OSError):
+                    sweep(self.path, layout.load_manifest(self.path))
                 raise
 
     def save(self, manifest: IndexManifest, files: Mapping[str, bytes] | None = None) -> None:
@@ -246,7 +250,8 @@ class Folder(Backend):
         self._commit(gallery, [*self._without(gallery, there), new], form)
         small = [s for s in self.segments(gallery) if s.part.items < self.settings.flat_below]
         if len(small) > MOST_SEGMENTS:
-            self._join(gallery, small)
+            with self._made("joining its small segments"):
+                self._join(gallery, small)
 
     def delete(self, ids: Sequence[str], gallery: Gallery) -> None:
         self._commit(gallery, self._without(gallery, self._rows_of(ids, gallery)))
@@ -274,7 +279,21 @@ class Folder(Backend):
         """From here on the new parts count."""
         manifest = self.manifest.with_parts(gallery, tuple(p for p in parts if p.live))
         self.save(replace(manifest, form=form or manifest.form))
-        sweep(self.path, self.manifest)
+        with self._made("removing what is no longer needed"):
+            sweep(self.path, self.manifest)
+
+    @contextmanager
+    def _made(self, what: str) -> Iterator[None]:
+        """Work that follows a change which counts already: its failure is not that of the change,
+        and what it leaves is removed by the next one."""
+        try:
+            yield
+        except OSError as error:
+            warnings.warn(
+                f"{self.place}: the change is made, but {what} failed ({error}); the next change "
+                "tries again",
+                stacklevel=2,
+            )
 
     def _join(self, gallery: Gallery, joined: Sequence[Segment]) -> None:
         total = sum(s.part.live for s in joined)

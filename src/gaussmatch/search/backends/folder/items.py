@@ -17,8 +17,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
+from io import FileIO
 from itertools import chain
-from mmap import ACCESS_READ, mmap
+from os import pread
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -72,10 +73,7 @@ class ItemStore:
         self._db = _connected(folder / FILE)
         self._columns: dict[str, MetadataColumn] = {}
         self._starts = mapped(folder / STARTS)
-        self._lines: mmap | bytes = b""
-        if len(self._starts) > 1:  # an empty file cannot be mapped
-            with open(folder / LINES, "rb") as file:
-                self._lines = mmap(file.fileno(), 0, access=ACCESS_READ)
+        self._lines = FileIO(folder / LINES)  # read, not mapped: it may be cut while it is open
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """id → row, for those that are here."""
@@ -89,8 +87,9 @@ class ItemStore:
     def lines(self, rows: np.ndarray) -> Iterator[list[tuple[str, dict[str, Any], str | None]]]:
         """Id, metadata and source of each row, some rows at a time."""
         starts, stops = self._starts.take(rows).tolist(), self._starts.take(rows + 1).tolist()
+        file = self._lines.fileno()
         for some in blocks(len(starts), _DECODED):
-            lines = [self._lines[a:b] for a, b in zip(starts[some], stops[some], strict=True)]
+            lines = [pread(file, b - a, a) for a, b in zip(starts[some], stops[some], strict=True)]
             try:
                 text = (b"[%b]" % b",".join(lines)).decode()
                 found, end = _decode(text)
@@ -152,6 +151,8 @@ class ItemStore:
     def __del__(self) -> None:
         if hasattr(self, "_db"):
             self._db.close()
+        if hasattr(self, "_lines"):
+            self._lines.close()
 
     def _query(self, text: str, values: Sequence[Any]) -> list[Any]:
         try:

@@ -16,8 +16,9 @@ whatever else a user keeps in the folder stays.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
@@ -68,13 +69,23 @@ def marks(folder: Path, part: SegmentInfo) -> dict[Path, FileMark]:
     return found
 
 
-def check_sizes(folder: Path, part: SegmentInfo) -> None:
-    """A clear error if a file of a segment is missing or shorter than it was."""
-    for path, mark in marks(folder, part).items():
-        found = path.stat().st_size  # FileNotFoundError names it
-        if found != mark.size:
+def check_sizes(sizes: Mapping[str, int], *, gone_ok: bool = False) -> None:
+    """A clear error if a file is missing or not as long as it was.
+
+    Args:
+        sizes: path → bytes.
+        gone_ok: that it may be missing: one that is open stays readable.
+    """
+    for path, size in sizes.items():
+        try:
+            found = os.stat(path).st_size
+        except FileNotFoundError:  # it names the file
+            if not gone_ok:
+                raise
+            continue
+        if found != size:
             raise ValueError(
-                f"{path}: {found} bytes, but {mark.size} were written; the index is damaged, "
+                f"{path}: {found} bytes, but {size} were written; the index is damaged, "
                 "restore it or make it again"
             )
 

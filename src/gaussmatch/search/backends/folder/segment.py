@@ -19,7 +19,13 @@ from gaussmatch.search.backends.folder.arrays import created, mapped
 from gaussmatch.search.backends.folder.exact import Flat, Scan
 from gaussmatch.search.backends.folder.graph import Compressed, Hnsw
 from gaussmatch.search.backends.folder.items import ItemStore, write_items
-from gaussmatch.search.backends.folder.layout import SEGMENTS, check_mark, check_sizes, mark_of
+from gaussmatch.search.backends.folder.layout import (
+    SEGMENTS,
+    check_mark,
+    check_sizes,
+    mark_of,
+    marks,
+)
 from gaussmatch.search.backends.folder.structure import Allowed, SegmentContent, Structure
 from gaussmatch.search.lift import LiftedQueries
 from gaussmatch.search.manifest import Gallery, IndexSettings, SegmentInfo
@@ -49,7 +55,8 @@ class Segment:
         similarity: Callable[[], Similarity],
         settings: IndexSettings,
     ) -> None:
-        check_sizes(folder, part)
+        self._sizes = {str(path): mark.size for path, mark in marks(folder, part).items()}
+        check_sizes(self._sizes)
         self.part, self.gallery = part, gallery
         self._similarity, self.settings = similarity, settings
         self.path = folder / SEGMENTS / part.name
@@ -67,6 +74,11 @@ class Segment:
                 check_mark(self.path.parent / part.deleted, part.deleted_mark)
             self.dead = np.zeros(part.items, dtype=bool)
             self.dead[mapped(self.path.parent / part.deleted, part.dead)] = True
+
+    def check(self) -> None:
+        """A clear error if a file was cut since: to read beyond the end of its map would end the
+        process."""
+        check_sizes(self._sizes, gone_ok=True)
 
     @property
     def similarity(self) -> Similarity:

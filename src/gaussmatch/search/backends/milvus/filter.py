@@ -83,9 +83,9 @@ def _condition(c: Condition) -> str:
     parts = [_equal(c.field, v) for v in c.values]
     if c.operator == "in":
         return f"({' or '.join(parts)})" if parts else "id in []"
-    # a fact that is not there is not equal to anything: said so, as null swallows "not"
-    parts = [_different(c.field, v) for v in c.values]
-    return f"({' and '.join(parts)})" if parts else 'id != ""'
+    # a fact of another type is not there, and so not equal: said so, as null swallows "not"
+    there = f"({' or '.join(f'exists {_fact(c.field, type_)}' for type_ in 'tnbo')})"
+    return " and ".join([there, *(_different(c.field, v) for v in c.values if v is not None)])
 
 
 def _equal(field: str, value: Scalar) -> str:
@@ -95,8 +95,6 @@ def _equal(field: str, value: Scalar) -> str:
 
 
 def _different(field: str, value: Scalar) -> str:
-    if value is None:
-        return f"({' or '.join(f'exists {_fact(field, type_)}' for type_ in 'tnbo')})"
     fact = _fact(field, _type(value))
     return f"(not exists {fact} or {fact} != {_value(value)})"
 
