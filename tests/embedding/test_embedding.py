@@ -25,7 +25,7 @@ from gaussmatch.search.embedding import EmbeddingManifest, Share, embed, index_e
 from gaussmatch.search.embedding.embed import Work
 from gaussmatch.search.embedding.ray_engine import embed_with_ray
 from gaussmatch.search.embedding.shards import ShardContent
-from gaussmatch.search.joined import JoinedIndex
+from gaussmatch.search.joined import join
 from gaussmatch.search.sources import SplitSource
 from gaussmatch.search.trust import calibrate_gaussians
 
@@ -340,7 +340,7 @@ def test_shards_are_judged_as_the_gallery_that_they_are(tmp_path: Path) -> None:
     for name, rows in (("all", slice(None)), ("x", slice(0, 20)), ("y", slice(20, 100))):
         indexes.append(Index.create(tmp_path / name, similarity="kl", calibration=known))
         indexes[-1].add(images[200:][rows], records[rows])
-    one, joined = indexes[0], JoinedIndex(indexes[1:])
+    one, joined = indexes[0], join(indexes[1:])
     queries = captions[200:220]
     for options in ({}, {"guarantee": 0.9}):
         found = (i.search(queries, 5, **options) for i in (joined, one))
@@ -363,14 +363,14 @@ def test_a_shard_without_a_calibration_and_with_other_fields(tmp_path: Path) -> 
     bare.add(g[100:110], [Record(f"a{i}", {}) for i in range(10)])
     whole = Index.create(tmp_path / "whole", similarity="kl", calibration=known)
     whole.add(g[110:], [Record(f"b{i}", {"year": 2020}) for i in range(10)])
-    answers = [JoinedIndex(pair).search(g[:3], 20) for pair in ([bare, whole], [whole, bare])]
+    answers = [join(pair).search(g[:3], 20) for pair in ([bare, whole], [whole, bare])]
     for a, b in zip(*answers, strict=True):
         assert [h.probability for h in a.hits] == [h.probability for h in b.hits]
         assert a.hits[0].probability is not None
-    (found,) = JoinedIndex([bare, whole]).search(g[:1], 5, where={"year": 2020})
+    (found,) = join([bare, whole]).search(g[:1], 5, where={"year": 2020})
     assert len(found) == 5
     assert not any("no item has a field" in note for note in found.notes)
-    (found,) = JoinedIndex([bare, whole]).search(g[:1], 5, where={"yeer": 2020})
+    (found,) = join([bare, whole]).search(g[:1], 5, where={"yeer": 2020})
     assert any("did you mean 'year'" in note for note in found.notes)
 
 
@@ -381,7 +381,7 @@ def test_shards_of_a_gallery_are_searched_as_one(tmp_path: Path) -> None:
     for name, rows in (("all", slice(None)), ("x", slice(0, 20)), ("y", slice(15, 90))):
         indexes.append(Index.create(tmp_path / name, similarity="kl"))
         indexes[-1].add(g[rows], records[rows])  # five items are in both
-    one, joined = indexes[0], JoinedIndex(indexes[1:])
+    one, joined = indexes[0], join(indexes[1:])
     for k in (1, 7, 90, 200):
         same(joined.search(queries, k), one.search(queries, k))
     where = {"part": [1, 2]}
@@ -392,4 +392,4 @@ def test_shards_of_a_gallery_are_searched_as_one(tmp_path: Path) -> None:
         joined.search_id("b")
     other = Index.create(tmp_path / "other", similarity="min_kl")
     with pytest.raises(ValueError, match="another model"):
-        JoinedIndex([one, other])
+        join([one, other])

@@ -1,10 +1,12 @@
-"""A third backend, in a dictionary: what one has to write, and no more."""
+"""A backend in a dictionary: the ten methods that one has to write, and no more."""
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 import tempfile
+import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -16,7 +18,7 @@ from gaussmatch.core.similarities import Similarity
 from gaussmatch.learn.evaluation.scores import query_scores
 from gaussmatch.search.backend import Backend, Block
 from gaussmatch.search.lift import LiftedQueries
-from gaussmatch.search.manifest import GALLERIES, Gallery, IndexManifest
+from gaussmatch.search.manifest import GALLERIES, FileMark, Gallery, IndexManifest
 from gaussmatch.search.record import Record
 from gaussmatch.search.topk import Candidates
 from gaussmatch.search.where import Where
@@ -76,7 +78,8 @@ class Memory(Backend):
             raise FileNotFoundError(f"{place}: no such index")
         self.place, self._all = place, ALL[place]
         self.manifest = self._all.manifest
-        self._scratch = tempfile.TemporaryDirectory()
+        self._scratch = tempfile.mkdtemp()
+        weakref.finalize(self, shutil.rmtree, self._scratch)
 
     @classmethod
     def open(cls, place: str) -> Self:
@@ -89,62 +92,26 @@ class Memory(Backend):
         ALL[place] = Held(manifest, {name: path.read_bytes() for name, path in files.items()})
         return cls(place)
 
-    @classmethod
-    @contextmanager
-    def building(cls, place: str) -> Iterator[str]:
-        if place in ALL:
-            raise FileExistsError(f"{place} is an index already")
-        try:
-            yield place
-        except BaseException:
-            ALL.pop(place, None)
-            raise
-
     def reload(self) -> bool:
         changed = self.manifest != self._all.manifest
         self.manifest = self._all.manifest
         return changed
 
-    def stale(self, error: Exception) -> bool:
-        return False
-
-    def close(self) -> None:
-        self._scratch.cleanup()
-
     def drop(self) -> None:
         del ALL[self.place]
-        self.close()
 
     def file(self, name: str) -> Path | None:
         if name not in self._all.files:
             return None
-        path = Path(self._scratch.name) / name
+        path = Path(self._scratch) / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(self._all.files[name])
         return path
 
-    def size(self, gallery: Gallery) -> int:
-        return len(self._all.items[gallery])
-
-    def held(self, ids: Sequence[str], gallery: Gallery) -> set[str]:
-        return set(ids) & set(self._all.items[gallery])
-
-    def get(self, id: str, gallery: Gallery) -> Item | None:
-        return self._all.items[gallery].get(id)
-
-    def records(self, gallery: Gallery) -> Iterator[Record]:
-        yield from (replace(r, thumbnail=None) for _, r in self._all.items[gallery].values())
-
-    def blocks(self, gallery: Gallery) -> Iterator[Block]:
-        for g, record in self._all.items[gallery].values():
-            yield g, [record]
-
-    def some(self, most: int, gallery: Gallery) -> Block | None:
-        some = list(self._all.items[gallery].values())[:most]
-        return (Gaussian.cat([g for g, _ in some]), [r for _, r in some]) if some else None
-
-    def fields(self, gallery: Gallery) -> set[str]:
-        return {name for record in self.records(gallery) for name in record.meta}
+    def blocks(self, gallery: Gallery, ids: Sequence[str] | None = None) -> Iterator[Block]:
+        for g, record in list(self._all.items[gallery].values()):
+            if ids is None or record.id in ids:
+                yield g, [record]
 
     def searchable(
         self, gallery: Gallery, where: Where, exclude: Collection[str]
@@ -153,16 +120,11 @@ class Memory(Backend):
         some = [(g, r) for g, r in held if where.holds(r.meta) and r.id not in exclude]
         return [MemoryView(some, self.similarity(gallery), gallery)]
 
-    def faults(self) -> Iterator[str]:
-        yield from ()
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        self.reload()
-        yield
-
     def save(self, manifest: IndexManifest, files: Mapping[str, bytes] | None = None) -> None:
-        self._all.files |= files or {}
+        files = files or {}
+        self._all.files |= files
+        marks = {n: FileMark(len(c), hashlib.sha256(c).hexdigest()) for n, c in files.items()}
+        manifest = replace(manifest, files={**manifest.files, **marks})
         self.manifest = self._all.manifest = manifest.next()
 
     def add(
@@ -175,6 +137,3 @@ class Memory(Backend):
     def delete(self, ids: Sequence[str], gallery: Gallery) -> None:
         for id_ in ids:
             del self._all.items[gallery][id_]
-
-    def compact(self, gallery: Gallery) -> None:
-        """Nothing to do."""

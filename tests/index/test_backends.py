@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 from index.contract import clustered, records, truth
+from index.real_milvus import RealMilvus
+from index.real_postgres import RealPostgres
 
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.search import Index, IndexSettings, Record, backends, merge
@@ -15,6 +18,9 @@ from gaussmatch.search.trust import Calibration
 
 
 class BackendContract(ABC):
+    refused: ClassVar[dict[str, str]] = {}
+    """Similarities that it cannot keep, and what it says."""
+
     @pytest.fixture(autouse=True)
     def _place(self, tmp_path: Path, request: pytest.FixtureRequest) -> None:
         self.tmp_path, self.number = tmp_path, abs(hash(request.node.nodeid))
@@ -32,6 +38,10 @@ class BackendContract(ABC):
     @pytest.mark.parametrize("gallery", ["images", "captions"])
     @pytest.mark.parametrize("name", ["kl", "min_kl", "wasserstein"])
     def test_search(self, name, gallery):
+        if name in self.refused:
+            with pytest.raises(ValueError, match=self.refused[name]):
+                Index.create(self.place(), similarity=name)
+            return
         items, queries = clustered(40), clustered(4, seed=1)
         index = Index.create(self.place(), similarity=name)
         index.add(items, records(0, 40), gallery)
@@ -181,3 +191,23 @@ class TestMemory(BackendContract):
 
     def place(self, name="a"):
         return f"memory:{self.number}-{name}"
+
+
+class TestMilvusServer(BackendContract):
+    refused: ClassVar[dict[str, str]] = {"min_kl": r"is Milvus 2\.3, and min_kl needs 2\.4"}
+
+    @pytest.fixture(autouse=True)
+    def _server(self, milvus_server: RealMilvus) -> None:
+        self.server = milvus_server
+
+    def place(self, name="a"):
+        return f"{self.server.address}#t{self.number}_{name}"
+
+
+class TestPostgres(BackendContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, postgres_server: RealPostgres) -> None:
+        self.server = postgres_server
+
+    def place(self, name="a"):
+        return f"{self.server.address}#t{self.number}_{name}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import subprocess
 import sys
 import threading
@@ -104,28 +103,6 @@ def test_a_backup_while_segments_are_joined(tmp_path: Path, monkeypatch: pytest.
     copy = Index.open(tmp_path / "b", verify=True)
     assert (len(times), copy.size()) == (2, 34)
     assert len(list((tmp_path / "b" / "segments").iterdir())) == 1
-
-
-def test_an_index_of_the_format_before_is_read_and_converted(tmp_path: Path):
-    index = made(tmp_path / "i")
-    queries = clustered(3, seed=1)
-    before = index.search(queries, 40)
-    manifest = tmp_path / "i" / "manifest.json"
-    old = json.loads(manifest.read_text())
-    del old["sha256"], old["files"]
-    for parts in old["galleries"].values():
-        for part in parts:
-            part["files"] = {name: mark["size"] for name, mark in part["files"].items()}
-            del part["deleted_mark"]
-    manifest.write_text(json.dumps({**old, "format": 2}))
-    (tmp_path / "i" / ".gaussmatch-index").unlink()
-    index = Index.open(tmp_path / "i", verify=True)
-    assert index.search(queries, 40) == before
-    assert index.calibration.about == {"a": 1}
-    index.compact()
-    assert json.loads(manifest.read_text())["format"] == 5
-    part = index.manifest.galleries["images"][0]
-    assert all(mark.sha256 for mark in part.files.values())
 
 
 def test_a_second_writer_waits_for_the_first(tmp_path: Path):

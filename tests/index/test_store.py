@@ -19,8 +19,10 @@ from index.contract import clustered, records, truth
 
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.search import Index, IndexBusyError, IndexSettings, Record, Where, merge
+from gaussmatch.search import manifest as manifest_module
 from gaussmatch.search.backends.folder import folder as store
 from gaussmatch.search.backends.folder.layout import locked
+from gaussmatch.search.manifest import FORMAT
 from gaussmatch.search.trust import Calibration
 
 SMALL = IndexSettings(flat_below=4)
@@ -230,12 +232,18 @@ def test_a_reader_sees_a_new_calibration_and_notices_another_index(tmp_path):
     assert reader.search(query, 5)[0].ids == other.search(query, 5)[0].ids
 
 
+def signed(content: dict) -> str:
+    """A manifest with its checksum."""
+    content.pop("sha256", None)
+    return json.dumps({**content, "sha256": manifest_module._digest(content)})
+
+
 def test_a_reload_that_fails_changes_nothing(tmp_path):
     index = made(tmp_path / "i")
     manifest = tmp_path / "i" / "manifest.json"
     content = json.loads(manifest.read_text())
     content["galleries"]["images"][0]["name"] = "elsewhere"
-    manifest.write_text(json.dumps(content | {"format": 2}))
+    manifest.write_text(signed(content))
     for _ in range(2):
         with pytest.raises(ValueError, match="missing; the index is damaged"):
             index.reload()
@@ -285,7 +293,7 @@ def test_other_damage_is_named(tmp_path):
         (whole[:50], "not valid JSON"),
         ("[]", "format None"),
         (json.dumps({**json.loads(whole), "format": 99}), "format 99"),
-        (json.dumps({"format": 2, "similarity": "kl"}), "not a manifest"),
+        (signed({"format": FORMAT, "similarity": "kl"}), "not a manifest"),
         (whole.replace('"kl"', '"cosine"'), "its checksum is another"),
     ]:
         manifest.write_text(text)

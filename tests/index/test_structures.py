@@ -16,8 +16,7 @@ from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.similarities import similarity
 from gaussmatch.search import Index, IndexSettings, Record
 from gaussmatch.search.backends.folder import exact, graph
-from gaussmatch.search.backends.folder.segment import FILTERS, Segment
-from gaussmatch.search.backends.folder.structure import Allowed
+from gaussmatch.search.backends.folder.segment import FILTERS
 from gaussmatch.search.where import Where
 
 
@@ -124,32 +123,6 @@ def test_a_filter_on_a_graph_finds_the_best_of_what_it_leaves(
         len({*h.ids} & {f"i{j}" for j in b}) for h, b in zip(found, best.tolist(), strict=True)
     ]
     assert np.mean(right) / 10 >= 0.95
-
-
-def test_a_graph_that_was_written_in_the_order_of_its_items_is_read(tmp_path, monkeypatch):
-    """As all were up to format 4; now linked items lie near each other."""
-    items, queries = clustered(500, 8), clustered(20, 8, seed=1)
-    settings = IndexSettings(structure="hnsw", flat_below=5)
-
-    def made(name: str) -> Segment:
-        index = Index.create(tmp_path / name, similarity="kl", settings=settings)
-        index.add(items, records(0, 500))
-        return index.backend.segments("images")[0]
-
-    new = made("new")
-    assert sorted(new.structure.rows[0].tolist()) == [*range(-1, 500)]
-    assert (new.structure.rows[0][:500] != np.arange(500)).any()
-    monkeypatch.setattr(graph, "_walked", lambda faiss, graph: np.arange(graph.ntotal))
-    old = made("old")
-    (old.path / "rows0.npy").unlink()
-    odd = Allowed(np.arange(500) % 2 == 1)
-    for allowed in (None, odd):
-        found = [
-            segment.structure.candidates(segment.structure.lifted(queries.numpy()), 10, allowed)
-            for segment in (new, old)
-        ]
-        assert (np.sort(found[0].rows) == np.sort(found[1].rows)).mean() > 0.95
-        assert allowed is None or (found[0].rows % 2 == 1).all()
 
 
 def test_compacting_brings_an_older_graph_into_the_new_order(tmp_path):

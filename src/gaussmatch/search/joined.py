@@ -1,134 +1,156 @@
-"""Several indexes of one model, searched as one: a gallery cut into shards."""
+"""Several indexes of one model, searched as one: a gallery cut into shards is a backend too."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from itertools import chain
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 
-from gaussmatch.core.gaussian import Gaussian
-from gaussmatch.models.model import Model, Pictures
-from gaussmatch.search.hits import Hit, Hits, expected_matches
+from gaussmatch.core.gaussian import ArrayGaussian
+from gaussmatch.models.run import CALIBRATION
+from gaussmatch.search.backend import Backend, Block
 from gaussmatch.search.index import Index
-from gaussmatch.search.manifest import Gallery
-from gaussmatch.search.trust.calibration import TOP, Calibration
-from gaussmatch.search.where import Where, unknown_field
+from gaussmatch.search.lift import LiftedQueries
+from gaussmatch.search.manifest import Gallery, IndexManifest
+from gaussmatch.search.topk import Candidates, Scanned, Searchable, proposed, together
+from gaussmatch.search.where import Where
 
 
-class JoinedIndex:
-    """The k best of all are among the k best of each, so nothing is lost by searching each for k.
+def join(shards: Sequence[Index]) -> Index:
+    """They are judged together, as the gallery that they are. An id that is in several shards
+    counts once, where it scores best."""
+    if not shards:
+        raise ValueError("no indexes to search")
+    check_one_model(shards)
+    return Index(Joined(shards))
 
-    An id that is in several shards counts once, where it scores best.
-    """
+
+class Joined(Backend):
+    """Reads from all; is changed nowhere."""
 
     def __init__(self, shards: Sequence[Index]) -> None:
-        if not shards:
-            raise ValueError("no indexes to search")
-        check_one_model(shards)
-        self.shards = list(shards)
+        self.shards, self.place = list(shards), " + ".join(shard.place for shard in shards)
+        self.remote = any(shard.backend.remote for shard in shards)
+        forms = (shard.manifest.form for shard in shards)
+        found = next((form for form in forms if form is not None), None)
+        self.manifest = replace(shards[0].manifest, form=found)
 
-    @property
-    def model(self) -> Model:
-        return self.shards[0].model
+    @classmethod
+    def open(cls, place: str) -> Self:
+        raise NotImplementedError("open each index, and join them")
 
-    @property
-    def calibration(self) -> Calibration:
-        """The first that was learned: an index whose making was interrupted has none."""
-        held = [shard.calibration for shard in self.shards]
-        return next((one for one in held if one.about), held[0])
+    @classmethod
+    def create(cls, place: str, manifest: IndexManifest, files: Mapping[str, Path]) -> Self:
+        raise NotImplementedError("create each index, and join them")
 
-    def size(self, gallery: Gallery = "images") -> int:
+    def _unchanged(self, *_: object) -> None:
+        raise ValueError(
+            f"{self.place}: several indexes are searched as one; change each by itself"
+        )
+
+    drop = save = add = delete = _unchanged  # type: ignore[assignment]
+
+    def reload(self) -> bool:
+        return sum(shard.reload() for shard in self.shards) > 0  # each of them
+
+    def stale(self, error: Exception) -> bool:
+        return any(shard.backend.stale(error) for shard in self.shards)
+
+    def alive(self) -> bool:
+        return all(shard.backend.alive() for shard in self.shards)
+
+    def file(self, name: str) -> Path | None:
+        """A calibration is the first that was learned: an index whose making was interrupted has
+        none."""
+        learned = (shard for shard in self.shards if name != CALIBRATION or shard.calibration.about)
+        return next(learned, self.shards[0]).backend.file(name)
+
+    def size(self, gallery: Gallery) -> int:
         return sum(shard.size(gallery) for shard in self.shards)
 
-    def fields(self, gallery: Gallery = "images") -> list[str]:
-        return sorted({name for shard in self.shards for name in shard.fields(gallery)})
+    def fields(self, gallery: Gallery) -> set[str]:
+        return {name for shard in self.shards for name in shard.fields(gallery)}
 
-    def search(
-        self, queries: Gaussian, k: int = 10, *, guarantee: float | None = None, **options: Any
-    ) -> list[Hits]:
-        """See ``Index.search``. What all shards found is judged together, as results of a gallery
-        of their joint size: each alone would take itself for the whole."""
-        wide = max(k, TOP)
-        found = self._search_all(queries, wide, options)
-        if guarantee is None:
-            return [
-                self._judged(hits, queries[q : q + 1]).part(0, k) for q, hits in enumerate(found)
-            ]
-        sets = self._search_all(queries, wide, {**options, "guarantee": guarantee})
-        answers = []
-        for q, (held, best) in enumerate(zip(sets, found, strict=True)):
-            both = replace(join([held, best]), total=best.total)  # rivals that are not in the set
-            part = self._judged(both, queries[q : q + 1]).part(0, len(held))
-            answers.append(replace(part, guarantee=guarantee, total=len(held)))
-        return answers
+    def blocks(self, gallery: Gallery, ids: Sequence[str] | None = None) -> Iterator[Block]:
+        return chain.from_iterable(shard.backend.blocks(gallery, ids) for shard in self.shards)
 
-    def search_text(self, texts: Sequence[str], k: int = 10, **options: Any) -> list[Hits]:
-        """See ``Index.search_text``."""
-        return Index.search_text(cast(Index, self), texts, k, **options)
-
-    def search_image(self, pictures: Pictures, k: int = 10, **options: Any) -> list[Hits]:
-        """See ``Index.search_image``."""
-        return Index.search_image(cast(Index, self), pictures, k, **options)
-
-    def search_id(self, id: str, k: int = 10, **options: Any) -> Hits:
-        """See ``Index.search_id``; the item is that of the first shard that holds it."""
-        return Index.search_id(cast(Index, self), id, k, **options)
-
-    def gaussian(self, id: str, gallery: Gallery = "images") -> Gaussian:
-        """See ``Index.gaussian``."""
+    def searchable(
+        self, gallery: Gallery, where: Where, exclude: Collection[str]
+    ) -> Sequence[Searchable]:
+        parts: list[Searchable] = []
         for shard in self.shards:
-            with suppress(ValueError):
-                return shard.gaussian(id, gallery)
-        raise ValueError(f"no item {id!r} among the {gallery} of {len(self.shards)} indexes")
-
-    def _search_all(self, queries: Gaussian, k: int, options: Mapping[str, Any]) -> list[Hits]:
-        """The best of all shards. How many items there are without those that several shards hold
-        is judged by their share among the best."""
-        found = zip(*(shard.search(queries, k, **options) for shard in self.shards), strict=True)
-        joined = []
-        for answers in found:
-            best, held = join(answers), sum(map(len, answers))
-            total = sum(answer.total or 0 for answer in answers)
-            notes = [note for note in answers[0].notes if all(note in a.notes for a in answers)]
-            if not total:
-                fields = self.fields(options.get("gallery", "images"))
-                notes += unknown_field(Where.of(options.get("where")).fields, fields)
-            size = round(total * len(best) / held) if held else total
-            joined.append(replace(best, total=size, notes=list(dict.fromkeys(notes))))
-        return joined
-
-    def _judged(self, hits: Hits, query: Gaussian) -> Hits:
-        """With match probabilities, and whether there is any match, of the joint gallery."""
-        if not len(hits):
-            return hits
-        known = [hit.uncertainty for hit in hits.hits if hit.uncertainty is not None]
-        judged = self.calibration.judge(
-            self.shards[0].similarity,
-            query.detach().to("cpu"),
-            hits.side,
-            hits.gallery,
-            np.array([[hit.score for hit in hits.hits]]),
-            np.array([known]) if len(known) == len(hits) else None,
-            hits.total or len(hits),
-        )
-        if judged.probability is None or judged.absent is None:
-            return hits
-        chances = [None if np.isnan(p) else float(p) for p in judged.probability[0]]
-        likely = [replace(h, probability=p) for h, p in zip(hits.hits, chances, strict=True)]
-        expected, absent = expected_matches(likely), float(judged.absent[0])
-        return replace(hits, hits=likely, expected=expected, absent=absent)
+            shard.backend.similarity = self.similarity  # of one model, which is loaded once
+            found = shard.backend.searchable(gallery, where, exclude)
+            parts += [part for part in found if part.reach]
+        return [JoinedView(parts)] if parts else []
 
 
-def join(answers: Sequence[Hits]) -> Hits:
-    """Several answers to one query as one, the best first, each item once."""
-    found: dict[str, Hit] = {}
-    for hit in heapq.merge(*(a.hits for a in answers), key=lambda hit: -hit.score):
-        found.setdefault(hit.id, hit)
-    return replace(answers[0], hits=list(found.values()))
+class JoinedView:
+    """One search of several parts; a ``Searchable``. Row r of part p is row r·P + p here."""
+
+    def __init__(self, parts: Sequence[Searchable]) -> None:
+        self.parts, self.reach = parts, sum(part.reach for part in parts)
+        self.exact = all(part.exact for part in parts)
+
+    def lifted(self, queries: ArrayGaussian) -> LiftedQueries:
+        """Exact scores are the same by the lift of any part."""
+        return self.parts[0].lifted(queries)
+
+    def candidates(self, queries: LiftedQueries, count: int) -> Candidates:
+        return self._best(self.parts, queries, count)
+
+    def scan(self, queries: LiftedQueries, count: int) -> Candidates:
+        return self._best([Scanned(part) for part in self.parts], queries, count)
+
+    def _best(self, parts: Sequence[Searchable], queries: LiftedQueries, count: int) -> Candidates:
+        """The best of each part; an item that several have stays where it scores best."""
+        found = {
+            p: proposed(part, queries.queries, count, count)[1] for p, part in enumerate(parts)
+        }
+        place, every = together(found, sum(c.rows.shape[1] for c in found.values()))
+        rows = np.where(every.rows < 0, -1, every.rows * len(parts) + place)
+        order = np.argsort(-every.scores, axis=1, kind="stable")
+        rows, scores = (np.take_along_axis(a, order, 1) for a in (rows, every.scores))
+        for q in range(len(rows)):
+            ids = np.array(self.described(rows[q][rows[q] >= 0])[0], dtype=object)
+            _, first = np.unique(ids, return_index=True)
+            again = np.setdiff1d(np.arange(len(ids)), first)
+            rows[q, again], scores[q, again] = -1, -np.inf
+        return Candidates(rows, scores, every.bound)
+
+    def arrays(self, rows: np.ndarray) -> ArrayGaussian:
+        found = self._each(rows, lambda part, some: part.arrays(some))
+        order = np.argsort(np.concatenate([at for at, _ in found]))
+        both = [(g.mean, g.log_var) for _, g in found]
+        mean = np.concatenate([mean for mean, _ in both])[order]
+        widths = [log_var for _, log_var in both if log_var is not None]
+        return ArrayGaussian(mean, np.concatenate(widths)[order] if widths else None)
+
+    def described(self, rows: np.ndarray) -> tuple[list[str], list[Mapping[str, Any]]]:
+        ids: list[str] = [""] * len(rows)
+        metas: list[Mapping[str, Any]] = [{}] * len(rows)
+        for at, (names, some) in self._each(rows, lambda part, some: part.described(some)):
+            for n, id_, meta in zip(at.tolist(), names, some, strict=True):
+                ids[n], metas[n] = id_, meta
+        return ids, metas
+
+    def uncertainty(self, rows: np.ndarray) -> np.ndarray | None:
+        found = np.full(len(rows), np.nan)
+        for at, own in self._each(rows, lambda part, some: part.uncertainty(some)):
+            found[at] = np.nan if own is None else own
+        return None if np.isnan(found).any() else found
+
+    def _each(
+        self, rows: np.ndarray, ask: Callable[[Searchable, np.ndarray], Any]
+    ) -> list[tuple[np.ndarray, Any]]:
+        """What each part says of its rows, and where they are among all."""
+        row, place = np.divmod(rows, len(self.parts))
+        at = [np.flatnonzero(place == p) for p in range(len(self.parts))]
+        return [(here, ask(self.parts[p], row[here])) for p, here in enumerate(at) if len(here)]
 
 
 def check_one_model(indexes: Sequence[Index]) -> None:

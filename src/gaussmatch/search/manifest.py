@@ -35,6 +35,8 @@ class IndexSettings:
             walk is widened until it does, and a graph that cannot is not used.
         rescore: at least so many candidates are scored again exactly.
         flat_below: segments with fewer items are searched exactly, whatever the structure.
+        fields: metadata that is often filtered by → "text", "number" or "truth": a database keeps
+            such a field in an indexed column of that type, and refuses other values of it.
     """
 
     structure: StructureName = "flat"
@@ -44,6 +46,7 @@ class IndexSettings:
     recall: float = 0.95
     rescore: int = 12
     flat_below: int = 5000
+    fields: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.structure not in STRUCTURES:
@@ -53,14 +56,17 @@ class IndexSettings:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0 <= self.recall <= 1:
             raise ValueError(f"recall must be between 0 and 1, got {self.recall}")
+        for name, wanted in self.fields.items():
+            if wanted not in ("text", "number", "truth"):
+                raise ValueError(f"field {name!r}: choose text, number or truth, not {wanted!r}")
 
 
 @dataclass(frozen=True)
 class FileMark:
-    """Size and SHA-256 of a file. An index made before there were checksums has sizes only."""
+    """Size and SHA-256 of a file."""
 
     size: int
-    sha256: str | None = None
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -136,20 +142,19 @@ class IndexManifest:
 
     @staticmethod
     def loads(text: bytes, where: object) -> IndexManifest:
-        """Read it again. Format 2 has no checksums; up to format 3 the structure is called kind; up
-        to format 4 a graph has its items in the order of the segment."""
+        """Read it again."""
         try:
             content = parse_json(text, where)
         except ValueError as error:
             raise ValueError(f"{error}; restore the index") from error
         found = content.pop("format", None) if isinstance(content, dict) else None
-        if found not in range(2, FORMAT + 1):
+        if found != FORMAT:
             raise ValueError(
-                f"{where}: format {found!r}, but this version reads 2 to {FORMAT}; "
+                f"{where}: format {found!r}, but this version reads {FORMAT}; "
                 "use the version that made it"
             )
         digest = content.pop("sha256", None)
-        if found != 2 and digest != _digest({"format": found, **content}):
+        if digest != _digest({"format": found, **content}):
             raise ValueError(f"{where}: damaged, its checksum is another; restore the index")
         try:
             galleries = {
@@ -157,9 +162,6 @@ class IndexManifest:
                 for name, parts in content.pop("galleries").items()
             }
             files = {name: FileMark(**mark) for name, mark in content.pop("files", {}).items()}
-            settings = content["settings"]
-            if "kind" in settings:
-                settings["structure"] = settings.pop("kind")
             manifest = IndexManifest(galleries=galleries, files=files, **content)
             for name in manifest.names():
                 plain_name(name, where)
@@ -169,10 +171,7 @@ class IndexManifest:
 
 
 def _part(content: Mapping[str, Any]) -> SegmentInfo:
-    files = {
-        name: FileMark(mark) if isinstance(mark, int) else FileMark(**mark)  # format 2: its size
-        for name, mark in content["files"].items()
-    }
+    files = {name: FileMark(**mark) for name, mark in content["files"].items()}
     deleted = content.get("deleted_mark")
     mark = None if deleted is None else FileMark(**deleted)
     return SegmentInfo(**{**content, "files": files, "deleted_mark": mark})

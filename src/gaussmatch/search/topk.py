@@ -187,38 +187,36 @@ def _round(
     """The k best among ``count`` candidates, and for which queries they are so for sure; ``None``
     where nothing more can be done."""
     n = len(queries)
-    proposed = {
-        number: _proposed(part, queries, k, count)
-        for number, part in enumerate(parts)
-        if part.reach
+    found_of = {
+        number: proposed(part, queries, k, count) for number, part in enumerate(parts) if part.reach
     }
-    if not proposed:
+    if not found_of:
         empty = np.empty((n, 0), dtype=np.int64)
         return TopK(empty, empty, np.empty((n, 0))), None
-    if len(proposed) == 1:
-        ((number, (lifted, found)),) = proposed.items()
+    if len(found_of) == 1:
+        ((number, (lifted, found)),) = found_of.items()
         row, score = found.rows, _scores(parts[number], lifted, found)
         order = np.lexsort((row, -score), axis=1)[:, :k]
         place = np.zeros(order.shape, dtype=np.int64) + number
     else:
-        every, found = _together({number: c for number, (_, c) in proposed.items()}, count)
+        every, found = together({number: c for number, (_, c) in found_of.items()}, count)
         row, score = found.rows, np.full(found.rows.shape, -np.inf)
-        for number, (lifted, _) in proposed.items():
+        for number, (lifted, _) in found_of.items():
             where = np.nonzero((every == number) & (row >= 0))
             score[where] = _scores_of(parts[number], lifted, row[where], where[0])
         order = np.lexsort((row, every, -score), axis=1)[:, :k]
         place = np.take_along_axis(every, order, 1)
-    if n > 1:
+    if n > 1 and row.size:
         order += np.arange(0, row.size, row.shape[1])[:, None]
     chosen = TopK(place, row.take(order), score.take(order))
-    if not k or not all(parts[number].exact for number in proposed):
+    if not k or not row.size or not all(parts[number].exact for number in found_of):
         return chosen, None
     known = row >= 0
     rounding = np.abs(np.where(known, score - np.where(known, found.scores, 0), 0)).max(1)
     return chosen, (found.bound + 4 * rounding < chosen.score[:, -1]) | np.isneginf(found.bound)
 
 
-def _proposed(
+def proposed(
     part: Searchable, queries: ArrayGaussian, k: int, count: int
 ) -> tuple[LiftedQueries, Candidates]:
     """Candidates of one part; by looking at every row where it finds fewer than it must."""
@@ -232,7 +230,7 @@ def _proposed(
     return lifted, found
 
 
-def _together(proposed: Mapping[int, Candidates], count: int) -> tuple[np.ndarray, Candidates]:
+def together(proposed: Mapping[int, Candidates], count: int) -> tuple[np.ndarray, Candidates]:
     """The most promising candidates of several parts, and the part of each: ``count``, or as many
     as a coarse part gives."""
     count = max(count, *(c.rows.shape[1] for c in proposed.values()))

@@ -9,15 +9,10 @@ from typing import Any
 
 import pytest
 
+from gaussmatch.search.backends.database import LONGEST_WAIT, PATIENCE
 from gaussmatch.search.backends.milvus import Address
 from gaussmatch.search.backends.milvus import client as client_module
-from gaussmatch.search.backends.milvus.client import (
-    ATTEMPTS,
-    LONGEST_WAIT,
-    Client,
-    MilvusError,
-    connect,
-)
+from gaussmatch.search.backends.milvus.client import Client, MilvusError, connect
 
 pymilvus = pytest.importorskip("pymilvus")
 import grpc  # noqa: E402
@@ -60,7 +55,10 @@ TRANSIENT = [
 def test_transient_failures_are_tried_again(error: Exception) -> None:
     waits: list[float] = []
     fake = Failing(error, times=3)
-    assert Client(fake, waits.append)("upsert", "c", [1], timeout=2) == (("c", [1]), {"timeout": 2})
+    assert Client(fake, sleep=waits.append)("upsert", "c", [1], timeout=2) == (
+        ("c", [1]),
+        {"timeout": 2},
+    )
     assert fake.calls == 4
     assert len(waits) == 3
     for n, wait in enumerate(waits):  # twice as long each time, less a random part
@@ -76,17 +74,32 @@ def test_other_failures_are_reported_at_once(error: Exception) -> None:
     fake = Failing(error, times=1)
     raised = MilvusError if isinstance(error, MilvusException) else type(error)
     with pytest.raises(raised, match="bad parameter" if raised is MilvusError else None):
-        Client(fake, lambda _: pytest.fail("waited"))("upsert")
+        Client(fake, sleep=lambda _: pytest.fail("waited"))("upsert")
     assert fake.calls == 1
 
 
 def test_it_gives_up_with_one_clear_line() -> None:
     waits: list[float] = []
-    fake = Failing(MilvusException(8, "rate limit exceeded"), times=99)
-    with pytest.raises(ConnectionError, match=f"upsert in {ATTEMPTS} attempts: rate limit exceede"):
-        Client(fake, waits.append)("upsert")
-    assert fake.calls == ATTEMPTS
+    fake = Failing(MilvusException(8, "rate limit exceeded"), times=999)
+    with pytest.raises(ConnectionError, match="upsert in 120 s: rate limit exceeded"):
+        Client(fake, sleep=waits.append)("upsert")
+    assert PATIENCE <= sum(waits) <= PATIENCE + LONGEST_WAIT  # a server may need 60 s to start
     assert max(waits) <= LONGEST_WAIT
+
+
+def test_what_a_process_wrote_it_sees_at_once_and_what_others_wrote_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(client_module.time, "monotonic", lambda: now[0])
+    writer, other = (Client(Failing(KeyError(), 0), uri) for uri in ("http://h:1", "http://h:2"))
+    assert writer.level("c", "Session") == "Bounded"
+    writer.write("upsert", "c", [1])
+    assert writer.level("c", "Session") == "Session"
+    assert [writer.level("d", "Session"), other.level("c", "Session")] == ["Bounded"] * 2
+    assert [writer.level("c", x) for x in ("Strong", "Bounded")] == ["Strong", "Bounded"]
+    now[0] += client_module.BOUND
+    assert writer.level("c", "Session") == "Bounded"
 
 
 @pytest.mark.parametrize(
@@ -97,7 +110,7 @@ def test_it_gives_up_with_one_clear_line() -> None:
         ("milvus:demo.db?mmap=false#p", Address("demo.db", "p", mmap=False)),
         (
             "milvus:http://h:1?consistency=Session&mmap=false",
-            Address("http://h:1", consistency="Session", mmap=False),
+            Address("http://h:1", mmap=False),
         ),
         (
             "milvus:https://h:19530?consistency=Eventually#x",

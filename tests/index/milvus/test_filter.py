@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaussmatch.search.backends.milvus.filter import expression, facts, id_of, ids, key, quoted
+from gaussmatch.search.backends.facts import DECLARED, facts
+from gaussmatch.search.backends.milvus.filter import expression, id_of, ids, key, quoted
 from gaussmatch.search.where import Where
 
 parser = pytest.importorskip("milvus_lite.search.filter.parser")
@@ -86,6 +87,21 @@ def test_whole_numbers_beyond_64_bits_can_be_compared() -> None:
         "n:b": -(2.0**63),
         "o:c": True,
     }
+
+
+@given(st.dictionaries(FIELDS, WANTED, max_size=3), META, st.sampled_from(["text", "number"]))
+def test_a_declared_field_answers_as_any_other(
+    spec: dict[str, Any], meta: dict[str, Any], wanted: str
+) -> None:
+    type_ = DECLARED[wanted]
+    if f"{type_}:a" not in facts(meta):
+        meta.pop("a", None)  # of another type, it would be refused
+    where = Where.of(spec)
+    text = expression(where, {"a": (type_, 0)})
+    row = {"id": "x", "facts": facts(meta), "has0": "a" in meta}
+    row["meta0"] = meta.get("a", {"t": "", "n": 0.0}[type_])
+    tree = parser.Parser(tokenize(text), text).parse() if text else None
+    assert (tree is None or _eval_row(tree, row) is True) == where.holds(meta), text
 
 
 def test_ids() -> None:

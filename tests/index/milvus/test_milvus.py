@@ -205,10 +205,8 @@ def test_an_item_deleted_meanwhile_leaves_no_gap(
 ) -> None:
     index, _ = make("kl", structure="flat")
     index.add(gaussians(5), records(5))
-    count = gallery_module.Collection.count
-    monkeypatch.setattr(
-        gallery_module.Collection, "count", lambda *shortened: count(*shortened) + 2
-    )
+    reach = gallery_module.Collection.reach
+    monkeypatch.setattr(gallery_module.Collection, "reach", lambda *given: reach(*given) + 2)
     for hits in index.search(gaussians(3), 10):
         assert sorted(hits.ids) == [f"a{i}" for i in range(5)]
 
@@ -258,15 +256,15 @@ def test_compact_standardises_on_more_items(make: Make) -> None:
     index.add(g[:1], records(1))
     index.add(g[1:], records(49, start=1))
     here.add(g, records(50))
-    before = index.info()["collections"]["images"]
+    before = index.info()["parts"]["images"]
     index.compact()
-    after = index.info()["collections"]["images"]
+    after = index.info()["parts"]["images"]
     assert before != after
     assert not index.backend._client("has_collection", before[0]["name"])
     same(index.search(queries, 5), here.search(queries, 5))
     assert index.get("a3").thumbnail == b"jpeg3"
     index.compact()
-    assert index.info()["collections"]["images"] == after
+    assert index.info()["parts"]["images"] == after
 
 
 def test_what_an_index_finds_is_measured_and_too_little_is_not_used(
@@ -280,14 +278,14 @@ def test_what_an_index_finds_is_measured_and_too_little_is_not_used(
         one.add(g, records(120))
     with pytest.warns(UserWarning, match=r"less than the 95% wanted: .* searched exactly"):
         index.compact()
-    (part,) = index.info()["collections"]["images"]
+    (part,) = index.info()["parts"]["images"]
     assert (part["structure"], part["used"]) == ("flat", False)
     assert part["recall"] < 0.95
     same(index.search(g[:3], 5), here.search(g[:3], 5))
-    monkeypatch.setattr(type(index.backend), "_measure", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(type(index.backend), "_settled", lambda *_: pytest.fail("measured again"))
     index.compact()
     again = Index.open(index.place)
-    assert again.info()["collections"]["images"] == [part]
+    assert again.info()["parts"]["images"] == [part]
     again.close()
 
 
@@ -300,11 +298,11 @@ def test_a_walk_is_widened_until_it_finds_enough(
     find = gallery_module.CollectionView.candidates
 
     def poor(self: gallery_module.CollectionView, q: object, count: int):  # type: ignore[no-untyped-def]
-        return find(self, q, count if self.collection.settings.search >= 16 else 2)  # type: ignore[arg-type]
+        return find(self, q, count if self.width >= 16 else 2)  # type: ignore[arg-type]
 
     monkeypatch.setattr(gallery_module.CollectionView, "candidates", poor)
     index.compact()
-    (part,) = index.info()["collections"]["images"]
+    (part,) = index.info()["parts"]["images"]
     assert (part["search"], part["used"]) == (16, True)
     assert Index.open(index.place).backend._held("images").settings.search == 16  # type: ignore[attr-defined]
 
@@ -460,7 +458,7 @@ def test_what_a_merge_refuses_or_a_kill_leaves_is_not_in_the_way(
 def test_upserts_are_of_moderate_size() -> None:
     g = gaussians(30)
     lift = Lift.of(similarity("kl"), "images", g)
-    found = coding.rows(g, [Record(f"x{i}", {"t": "t" * 1000}) for i in range(30)], lift)
+    found = coding.rows(g, [Record(f"x{i}", {"t": "t" * 1000}) for i in range(30)], lift, {})
     few = list(coding.batches(found))
     assert [len(b) for b in few] == [30]
     size = coding.BATCH_BYTES, coding.BATCH_ROWS

@@ -405,7 +405,7 @@ def _parser(
 
 
 def _add_structure(parser: Parser, help: str) -> None:
-    parser.add_argument("--structure", "--kind", choices=STRUCTURES, help=help)
+    parser.add_argument("--structure", choices=STRUCTURES, help=help)
 
 
 def _add_wait(parser: Parser) -> None:

@@ -15,7 +15,7 @@ from gaussmatch.apps.cli.parser import Parser
 from gaussmatch.search import GALLERIES, Hit, Hits, Index
 from gaussmatch.search.backends import place
 from gaussmatch.search.hits import NO_PROBABILITY
-from gaussmatch.search.joined import JoinedIndex
+from gaussmatch.search.joined import join
 from gaussmatch.search.trust.familiarity import CLEARLY
 from gaussmatch.search.where import unknown_field
 
@@ -28,7 +28,7 @@ _NAMES = {"=": "in", "!=": "not", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte"
 def run(argv: Sequence[str]) -> None:
     options = _options(argv)
     opened = [Index.open(p, verify=options.verify) for p in (options.index, *options.also)]
-    index: Index | JoinedIndex = JoinedIndex(opened) if options.also else opened[0]
+    index = join(opened) if options.also else opened[0]
     if not index.size(options.gallery):
         raise ValueError(f"{options.index} holds no {options.gallery}")
     where, order = conditions(options.where), options.sort.removeprefix("-")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -404,9 +405,12 @@ async def healthz(request: Request) -> Response:
     "/readyz", response_class=Json, responses={200: {"model": Status}, **_errors(503, always=())}
 )
 async def readyz(request: Request) -> Response:
-    """The index is open, the model is loaded and has answered once."""
+    """The index is open and answers, the model is loaded and has answered once."""
     if not service_of(request).ready:
         raise ApiError(503, "not_ready", "the service is starting or stopping; try again")
+    backend = service_of(request).engine.index.backend
+    if backend.remote and not await asyncio.to_thread(backend.alive):
+        raise ApiError(503, "not_ready", "the server that keeps the index does not answer")
     return Json(dumps(Status("ready")))
 
 

@@ -1,4 +1,4 @@
-"""Where an index can be kept: a folder, or an address of Milvus."""
+"""Where an index can be kept: a folder, or an address of Milvus or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from gaussmatch.search.backend import Backend
 
 Place = str | os.PathLike[str]
 
-SCHEMES = {"milvus:": "gaussmatch.search.backends.milvus:Milvus"}
+SCHEMES = {
+    "milvus:": "gaussmatch.search.backends.milvus:Milvus",
+    "postgresql:": "gaussmatch.search.backends.postgres:Postgres",
+}
 """How a place begins → the backend that keeps it, loaded when first needed; else it is a folder."""
 FOLDER = "gaussmatch.search.backends.folder:Folder"
 

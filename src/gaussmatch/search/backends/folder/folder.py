@@ -94,9 +94,6 @@ class Folder(Backend):
     def stale(self, error: Exception) -> bool:
         return isinstance(error, FileNotFoundError)
 
-    def close(self) -> None:
-        """Nothing: the maps go with the objects."""
-
     def drop(self) -> None:
         with layout.locked(self.path, self.wait):
             layout.discard(self.path)
@@ -121,21 +118,20 @@ class Folder(Backend):
     def held(self, ids: Sequence[str], gallery: Gallery) -> set[str]:
         return {id_ for rows in self._rows_of(ids, gallery).values() for id_ in rows}
 
-    def get(self, id: str, gallery: Gallery) -> tuple[Gaussian, Record] | None:
-        for segment in self.segments(gallery):
-            row = segment.rows_of([id]).get(id)
-            if row is not None:
-                (record,) = segment.items.records(np.array([row]))
-                record = replace(record, thumbnail=segment.items.thumbnail(row))
-                return segment.gaussians(np.array([row])), record
-        return None
-
     def records(self, gallery: Gallery) -> Iterator[Record]:
         for segment in self.segments(gallery):
             yield from (record for _, record in segment.live_records())
 
-    def blocks(self, gallery: Gallery) -> Iterator[Block]:
+    def blocks(self, gallery: Gallery, ids: Sequence[str] | None = None) -> Iterator[Block]:
         for segment in self.segments(gallery):
+            if ids is not None:
+                rows = np.array([*segment.rows_of(list(ids)).values()], dtype=np.int64)
+                if len(rows):
+                    small = map(segment.items.thumbnail, rows.tolist())
+                    both = zip(segment.items.records(rows), small, strict=True)
+                    found = [replace(record, thumbnail=jpeg) for record, jpeg in both]
+                    yield segment.gaussians(rows), found
+                continue
             live = segment.live_records(thumbnails=True)
             while some := list(islice(live, BLOCK)):
                 rows = np.array([row for row, _ in some])

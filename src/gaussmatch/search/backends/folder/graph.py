@@ -122,11 +122,7 @@ class Hnsw(Structure):
             graph = self.faiss.read_index(name, self.faiss.IO_FLAG_MMAP_IFC)
             graph.hnsw.is_similarity = self.lift.inner
             self.graphs.append(graph)
-            file = content.folder / f"rows{i}.npy"
-            if file.is_file():
-                self.rows.append(mapped(file, self.total + 1))
-            else:  # of an earlier version, in the order of the items
-                self.rows.append(np.append(np.arange(self.total), -1))
+            self.rows.append(mapped(content.folder / f"rows{i}.npy", self.total + 1))
         self.width, self.exact = self.settings.search, False
         if (content.folder / REPORT).is_file():
             report = Recall(**read_json(content.folder / REPORT))

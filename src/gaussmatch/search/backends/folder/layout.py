@@ -99,7 +99,7 @@ def fault(path: Path, mark: FileMark) -> Iterator[str]:
         return
     if mark.size >= 0 and found.size != mark.size:
         yield f"{path}: {found.size} bytes, but {mark.size} were written"
-    elif mark.sha256 is not None and found.sha256 != mark.sha256:
+    elif found.sha256 != mark.sha256:
         yield f"{path}: its content is not what was written"
 
 

@@ -1,7 +1,7 @@
 """An index in Milvus: the same calls, from an embedded file to a cluster.
 
 ``milvus:demo.db`` is a file of milvus-lite, ``milvus:http://host:19530`` a server;
-``#NAME`` chooses one of several indexes there, ``?consistency=Bounded`` how fresh answers must be.
+``#NAME`` chooses one of several indexes there, ``?consistency=Strong`` how fresh answers must be.
 """
 
 from __future__ import annotations

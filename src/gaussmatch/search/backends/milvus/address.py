@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
+from gaussmatch.search.backends.database import without_password
+
 PREFIX = "milvus:"
 LEVELS = ("Strong", "Session", "Bounded", "Eventually")
 
@@ -17,8 +19,9 @@ class Address:
     Args:
         uri: what pymilvus connects to: a file that ends in .db, or http(s)://host:port.
         name: of the index; its collections are called after it.
-        consistency: how fresh an answer must be. ``Strong`` sees every change that was finished
-            before the question; ``Bounded`` may miss the last seconds and answers sooner.
+        consistency: how fresh an answer must be. ``Session`` sees what this process wrote, and what
+            others wrote up to a few seconds ago; ``Strong`` sees every change that was finished
+            before the question and waits 0.2 s for that, too long for a service.
         mmap: whether a collection that is made leaves on disk what is read for a shortlist only.
 
     >>> Address.of("milvus:http://db:19530?consistency=Bounded#photos")
@@ -29,7 +32,7 @@ class Address:
 
     uri: str
     name: str = "gaussmatch"
-    consistency: str = "Strong"
+    consistency: str = "Session"
     mmap: bool = True
 
     def __post_init__(self) -> None:
@@ -56,12 +59,8 @@ class Address:
                 f"{text}: give a file that ends in .db (milvus:demo.db) or a server "
                 "(milvus:http://host:19530)"
             )
-        if "@" in uri:
-            raise ValueError(
-                "a password does not belong in an address, which is printed and logged; set "
-                "MILVUS_TOKEN to user:password or to an API key"
-            )
-        level = options.get("consistency", "Strong")
+        without_password(uri, "set MILVUS_TOKEN to user:password or to an API key")
+        level = options.get("consistency", "Session")
         return Address(uri, name or "gaussmatch", level, mmap == "true")
 
     @property
@@ -69,7 +68,7 @@ class Address:
         return self.uri.startswith(("http://", "https://"))
 
     def __str__(self) -> str:
-        options = [] if self.consistency == "Strong" else [f"consistency={self.consistency}"]
+        options = [] if self.consistency == "Session" else [f"consistency={self.consistency}"]
         options += [] if self.mmap else ["mmap=false"]
         query = f"?{'&'.join(options)}" if options else ""
         return f"{PREFIX}{self.uri}{query}" + (f"#{self.name}" if self.name != "gaussmatch" else "")

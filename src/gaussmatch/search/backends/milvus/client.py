@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
-import random
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import cached_property, partial
 from typing import Any
 
 from gaussmatch.checks import extra
+from gaussmatch.search.backends.database import patiently
 from gaussmatch.search.backends.milvus.address import Address
 
-ATTEMPTS = 7
-FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
-"""Seconds; each wait is twice the one before, less a random part so that clients spread."""
+PROBE = 3.0
+"""Seconds in which a server that is alive says so."""
+SEALED = 3
+OLDEST = (2, 3)
+"""The first version that has what every index needs."""
 
 TRANSIENT = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED")
-AWAY, RATE_LIMIT, NO_COLLECTION, NOT_LOADED = 2, 8, 100, 101
-"""Codes: no connection (any more); too much at once; a collection that is not there, or is there
-but not in memory."""
+NO_COLLECTION, NOT_LOADED = 100, 101
+"""Codes: a collection that is not there, or is there but not in memory."""
+RECOVERING = {1, 2, 8, 103, 106, 401, *range(500, 504), *range(600, 603), *range(901, 906)}
+"""Codes of a server that is away, starting, limiting us or moving a collection about."""
 
 
 class MilvusError(OSError):
@@ -38,6 +44,9 @@ def pymilvus() -> Any:
     return pymilvus
 
 
+BOUND = 10.0
+"""Seconds after which Bounded has caught up with any change."""
+_written: dict[tuple[str, str], float] = {}
 _open: Counter[str] = Counter()
 """How many clients of this process use each embedded file."""
 
@@ -55,8 +64,16 @@ def connect(address: Address, make: bool = False) -> Client:
         raise FileNotFoundError(
             f"{address}: there is no such file; make an index with 'gaussmatch index'"
         )
+    make_client = partial(
+        library.MilvusClient, address.uri, token=os.environ.get("MILVUS_TOKEN", "")
+    )
     try:
-        raw = library.MilvusClient(address.uri, token=os.environ.get("MILVUS_TOKEN", ""))
+        try:
+            raw = make_client()
+        except library.MilvusException:
+            if address.remote:
+                raise
+            raw = make_client()  # milvus-lite hangs up on clients that were idle for long
     except (library.MilvusException, RuntimeError) as error:
         why = getattr(error, "message", error)
         if not address.remote and os.path.exists(address.uri):
@@ -64,12 +81,17 @@ def connect(address: Address, make: bool = False) -> Client:
                 f"{address}: cannot be opened ({why}); is another process using it? An embedded "
                 "file is for one process at a time, several need a server"
             ) from error
-        raise ConnectionError(f"{address}: cannot connect ({why})") from error
+        if _refused(error):
+            raise PermissionError(
+                f"{address}: the server is there and refuses the token; set MILVUS_TOKEN to "
+                "user:password or to an API key that it knows"
+            ) from error
+        raise ConnectionError(f"{address}: cannot connect ({why}); is the server up?") from error
     if address.remote:
-        return Client(raw)
+        return Client(raw, address.uri)
     file = os.path.abspath(address.uri)
     _open[file] += 1
-    return Client(raw, at_close=lambda: _release(file))
+    return Client(raw, file, at_close=lambda: _release(file))
 
 
 def _hush() -> None:
@@ -95,40 +117,67 @@ class Client:
     def __init__(
         self,
         client: Any,
+        uri: str = "",
         sleep: Callable[[float], None] = time.sleep,
         at_close: Callable[[], None] | None = None,
     ) -> None:
-        self._client, self._sleep, self._at_close = client, sleep, at_close
+        self._client, self.uri, self._sleep, self._at_close = client, uri, sleep, at_close
 
     def __call__(self, name: str, *args: Any, **options: Any) -> Any:
-        call = getattr(self._client, name)
-        try:
-            return self.repeat(name, call, *args, **options)
-        except MilvusError as error:
-            if error.code != NOT_LOADED:
-                raise
-        self("load_collection", args[0])  # the server was started again, or somebody released it
-        return self.repeat(name, call, *args, **options)
+        return self.repeat(name, getattr(self._client, name), *args, **options)
 
     def repeat(self, name: str, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Call until it succeeds, fails for good or has failed too often."""
-        wait = FIRST_WAIT
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                return call(*args, **options)
-            except Exception as error:
-                if not is_transient(error):
-                    if isinstance(error, pymilvus().MilvusException):
-                        why = f"Milvus refuses {name}: {_reason(error)}"
-                        raise MilvusError(why, error.code) from error
-                    raise
-                if attempt == ATTEMPTS:
-                    raise ConnectionError(
-                        f"Milvus did not do {name} in {ATTEMPTS} attempts: {_reason(error)}"
-                    ) from error
-            self._sleep(wait * random.uniform(0.5, 1))
-            wait = min(2 * wait, LONGEST_WAIT)
-        raise AssertionError("unreachable")
+        """Call until it succeeds, fails for good or has failed for too long."""
+
+        def transient(error: Exception) -> bool:
+            if getattr(error, "code", None) == NOT_LOADED and name != "load_collection":
+                self("load_collection", args[0])  # the server was started again, or released it
+                return True
+            return is_transient(error)
+
+        work = partial(call, *args, **options)
+        try:
+            return patiently(work, transient, f"Milvus did not do {name}", self._sleep)
+        except pymilvus().MilvusException as error:
+            raise MilvusError(f"Milvus refuses {name}: {_reason(error)}", error.code) from error
+
+    def sealed(self, collection: str) -> int:
+        """Rows in memory, in segments that get no more."""
+        handler = self._client._get_connection()
+        call = handler.get_query_segment_info
+        found = self.repeat("get_query_segment_info", call, collection)
+        return sum(segment.num_rows for segment in found if segment.state == SEALED)
+
+    def write(self, name: str, collection: str, *args: Any, **options: Any) -> None:
+        """A call that changes a collection."""
+        self(name, collection, *args, **options)
+        _written[self.uri, collection] = time.monotonic()
+
+    def level(self, collection: str, consistency: str) -> str:
+        """How fresh a read must be. ``Session`` is ours: a process sees what it wrote itself at
+        once, and what others wrote within seconds."""
+        if consistency != "Session":
+            return consistency
+        return "Session" if time.monotonic() - self.written(collection) < BOUND else "Bounded"
+
+    def written(self, collection: str) -> float:
+        """When this process last changed a collection, by ``time.monotonic``."""
+        return _written.get((self.uri, collection), -math.inf)
+
+    def alive(self) -> bool:
+        """Whether the server answers now; nothing is repeated."""
+        try:
+            self._client.list_collections(timeout=PROBE, retry_times=0)
+        except Exception:
+            return False
+        return True
+
+    @cached_property
+    def version(self) -> tuple[int, int]:
+        """Of the server."""
+        text = str(self("get_server_version"))
+        found = re.match(r"v?(\d+)\.(\d+)", text)
+        return (int(found[1]), int(found[2])) if found else OLDEST  # a name of one's own
 
     def ours(self, name: str, fields: Iterable[str]) -> bool:
         """Whether there is such a collection; one without these fields is refused."""
@@ -164,7 +213,13 @@ def is_transient(error: Exception) -> bool:
         return True
     if type(error).__name__ in ("ConnectError", "MilvusUnavailableException"):
         return True
-    return code in (AWAY, RATE_LIMIT) or bool(getattr(error, "_retriable", False))
+    return code in RECOVERING or bool(getattr(error, "_retriable", False))
+
+
+def _refused(error: Exception) -> bool:
+    """Whether the server does not know us; pymilvus calls that a failed connection, too."""
+    code = getattr(error.__cause__, "code", None)
+    return callable(code) and getattr(code(), "name", "") == "UNAUTHENTICATED"
 
 
 def _reason(error: Exception) -> str:

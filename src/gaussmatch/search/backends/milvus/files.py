@@ -64,11 +64,11 @@ class FilesCollection:
             for number, chunk in enumerate(chunks)
         ]
         for start in range(0, len(rows), AT_ONCE):
-            self._client("upsert", self.collection, rows[start : start + AT_ONCE])
+            self._client.write("upsert", self.collection, rows[start : start + AT_ONCE])
 
-    def read(self, file: str) -> bytes | None:
+    def read(self, file: str, consistency: str = "Strong") -> bytes | None:
         """``None`` if there is no such file; a damaged one is refused."""
-        first = self._rows(file, range(1))
+        first = self._rows(file, range(1), self._client.level(self.collection, consistency))
         if not first:
             return None
         rows = [*first]
@@ -83,14 +83,14 @@ class FilesCollection:
             raise self._damaged(file)
         return content
 
-    def _rows(self, file: str, numbers: range) -> list[dict[str, Any]]:
+    def _rows(self, file: str, numbers: range, level: str = "Strong") -> list[dict[str, Any]]:
         return list(
             self._client(
                 "query",
                 self.collection,
                 filter=ids([f"{file}#{n}" for n in numbers]),
                 output_fields=list(FIELDS),
-                consistency_level="Strong",
+                consistency_level=level,
             )
         )
 

@@ -1,48 +1,36 @@
-"""Conditions on metadata as a Milvus expression.
-
-Each text, number and truth value of an item is kept a second time, under a name that states its
-type, in the JSON field ``facts``: ``{"t:split": "test", "n:year": 2014, "b:mine": true}``; what is
-neither (a list, an object) leaves ``"o:NAME": true``. So a comparison only ever meets its own type,
-and no answer hangs on how a store compares 1 with "1" or true, or treats null and what is missing.
-"""
+"""Conditions on metadata as a Milvus expression: on ``facts`` in a JSON field of that name, or on
+the columns of declared fields: ``metaN``, with ``hasN`` as not every version knows null."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 from urllib.parse import unquote
 
+from gaussmatch.search.backends.facts import TYPES, type_of
 from gaussmatch.search.where import Condition, Scalar, Where
 
 FACTS = "facts"
+Columns = Mapping[str, tuple[str, int]]
+NONE: Columns = {}
+ALWAYS, NEVER = 'id != ""', "id in []"
 _SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _UNSAFE = re.compile(r"""[%"'\\\x00-\x1f]""")
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def facts(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """What can be filtered by.
-
-    >>> facts({"split": "test", "year": 2014, "tags": ["a"], "by": None})
-    {'t:split': 'test', 'n:year': 2014, 'o:tags': True}
-    """
-    found: dict[str, Any] = {}
-    for name, value in meta.items():
-        if value is not None:
-            value = _within_64_bits(value)
-            type_ = _type(value)
-            found[f"{type_}:{name}"] = True if type_ == "o" else value
-    return found
-
-
-def expression(where: Where) -> str:
+def expression(where: Where, columns: Columns = NONE) -> str:
     """All conditions; the empty text if there are none.
+
+    Args:
+        columns: declared field → its type (see ``facts``) and the number of its column.
 
     >>> expression(Where.of({"by": 'a" or 1 == 1 or "', "year": {"gte": 2010}}))
     '(facts["t:by"] == "a\\\\" or 1 == 1 or \\\\"") and facts["n:year"] >= 2010'
+    >>> expression(Where.of({"year": {"gte": 2010}}), {"year": ("n", 0)})
+    '(has0 == true and meta0 >= 2010)'
     """
-    return " and ".join(_condition(c) for c in where.conditions)
+    return " and ".join(_condition(c, columns) for c in where.conditions)
 
 
 def ids(names: Sequence[str], *, inside: bool = True) -> str:
@@ -75,51 +63,51 @@ def quoted(text: str) -> str:
     return '"' + "".join(_ESCAPES.get(c, c) for c in text) + '"'
 
 
-def _condition(c: Condition) -> str:
+def _condition(c: Condition, columns: Columns) -> str:
     if c.operator in _SIGNS:
-        sign = _SIGNS[c.operator]
-        parts = [f"{_fact(c.field, _type(v))} {sign} {_value(v)}" for v in c.values]
+        parts = [_compared(c.field, _SIGNS[c.operator], v, columns) for v in c.values]
         return parts[0] if len(parts) == 1 else f"({' or '.join(parts)})"
-    parts = [_equal(c.field, v) for v in c.values]
     if c.operator == "in":
-        return f"({' or '.join(parts)})" if parts else "id in []"
+        parts = [_equal(c.field, v, columns) for v in c.values]
+        return f"({' or '.join(parts)})" if parts else NEVER
     # a fact of another type is not there, and so not equal: said so, as null swallows "not"
-    there = f"({' or '.join(f'exists {_fact(c.field, type_)}' for type_ in 'tnbo')})"
-    return " and ".join([there, *(_different(c.field, v) for v in c.values if v is not None)])
+    there = f"({' or '.join(_exists(c.field, type_, columns) for type_ in TYPES)})"
+    return " and ".join(
+        [there, *(_different(c.field, v, columns) for v in c.values if v is not None)]
+    )
 
 
-def _equal(field: str, value: Scalar) -> str:
+def _equal(field: str, value: Scalar, columns: Columns) -> str:
     if value is None:
-        return f"({' and '.join(f'not exists {_fact(field, type_)}' for type_ in 'tnbo')})"
-    return f"{_fact(field, _type(value))} == {_value(value)}"
+        return f"({' and '.join(f'not {_exists(field, type_, columns)}' for type_ in TYPES)})"
+    return _compared(field, "==", value, columns)
 
 
-def _different(field: str, value: Scalar) -> str:
-    fact = _fact(field, _type(value))
-    return f"(not exists {fact} or {fact} != {_value(value)})"
+def _different(field: str, value: Scalar, columns: Columns) -> str:
+    there = _exists(field, type_of(value), columns)
+    return f"(not {there} or {_compared(field, '!=', value, columns)})"
+
+
+def _compared(field: str, sign: str, value: Scalar, columns: Columns) -> str:
+    type_ = type_of(value)
+    if field not in columns:
+        return f"{_fact(field, type_)} {sign} {_value(value)}"
+    own, number = columns[field]
+    if own != type_:
+        return NEVER
+    return f"(has{number} == true and meta{number} {sign} {_value(value)})"
+
+
+def _exists(field: str, type_: str, columns: Columns) -> str:
+    """Between brackets: without them a server takes it for no truth value that can be joined."""
+    if field not in columns:
+        return f"(exists {_fact(field, type_)})"
+    own, number = columns[field]
+    return f"(has{number} == true)" if own == type_ else f"({NEVER})"
 
 
 def _fact(field: str, type_: str) -> str:
     return f"{FACTS}[{quoted(f'{type_}:{field}')}]"
-
-
-def _within_64_bits(value: Any) -> Any:
-    """A larger whole number as a float, or as something else where it is none either."""
-    if not isinstance(value, int) or abs(value) < 2**63:
-        return value
-    try:
-        return float(value)
-    except OverflowError:
-        return ()
-
-
-def _type(value: Any) -> str:
-    """text, number, boolean, or other."""
-    if isinstance(value, bool):
-        return "b"
-    if isinstance(value, int | float):
-        return "n"
-    return "t" if isinstance(value, str) else "o"
 
 
 def _value(value: Scalar) -> str:

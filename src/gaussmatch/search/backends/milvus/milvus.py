@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-import shutil
-import tempfile
-import weakref
 from collections.abc import Collection as Some
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import torch
+
 from gaussmatch.core.gaussian import Gaussian
-from gaussmatch.search.backend import BUILDING, Backend, Block
+from gaussmatch.core.similarities import similarity as similarity_called
+from gaussmatch.core.similarities.base import other_side
+from gaussmatch.search.backend import Block
+from gaussmatch.search.backends.database import Database, gaussian
+from gaussmatch.search.backends.facts import DECLARED
 from gaussmatch.search.backends.milvus import rows as coding
 from gaussmatch.search.backends.milvus.address import Address
-from gaussmatch.search.backends.milvus.client import NO_COLLECTION, Client, MilvusError, connect
-from gaussmatch.search.backends.milvus.collection import BLOCK, Collection, CollectionView
+from gaussmatch.search.backends.milvus.client import (
+    NO_COLLECTION,
+    OLDEST,
+    Client,
+    MilvusError,
+    connect,
+)
+from gaussmatch.search.backends.milvus.collection import Collection, CollectionView, count
 from gaussmatch.search.backends.milvus.files import FilesCollection
 from gaussmatch.search.backends.milvus.filter import expression, id_of
 from gaussmatch.search.backends.milvus.filter import ids as among
@@ -29,22 +36,19 @@ from gaussmatch.search.lift import SAMPLE, Lift
 from gaussmatch.search.manifest import (
     GALLERIES,
     MANIFEST,
-    FileMark,
     Gallery,
     IndexManifest,
     SegmentInfo,
     StructureName,
 )
-from gaussmatch.search.recall import BEST, QUERIES, REPORT, Recall, measure
 from gaussmatch.search.record import Record
-from gaussmatch.search.topk import Candidates
 from gaussmatch.search.where import Where
 
-MEASURED = 1_000_000
-"""Items of a collection up to which they are all read to measure what its index finds."""
+COUNT = "count"
+"""Of a collection's files: how many items the last writer left, so that ``verify`` sees a loss."""
 
 
-class Milvus(Backend):
+class Milvus(Database):
     """Three collections: NAME_images_N and NAME_captions_N, made when their first items come, and
     NAME_about, which keeps the files of the index: it is self-contained.
 
@@ -56,18 +60,12 @@ class Milvus(Backend):
     scans: ClassVar[bool] = False
 
     def __init__(self, address: Address, client: Client) -> None:
-        self.address, self.place, self._client = address, str(address), client
-        self.remote = True  # an embedded server answers in its own time, too
+        self.address, self._client = address, client
         self.one_process = not address.remote
         self._files = FilesCollection(client, address.name)
-        self._scratch = Path(tempfile.mkdtemp(prefix="gaussmatch-"))
-        self._finish = weakref.finalize(self, _finish, client, self._scratch)
         self._collections: dict[str, Collection] = {}
-        try:
-            self.manifest = self._read_manifest()
-        except BaseException:
-            self.close()
-            raise
+        self._opened = False
+        super().__init__(str(address), client.close)
 
     # ---- make and open ----
 
@@ -82,6 +80,8 @@ class Milvus(Backend):
         client = connect(address, make=True)
         held = FilesCollection(client, address.name)
         try:
+            if address.remote:
+                _check_version(address, client, manifest.similarity)
             if held.open() and held.read(MANIFEST) is not None:
                 raise FileExistsError(f"{address} is an index already; add to it, or name another")
             held.create()
@@ -93,45 +93,11 @@ class Milvus(Backend):
             raise
         return cls(address, client)
 
-    @classmethod
-    @contextmanager
-    def building(cls, place: str) -> Iterator[str]:
-        """It is there under its name from the start, with a note; what a killed process left is
-        removed by the next one that builds under this name."""
-        try:
-            there = cls.open(place)
-        except FileNotFoundError:
-            pass
-        else:
-            if any(there.manifest.galleries.values()) and BUILDING not in (
-                there.manifest.source or {}
-            ):
-                there.close()
-                raise FileExistsError(f"{place} is an index already; choose another name")
-            there.drop()
-        try:
-            yield place
-        except ValueError:  # refused: nothing of it stays
-            cls.open(place).drop()
-            raise
-
-    def reload(self) -> bool:
-        """See another model or form of the index; items are always seen as they are."""
-        manifest = self._read_manifest()
-        if manifest == self.manifest:
-            return False
-        changed = {name for name in manifest.files if "/" not in name}
-        for name in changed:
-            (self._scratch / name).unlink(missing_ok=True)
-        self.manifest, self._collections = manifest, {}
-        return True
+    def alive(self) -> bool:
+        return self._client.alive()
 
     def stale(self, error: Exception) -> bool:
         return isinstance(error, MilvusError) and error.code == NO_COLLECTION
-
-    def close(self) -> None:
-        """Leave the server; an embedded one stops with its last client."""
-        self._finish()
 
     def drop(self) -> None:
         """With what killed processes left of it. Its files go last: after a kill it can be dropped
@@ -145,16 +111,23 @@ class Milvus(Backend):
 
     # ---- read ----
 
-    def file(self, name: str) -> Path | None:
-        """Brought here once."""
-        path = self._scratch / name
-        if not path.is_file():
-            content = self._files.read(name)
-            if content is None:
-                return None
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        return path
+    def _read(self, name: str, fresh: bool = True) -> bytes | None:
+        self._opened = self._opened or self._files.open()
+        if not self._opened:
+            return None
+        return self._files.read(name, "Strong" if fresh else self.address.consistency)
+
+    def _write(self, files: Mapping[str, bytes]) -> None:
+        """A manifest takes the place of the old one in one step, as it is one row."""
+        for name, content in files.items():
+            self._files.write(name, content)
+
+    def _see(self, manifest: IndexManifest) -> bool:
+        """Items are always seen as they are."""
+        changed = super()._see(manifest)
+        if changed:
+            self._collections = {}
+        return changed
 
     def size(self, gallery: Gallery) -> int:
         held = self._held(gallery)
@@ -162,66 +135,51 @@ class Milvus(Backend):
 
     def held(self, ids: Sequence[str], gallery: Gallery) -> set[str]:
         held = self._held(gallery)
-        return set() if held is None else {id_of(row["id"]) for row in held.rows(ids, ["id"])}
+        found = [] if held is None else held.rows(ids, ["id"], "Strong")
+        return {id_of(row["id"]) for row in found}
 
     def get(self, id: str, gallery: Gallery) -> tuple[Gaussian, Record] | None:
         held = self._held(gallery)
-        found = [] if held is None else held.rows([id], ["id", "gaussian", "record", "thumbnail"])
-        return (coding.gaussian(found, self._form), coding.record(found[0])) if found else None
+        if held is None:
+            return None
+        found = held.rows([id], [*held.wanted(), "thumbnail"], held.level)
+        return (gaussian(found, self._form), coding.record(found[0])) if found else None
 
     def records(self, gallery: Gallery) -> Iterator[Record]:
         held = self._held(gallery)
         for rows in () if held is None else held.all(["id", "record"]):
             yield from (coding.record(row) for row in rows)
 
-    def blocks(self, gallery: Gallery) -> Iterator[Block]:
+    def blocks(self, gallery: Gallery, ids: Sequence[str] | None = None) -> Iterator[Block]:
         held = self._held(gallery)
-        for rows in () if held is None else held.all([*held.wanted(), "thumbnail"]):
-            yield coding.gaussian(rows, self._form), [coding.record(row) for row in rows]
-
-    def some(self, most: int, gallery: Gallery) -> Block | None:
-        """Whichever Milvus gives first."""
-        held = self._held(gallery)
-        rows: list[dict[str, Any]] = []
-        for block in () if held is None else held.all(held.wanted()):
-            rows += block[: most - len(rows)]
-            if len(rows) >= most:
-                break
-        return (coding.gaussian(rows, self._form), [*map(coding.record, rows)]) if rows else None
-
-    def fields(self, gallery: Gallery) -> set[str]:
-        """Of as many items as one sample has."""
-        found = self.some(SAMPLE, gallery)
-        return set() if found is None else {name for record in found[1] for name in record.meta}
+        if held is not None:
+            fields = [*held.wanted(), "thumbnail"]
+            found = held.all(fields) if ids is None else iter([held.rows(ids, fields, "Strong")])
+            yield from self._items(found)
 
     def searchable(
         self, gallery: Gallery, where: Where, exclude: Some[str]
     ) -> list[CollectionView]:
-        condition = expression(where)
+        held = self._held(gallery)
+        if held is None:
+            return []
+        condition = expression(where, held.columns)
         if exclude:
             condition = " and ".join(filter(None, [condition, among([*exclude], inside=False)]))
-        held = self._held(gallery)
-        return [] if held is None else [CollectionView(held, self.similarity(gallery), condition)]
+        return [CollectionView(held, self.similarity(gallery), condition)]
 
     def faults(self) -> Iterator[str]:
-        """Of its files; Milvus answers for its own collections."""
-        names = [*(f"run/{name}" for name in self.manifest.run), *self.manifest.files]
-        parts = [part for parts in self.manifest.galleries.values() for part in parts]
-        for name in (*names, *(f"{part.name}/{LIFT}" for part in parts)):
-            try:
-                if self._files.read(name) is None:
-                    yield f"{self.address}: {name} is missing"
-            except ValueError as error:
-                yield str(error)
+        """Of its files; and items that are gone, though nobody deleted them by this library."""
+        yield from super().faults()
+        for part in self._parts():
+            if self._read(f"{part.name}/{LIFT}") is None:
+                yield f"{self.place}: {part.name}/{LIFT} is missing"
+            noted, there = self._read(f"{part.name}/{COUNT}"), count(self._client, part.name)
+            if noted is not None and there < int(noted):
+                yield f"{part.name}: {int(noted) - there:,} of {int(noted):,} items are missing"
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "collections": {
-                g: [self._describe(part) for part in parts]
-                for g, parts in self.manifest.galleries.items()
-            },
-            "consistency": self.address.consistency,
-        }
+        return {**super().describe(), "consistency": self.address.consistency}
 
     # ---- change ----
 
@@ -230,92 +188,70 @@ class Milvus(Backend):
         """Nobody is kept out: everything goes by id."""
         yield
 
-    def save(self, manifest: IndexManifest, files: Mapping[str, bytes] | None = None) -> None:
-        """A manifest takes the place of the old one in one step, as it is one row."""
-        for name, content in (files or {}).items():
-            self._files.write(name, content)
-            (self._scratch / name).write_bytes(content)
-            mark = FileMark(len(content), hashlib.sha256(content).hexdigest())
-            manifest = replace(manifest, files={**manifest.files, name: mark})
-        if manifest.settings != self.manifest.settings:
-            self._collections.clear()
-        self.manifest = manifest.next()
-        self._files.write(MANIFEST, self.manifest.dumps())
-
     def add(
         self, gaussians: Gaussian, records: Sequence[Record], gallery: Gallery, form: dict[str, int]
     ) -> None:
         """In batches; what was sent before a kill counts."""
-        held, similarity = self._held(gallery), self.similarity(gallery)
-        lift = Lift.of(similarity, gallery, gaussians[:SAMPLE]) if held is None else held.lift
-        rows = coding.rows(gaussians, records, lift)  # refuses before anything is changed
+        held = self._held(gallery)
         if held is None:
-            typical, structure = min(len(gaussians), SAMPLE), self.settings.structure
-            held = self._new_collection(gallery, form, lift, typical, structure)
-        for batch in coding.batches(rows):
-            self._client("upsert", held.name, batch)
+            few = gaussians[:SAMPLE]
+            lift = Lift.of(self.similarity(gallery), gallery, few)
+            fields = self.settings.fields
+            planned = {name: (DECLARED[type_], n) for n, (name, type_) in enumerate(fields.items())}
+            coding.rows(gaussians, records, lift, planned)  # refuses before anything is made
+            held = self._new_collection(gallery, form, lift, len(few), self.settings.structure)
+        held.add(gaussians, records)
+        self._note_count(held, held.count(level="Session"))
 
     def delete(self, ids: Sequence[str], gallery: Gallery) -> None:
         held = self._held(gallery)
         if held is not None:
-            for start in range(0, len(ids), BLOCK):
-                self._client("delete", held.name, filter=among(ids[start : start + BLOCK]))
+            left = held.count(level="Strong") - len(ids)
+            self._note_count(held, left)  # before it is so: a kill in between is no loss
+            held.delete(ids)
 
     def compact(self, gallery: Gallery) -> None:
-        """Standardise a gallery anew where that was done on a few first items, or index it as the
-        settings say: into a new collection, which then takes the place of the old one. (Milvus
-        compacts by itself.) What the index finds is then measured; where that is too little, Milvus
-        looks at every item instead."""
-        structure, held = self.settings.structure, self._held(gallery)
-        if held is None or self._is_measured(held):
-            return
-        part = self.manifest.galleries[gallery][0]
-        few = held.lift.inner and 2 * part.items < min(SAMPLE, held.count())
-        if part.structure != structure or (few and structure != "flat"):
-            held = self._again(gallery, held, structure)
-        if structure == "flat":
-            return
-        report = self._measure(held, gallery)
-        if report is None:
-            return
-        if not report.used:
-            held = self._again(gallery, held, "flat")
-        about = {"items": held.count(), "settings": dict(self.manifest.settings)}
-        content = json.dumps({**asdict(report), **about}).encode()
-        self._files.write(f"{held.name}/{REPORT}", content)
-        self._collections.pop(gallery)  # it is searched so wide from now on
+        """See ``Database.compact``. (Milvus itself joins segments and drops what was deleted.)"""
+        super().compact(gallery)
+        self._collections.pop(gallery, None)  # it is searched so wide from now on
 
     # ---- inside ----
 
-    @property
-    def _form(self) -> dict[str, int]:
-        return dict(self.manifest.form or {})
+    def _declared(self, gallery: Gallery) -> dict[str, str]:
+        names, held = {letter: name for name, letter in DECLARED.items()}, self._held(gallery)
+        found = {} if held is None else held.columns
+        return {name: names[type_] for name, (type_, _) in found.items()}
+
+    def _settled(self, gallery: Gallery) -> CollectionView:
+        held = self._held(gallery)
+        assert held is not None
+        if self.address.remote:
+            held.settle()
+        return CollectionView(held, self.similarity(gallery), "")
 
     def _held(self, gallery: Gallery) -> Collection | None:
         """The collection of a gallery; ``None`` before its first item."""
-        if not self.manifest.galleries[gallery]:
-            self.reload()  # another process may have been the first
+        if not self._has(gallery):
+            return None
         if gallery not in self._collections:
             parts = self.manifest.galleries[gallery]
-            if not parts:
-                return None
-            file = self.file(f"{parts[0].name}/{LIFT}")
-            if file is None:
-                raise ValueError(f"{self.address}: its {LIFT} is missing; make the index again")
-            lift = Lift.load(file.parent, self.similarity(gallery), gallery)
-            self._client("load_collection", parts[0].name)
-            self._collections[gallery] = self._collection(parts[0], gallery, self._form, lift)
+            lift = self._load_lift(parts[0].name, gallery)
+            held = self._collection(parts[0], gallery, self._form, lift)
+            if self._client("list_indexes", held.name, "lift0"):
+                self._client("load_collection", held.name)
+            else:
+                held.index()  # a process was killed while it changed the structure
+            self._collections[gallery] = held
         return self._collections[gallery]
 
     def _collection(
         self, part: SegmentInfo, gallery: Gallery, form: dict[str, int], lift: Lift
     ) -> Collection:
-        settings = replace(self.settings, structure=part.structure)  # type: ignore[arg-type]
-        width = self._report(part.name).get("search", 0)
-        settings = replace(settings, search=max(settings.search, width))
-        return Collection(
-            self._client, part.name, gallery, form, lift, settings, self.address.consistency
-        )
+        structure, width = part.structure, self._width(part)
+        settings = replace(self.settings, structure=structure, search=width)  # type: ignore[arg-type]
+        columns = coding.columns(self._client("describe_collection", part.name)["fields"])
+        level = self.address.consistency
+        return Collection(self._client, part.name, gallery, form, lift, settings, level, columns)
 
     def _new_collection(
         self,
@@ -328,80 +264,63 @@ class Milvus(Backend):
     ) -> Collection:
         """An empty collection, or one with the items of another, that is from now on the one."""
         name = f"{self.address.name}_{gallery}_{self.manifest.generation + 1}"
+        fields, settings = self.settings.fields, replace(self.settings, structure=structure)
         self._client.drop(name, coding.FIELDS)  # of a process that was killed
-        self._client(
-            "create_collection",
-            name,
-            schema=coding.schema(form, lift, self.address.mmap),
-            index_params=coding.index_params(lift, replace(self.settings, structure=structure)),
-            consistency_level=self.address.consistency,
-        )
-        folder = self._scratch / name
-        folder.mkdir(exist_ok=True)
-        lift.save(folder)
-        self._files.write(f"{name}/{LIFT}", (folder / LIFT).read_bytes())
+        params = coding.index_params(lift, settings)
+        params.extend(coding.column_params(fields))
+        schema = coding.schema(form, lift, fields, self.address.mmap)
+        self._client("create_collection", name, schema=schema, index_params=params)
+        self._save_lift(name, lift)
         part = SegmentInfo(name, typical, structure)
         made = self._collection(part, gallery, form, lift)
         for some in () if old is None else old.all([*old.wanted(), "thumbnail"]):
-            again = coding.rows(coding.gaussian(some, form), [*map(coding.record, some)], lift)
-            for batch in coding.batches(again):
-                self._client("upsert", name, batch)
+            made.add(gaussian(some, form), [*map(coding.record, some)])
         self.save(replace(self.manifest.with_parts(gallery, (part,)), form=form))
         self._collections[gallery] = made
         return made
 
-    def _again(self, gallery: Gallery, old: Collection, structure: StructureName) -> Collection:
-        """A gallery in a new collection, standardised on typical items."""
-        typical = self.some(SAMPLE, gallery)
-        if typical is None:
-            return old
-        lift = Lift.of(self.similarity(gallery), gallery, typical[0])
+    def _again(self, gallery: Gallery) -> SegmentInfo:
+        """Into a new collection."""
+        old, typical = self._held(gallery), self.some(SAMPLE, gallery)
+        if old is None or typical is None:
+            return self.manifest.galleries[gallery][0]
+        lift, structure = (
+            Lift.of(self.similarity(gallery), gallery, typical[0]),
+            self.settings.structure,
+        )
         made = self._new_collection(gallery, self._form, lift, len(typical[1]), structure, old)
+        self._note_count(made, made.count(level="Session"))
         self._client("drop_collection", old.name)
-        return made
+        return self.manifest.galleries[gallery][0]
 
-    def _report(self, name: str) -> dict[str, Any]:
-        """What was measured of a collection; empty if nothing was."""
-        content = self._files.read(f"{name}/{REPORT}")
-        return {} if content is None else dict(json.loads(content))
+    def _restructure(self, gallery: Gallery, structure: StructureName) -> None:
+        """In place. It is noted first: whoever opens it after a kill builds what is noted."""
+        held, part = self._held(gallery), self.manifest.galleries[gallery][0]
+        assert held is not None
+        self.save(self.manifest.with_parts(gallery, (replace(part, structure=structure),)))
+        held.settings = replace(self.settings, structure=structure)
+        held.restructure()
 
-    def _describe(self, part: SegmentInfo) -> dict[str, Any]:
-        report = self._report(part.name)
-        found = {f.name: report[f.name] for f in fields(Recall) if report}
-        return {"name": part.name, "structure": part.structure, **found}
+    def _note_count(self, held: Collection, count: int) -> None:
+        self._files.write(f"{held.name}/{COUNT}", str(count).encode())
 
-    def _is_measured(self, held: Collection) -> bool:
-        """Whether it was with these settings, and the collection is less than twice as large."""
-        report = self._report(held.name)
-        same = report.get("settings") == self.manifest.settings
-        return same and held.count() < 2 * int(report["items"])
+    def _parts(self) -> list[SegmentInfo]:
+        return [part for parts in self.manifest.galleries.values() for part in parts]
 
-    def _measure(self, held: Collection, gallery: Gallery) -> Recall | None:
-        """What the index of a collection finds; ``None`` where that would take too long."""
-        some = self.some(QUERIES, gallery)
-        view = CollectionView(held, self.similarity(gallery), "")
-        if some is None or view.reach > MEASURED:
-            return None
-
-        def walk(width: int, count: int) -> Candidates:
-            held.settings = replace(held.settings, search=width)
-            return view.candidates(queries, count)
-
-        queries = view.lifted(some[0].numpy())
-        best = view.scan(queries, BEST)
-        name = f"the index ({held.settings.structure}) of {held.name}, {view.reach:,} items,"
-        return measure(self.settings, queries, best, walk, view.arrays, name)
-
-    def _read_manifest(self) -> IndexManifest:
-        content = self._files.read(MANIFEST) if self._files.open() else None
-        if content is None:
-            raise FileNotFoundError(
-                f"{self.address}: no index of this name; make one with 'gaussmatch index'"
-            )
-        return IndexManifest.loads(content, f"{self.address}: {MANIFEST}")
+    def _items(self, blocks: Iterable[Sequence[Mapping[str, Any]]]) -> Iterator[Block]:
+        for rows in blocks:
+            if rows:
+                yield gaussian(rows, self._form), [coding.record(row) for row in rows]
 
 
-def _finish(client: Client, scratch: Path) -> None:
-    """Also when nobody closed the index."""
-    client.close()
-    shutil.rmtree(scratch, ignore_errors=True)
+def _check_version(address: Address, client: Client, name: str) -> None:
+    """Refuse a server that fails only when the first items come."""
+    some = Gaussian(torch.zeros(1, 2), torch.zeros(1, 2))
+    sides = (similarity_called(name).for_query(other_side(g)) for g in GALLERIES)
+    needed = (2, 4) if max(len(s.lift_images(some)) for s in sides) > 1 else OLDEST
+    if client.version < needed:
+        found, least = (".".join(map(str, v)) for v in (client.version, needed))
+        raise ValueError(
+            f"{address} is Milvus {found}, and {name} needs {least} or later; update the server, "
+            "or keep the index in a folder"
+        )

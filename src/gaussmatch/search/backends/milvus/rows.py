@@ -5,23 +5,24 @@ lift0, …      FLOAT_VECTOR: the item by the similarity's own lift, standardise
 gaussian      VARCHAR: base64 of the float32 mean and log-variance, for an exact rescore
 uncertainty   DOUBLE: log det Σ; not there for points
 record        VARCHAR: JSON of metadata and source, as they were given
-facts         JSON: what can be filtered by, see ``filter``
+facts         JSON: what can be filtered by, see ``facts``
+metaN, hasN   a declared field by its type, described by its name, and whether the item has it
 thumbnail     VARCHAR: base64 of a JPEG, or empty
 """
 
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.search.backends import database
+from gaussmatch.search.backends.facts import DECLARED, declared, facts
 from gaussmatch.search.backends.milvus.client import pymilvus
-from gaussmatch.search.backends.milvus.filter import FACTS, facts, id_of, key
+from gaussmatch.search.backends.milvus.filter import FACTS, Columns, id_of, key
 from gaussmatch.search.lift import Lift
 from gaussmatch.search.manifest import IndexSettings
 from gaussmatch.search.record import Record
@@ -36,7 +37,7 @@ FIELDS = ("id", "lift0", "gaussian", "record", FACTS, "thumbnail")
 WANTED = ("id", "gaussian", "uncertainty", "record")
 
 
-def schema(form: Mapping[str, int], lift: Lift, mmap: bool = True) -> Any:
+def schema(form: Mapping[str, int], lift: Lift, fields: Mapping[str, str], mmap: bool) -> Any:
     """Of a collection that holds Gaussians of this form.
 
     Args:
@@ -53,8 +54,33 @@ def schema(form: Mapping[str, int], lift: Lift, mmap: bool = True) -> Any:
         found.add_field("uncertainty", types.DOUBLE)
     found.add_field("record", types.VARCHAR, max_length=TEXT, mmap_enabled=mmap)
     found.add_field(FACTS, types.JSON)
+    for n, (name, wanted) in enumerate(fields.items()):
+        type_, extra = {
+            "text": (types.VARCHAR, {"max_length": TEXT}),
+            "number": (types.DOUBLE, {}),
+            "truth": (types.BOOL, {}),
+        }[wanted]
+        found.add_field(f"meta{n}", type_, description=name, **extra)
+        found.add_field(f"has{n}", types.BOOL)
     found.add_field("thumbnail", types.VARCHAR, max_length=TEXT, mmap_enabled=mmap)
     return found
+
+
+def columns(fields: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, int]]:
+    """Which fields a collection has declared, from its description: see ``filter.expression``."""
+    types = pymilvus().DataType
+    letter = {types.VARCHAR: "t", types.DOUBLE: "n", types.BOOL: "b"}
+    found = [field for field in fields if field["name"].startswith("meta")]
+    return {f["description"]: (letter[f["type"]], int(f["name"][4:])) for f in found}
+
+
+def column_params(fields: Mapping[str, str]) -> Any:
+    """How Milvus indexes the columns of declared fields: as it does by default."""
+    params = pymilvus().MilvusClient.prepare_index_params()
+    for n, wanted in enumerate(fields.values()):
+        if wanted != "truth":
+            params.add_index(f"meta{n}", index_type="")
+    return params
 
 
 def index_params(lift: Lift, settings: IndexSettings) -> Any:
@@ -75,17 +101,22 @@ def index_params(lift: Lift, settings: IndexSettings) -> Any:
     return params
 
 
-def search_params(settings: IndexSettings, count: int) -> dict[str, Any]:
+def search_params(structure: str, width: int, count: int) -> dict[str, Any]:
     return {
         "flat": {},
-        "hnsw": {"ef": max(settings.search, count)},
-        "compressed": {"nprobe": min(settings.search, CELLS)},
-    }[settings.structure]
+        "hnsw": {"ef": max(width, count)},
+        "compressed": {"nprobe": min(width, CELLS)},
+    }[structure]
 
 
-def rows(gaussians: Gaussian, records: Sequence[Record], lift: Lift) -> list[dict[str, Any]]:
+def rows(
+    gaussians: Gaussian, records: Sequence[Record], lift: Lift, columns: Columns
+) -> list[dict[str, Any]]:
     """Items as rows; one that Milvus cannot hold is refused by name."""
-    lifted = lift.items(gaussians)
+    names = {letter: name for name, letter in DECLARED.items()}
+    fields = {name: names[type_] for name, (type_, _) in columns.items()}
+    empty = {"t": "", "n": 0.0, "b": False}
+    lifted, packed = lift.items(gaussians), database.packed(gaussians)
     points = gaussians.is_point
     unsure = None if points else gaussians.uncertainty().double().tolist()
     found = []
@@ -93,11 +124,15 @@ def rows(gaussians: Gaussian, records: Sequence[Record], lift: Lift) -> list[dic
         row: dict[str, Any] = {f"lift{i}": a[n] for i, a in enumerate(lifted)}
         row |= {
             "id": _fits(key(record.id), ID, f"the id {record.id!r}"),
-            "gaussian": _fits(_packed(gaussians[n]), TEXT, f"the Gaussian of {record.id!r}"),
-            "record": _fits(_record_text(record), TEXT, f"the metadata of {record.id!r}"),
-            FACTS: facts(record.meta),
+            "gaussian": _fits(_base64(packed[n].tobytes()), TEXT, f"the Gaussian of {record.id!r}"),
+            "record": _fits(database.record_text(record), TEXT, f"the metadata of {record.id!r}"),
+            FACTS: facts({k: v for k, v in record.meta.items() if k not in fields}),
             "thumbnail": _thumbnail(record.thumbnail),
         }
+        for name, value in declared(record.id, record.meta, fields).items():
+            type_, number = columns[name]
+            row[f"has{number}"] = value is not None
+            row[f"meta{number}"] = empty[type_] if value is None else _column(value, record.id)
         if unsure is not None:
             row["uncertainty"] = unsure[n]
         found.append(row)
@@ -109,7 +144,7 @@ def batches(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any
     batch: list[Mapping[str, Any]] = []
     size = 0
     for row in rows:
-        bytes_of = sum(getattr(v, "nbytes", len(str(v))) for v in row.values())
+        bytes_of = sum(map(_bytes, row.values()))
         if batch and (len(batch) == BATCH_ROWS or size + bytes_of > BATCH_BYTES):
             yield batch
             batch, size = [], 0
@@ -119,37 +154,35 @@ def batches(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any
         yield batch
 
 
-def gaussian(rows: Sequence[Mapping[str, Any]], form: Mapping[str, int]) -> Gaussian:
-    """The Gaussians of rows, as a batch."""
-    packed = [np.frombuffer(base64.b64decode(r["gaussian"]), dtype="<f4") for r in rows]
-    values = torch.from_numpy(np.stack(packed).astype(np.float32))
-    dim = form["dim"]
-    return Gaussian(values[:, :dim], values[:, dim:] if form["variances"] else None)
-
-
 def record(row: Mapping[str, Any]) -> Record:
     """The record of a row, with its thumbnail if requested."""
-    stored = json.loads(row["record"])
-    small = row.get("thumbnail")
-    jpeg = base64.b64decode(small) if small else None
-    return Record(id_of(row["id"]), stored["meta"], jpeg, stored.get("source"))
-
-
-def _packed(g: Gaussian) -> str:
-    parts = [g.mean] if g.log_var is None else [g.mean, g.log_var]
-    return base64.b64encode(torch.cat(parts).float().numpy().astype("<f4").tobytes()).decode()
-
-
-def _record_text(record: Record) -> str:
-    meta = record.meta_json()
-    source = "" if record.source is None else f', "source": {json.dumps(record.source)}'
-    return f'{{"meta": {meta}{source}}}'
+    return database.record({**row, "id": id_of(row["id"])})
 
 
 def _thumbnail(jpeg: bytes | None) -> str:
     """Left out where it is too large for a VARCHAR: it is only there to be looked at."""
-    text = "" if jpeg is None else base64.b64encode(jpeg).decode("ascii")
+    text = _base64(jpeg or b"")
     return text if len(text) <= TEXT else ""
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")
+
+
+def _column(value: Any, id: str) -> Any:
+    """As its column holds it."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if abs(value) > 2**53:
+            raise ValueError(f"{value} of {id!r} is too large for the column of a declared number")
+        return float(value)
+    return value
+
+
+def _bytes(value: Any) -> int:
+    """About what it takes in a message: to write a vector as text costs more than to send it."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    return len(value) if isinstance(value, str) else len(str(value))
 
 
 def _fits(text: str, limit: int, what: str) -> str:
