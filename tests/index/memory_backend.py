@@ -57,6 +57,9 @@ class MemoryView:
 
     scan = candidates
 
+    def sample(self, count: int) -> np.ndarray:
+        return np.arange(min(count, self.reach))
+
     def arrays(self, rows: np.ndarray) -> ArrayGaussian:
         return Gaussian.cat([self.items[r][0] for r in rows.tolist()]).numpy()
 

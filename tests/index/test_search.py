@@ -15,10 +15,11 @@ from PIL import Image
 from gaussmatch.apps.cli import main
 from gaussmatch.apps.cli.search import conditions
 from gaussmatch.core.metrics import calibration_error
+from gaussmatch.data.fits import length_of
 from gaussmatch.models.features import load_data
 from gaussmatch.models.run import load
 from gaussmatch.search import Index, update
-from gaussmatch.search.trust import Calibration, calibrate
+from gaussmatch.search.trust import Calibration, calibrate, canonical
 from gaussmatch.search.trust.familiarity import CLEARLY
 
 QUICK = ["--data.size", "tiny", "--training.epochs", "1"]
@@ -79,7 +80,7 @@ def test_pictures_and_items_as_queries(made):
     like = index.search_id("scenes/test/3", 4)
     assert "scenes/test/3" not in like.ids
     assert like.hits[0].probability is None
-    assert any("no match probability" in note for note in like.notes)
+    assert any("no probability of fitting" in note for note in like.notes)
     picture = index.get("scenes/test/3").thumbnail
     assert picture[:2] == b"\xff\xd8"
 
@@ -95,20 +96,16 @@ def test_a_point_model_has_no_uncertainty_and_says_so(runs, tmp_path, capsys):
     assert "point model" in capsys.readouterr().out
 
 
-def test_the_match_probability_is_honest_on_test(runs):
+def test_p_fits_is_honest_on_test(runs):
     """Fitted on dev; on test far better than a model that is always sure."""
     model = load(runs / "vsepp-kl")
     data = load_data(model.recipe.data)
     images, captions = model.encode_pairs(data.test)
     best = model.similarity(images, captions).T.topk(10)
+    scores = model.similarity(images, captions).T.double()
+    kinds = [length_of(canonical(caption)) for caption in data.test.captions]
     judged = calibrate(model, data).judge(
-        model.matcher.similarity,
-        captions,
-        "captions",
-        "images",
-        best.values.numpy(),
-        images.uncertainty()[best.indices].double().numpy(),
-        len(images),
+        captions, "captions", "images", best.values.numpy(), scores.numpy(), len(images), kinds
     )
     p = torch.from_numpy(judged.probability)
     familiar = ~p.isnan().any(1)

@@ -24,6 +24,7 @@ from gaussmatch.search.backends.folder import folder as store
 from gaussmatch.search.backends.folder.layout import locked
 from gaussmatch.search.manifest import FORMAT
 from gaussmatch.search.trust import Calibration
+from gaussmatch.search.trust.familiarity import Words
 
 SMALL = IndexSettings(flat_below=4)
 IDS = [f"i{j}" for j in range(12)]
@@ -218,10 +219,10 @@ def test_settings_that_cannot_be_applied_are_not_kept(tmp_path, monkeypatch):
 
 def test_a_reader_sees_a_new_calibration_and_notices_another_index(tmp_path):
     index = made(tmp_path / "i")
-    index.set_calibration(Calibration(words=frozenset({"dog"})))
+    index.set_calibration(Calibration(words=Words({"dog": 1})))
     reader = Index.open(tmp_path / "i")
-    index.set_calibration(Calibration(words=frozenset({"dog", "labradoodle"})))
-    assert reader.calibration.words == {"dog", "labradoodle"}
+    index.set_calibration(Calibration(words=Words({"dog": 1, "labradoodle": 1})))
+    assert set(reader.calibration.words.counts) == {"dog", "labradoodle"}
     query = clustered(1)
     assert len(reader.search(query, 50)[0]) == 30
     index.drop()

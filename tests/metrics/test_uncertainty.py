@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaussmatch.core.metrics import (
-    IsotonicProbability,
-    MatchProbability,
+    ResultProbability,
     accuracy_by_bin,
     binary_selection,
     bootstrap,
@@ -101,22 +100,26 @@ def test_calibration_error_against_a_slow_one(pairs):
 def test_a_fitted_probability_is_calibrated_where_the_model_is_right():
     score = 400 + 30 * torch.randn(20000)
     right = (torch.rand(20000) < torch.sigmoid((score - 400) / 10 - 1)).float()
-    p = MatchProbability.fit(score[:10000], right[:10000])
-    assert p.slope / p.scale == pytest.approx(0.1, rel=0.1)
-    assert calibration_error(p(score[10000:]), right[10000:]) < 0.02
+    p = ResultProbability.fit(score[:10000, None], right[:10000])
+    assert p.weights[0] / p.scale[0] == pytest.approx(0.1, rel=0.1)
+    assert calibration_error(p(score[10000:, None]), right[10000:]) < 0.02
+    twice = torch.cat([score[:500], score[:500]])[:, None], right[:500].repeat(2)
+    weighted = ResultProbability.fit(score[:500, None], right[:500], torch.full((500,), 2.0))
+    assert weighted.weights == pytest.approx(ResultProbability.fit(*twice).weights, rel=0.02)
 
 
 @pytest.mark.parametrize("right", [torch.zeros(5), torch.ones(5)])
 def test_probability_of_one_kind_only(right):
-    p = MatchProbability.fit(torch.arange(5.0), right)
-    assert p(torch.arange(5.0)).isfinite().all()
-    assert (p(torch.arange(5.0)) - right).abs().max() < 0.35
-    assert MatchProbability.fit(torch.ones(5), right)(torch.ones(1)).isfinite().all()
+    score = torch.arange(5.0)[:, None]
+    p = ResultProbability.fit(score, right)
+    assert p(score).isfinite().all()
+    assert (p(score) - right).abs().max() < 0.35
+    assert ResultProbability.fit(torch.ones(5, 1), right)(torch.ones(1, 1)).isfinite().all()
 
 
 def test_bad_scores_and_probabilities():
-    with pytest.raises(ValueError, match="score of query 1 is not finite"):
-        MatchProbability.fit(torch.tensor([0.0, torch.nan]), torch.ones(2))
+    with pytest.raises(ValueError, match="all of them finite"):
+        ResultProbability.fit(torch.tensor([[0.0], [torch.nan]]), torch.ones(2))
     with pytest.raises(ValueError, match="must lie in"):
         calibration_error(torch.tensor([1.5]), torch.ones(1))
 
@@ -165,9 +168,3 @@ def test_selection_counts_ties_as_wrong_and_refuses_nan():
     scores[1, 0, 1] = torch.nan
     with pytest.raises(ValueError, match="triplet 1 is NaN"):
         binary_selection(scores)
-
-
-@pytest.mark.parametrize("right", [[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])
-def test_isotonic_regression_does_not_depend_on_the_order_of_equal_scores(right):
-    fitted = IsotonicProbability.fit(torch.tensor([1.0, 1.0, 2.0]), torch.tensor(right))
-    assert fitted(torch.tensor([1.0, 2.0])).tolist() == [0.5, 1.0]

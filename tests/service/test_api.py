@@ -17,7 +17,7 @@ from service.served import CheckedClient, jpeg, make_index
 
 from gaussmatch.apps.service import Settings, create_app
 from gaussmatch.apps.service.engine import Query
-from gaussmatch.data.pictures import picture_format
+from gaussmatch.data.decoder import sniffed
 from gaussmatch.models.encoders import Reading
 from gaussmatch.search import Hit, Index, Record, Where, backup
 
@@ -131,11 +131,12 @@ class TestSearch:
         found = index.search_text(["a red star"], guarantee=coverage)[0]
         assert (response["total"], response["guarantee"]) == (len(found), coverage)
         assert [hit["id"] for hit in response["hits"]] == found.ids[:5]
-        whole = index.search_text(["a red star"], 100)[0]
-        fitting = [hit.id for hit in whole.hits if hit.p_value is not None]
-        assert fitting == whole.ids
-        inside = [hit.id for hit in whole.hits if (hit.p_value or 0) > 1 - coverage]
-        assert inside == found.ids
+        assert response["verdict"]["sentence"] == found.verdict.sentence
+        one = client.get("/api/search", params={**params, "promise": "one"}).json()["results"]
+        assert one["promise"] == "one"
+        assert one["total"] == len(
+            index.search_text(["a red star"], guarantee=coverage, promise="one")[0]
+        )
 
     def test_no_guarantee_among_pictures_for_a_picture(self, client: CheckedClient) -> None:
         params = {"id": ID, "guarantee": 0.9}
@@ -145,7 +146,7 @@ class TestSearch:
     def test_a_picture_and_words_are_one_query(self, client: CheckedClient, index: Index) -> None:
         picture = client.get("/api/similar", params={"id": ID, "k": 50}).json()["results"]["hits"]
         both = client.get("/api/similar", params={"id": ID, "k": 50, "text": "a red star"})
-        g = index.together([index.gaussian(ID), index.model.encode_texts(["a red star"])])
+        g = index.together([index.gaussian(ID), index.model.encode_texts(["red star"])])
         expected = index.search(g, 50, side="images", exclude=[ID])[0].ids
         assert [hit["id"] for hit in both.json()["results"]["hits"]] == expected
         assert expected != [hit["id"] for hit in picture]
@@ -289,14 +290,14 @@ def test_concurrent_queries_are_encoded_together_and_one_bad_one_spoils_none(
     app = create_app(index)
     engine = app.state.service.engine
     calls: list[int] = []
-    encode = engine.model.encode_texts
+    encode = engine.model.featurise_texts
     go = threading.Event()
 
     def counted(texts: list[Reading]) -> object:
         calls.append(len(texts))
         return encode(texts)
 
-    monkeypatch.setattr(engine.model, "encode_texts", counted)
+    monkeypatch.setattr(engine.model, "featurise_texts", counted)
     with CheckedClient(app) as client, ThreadPoolExecutor(16) as pool:
         first = pool.submit(client.portal.call, app.state.service.batcher, lambda: go.wait(30))
         texts = ["a red star", "zebra"] + ["a blue circle"] * 10
@@ -370,7 +371,9 @@ class TestSafety:
 def test_the_description_is_whole(client: CheckedClient) -> None:
     response = client.get("/openapi.json").json()
     search = response["paths"]["/api/search"]["get"]
-    names = {"text", "k", "where", "sort", "map", "gallery", "offset", "exclude", "guarantee"}
+    names = {"text", "k", "where", "sort", "map", "gallery", "offset", "exclude", "guarantee"} | {
+        "promise"
+    }
     assert {p["name"] for p in search["parameters"]} == names
     assert next(p for p in search["parameters"] if p["name"] == "text")["required"]
     for path, methods in response["paths"].items():
@@ -578,12 +581,12 @@ class TestOriginals:
         secret = photo.parent.parent.parent / "secret.jpg"
         with CheckedClient(create_app(album)) as client:
 
-            def swap(path: str) -> str:
+            def swap(start: bytes) -> str:
                 photo.unlink()
                 photo.symlink_to(secret)
-                return picture_format(path)
+                return sniffed(start)
 
-            monkeypatch.setattr("gaussmatch.apps.service.routes.picture_format", swap)
+            monkeypatch.setattr("gaussmatch.apps.service.routes.sniffed", swap)
             try:
                 found = client.get("/api/picture", params={"id": "trip/a.jpg"})
                 assert found.content == jpeg()

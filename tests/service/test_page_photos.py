@@ -57,10 +57,10 @@ def test_dogs_match_and_what_is_not_there_does_not(tab: Any, address: str) -> No
     visit(tab, address, "?q=a+dog")
     count = tab.locator("#results .card").count()
     assert 2 <= count < PHOTOS / 2
-    assert headline(tab) == f"{count} pictures match"
-    assert "Very likely" in tab.locator("#results .word").all_text_contents()
+    assert headline(tab).startswith("About ") or headline(tab) == "Best first"
+    assert "Likely" in tab.locator("#results .word").all_text_contents()
     search(tab, "a plate of pasta with tomato sauce")
-    until(tab, "document.getElementById('headline').textContent === 'Nothing here matches'")
+    until(tab, "document.getElementById('headline').textContent === 'Nothing here seems to fit'")
     assert tab.text_content("#divider") == "Nearest pictures"
     assert set(tab.locator("#others .word").all_text_contents()) == {"Unlikely"}
 
@@ -84,7 +84,8 @@ def test_the_guaranteed_set_alone(tab: Any, address: str) -> None:
     count = tab.locator("#results .card").count()
     tab.check("#only")
     until(tab, "document.getElementById('rest').hidden")
-    assert tab.locator("#results .card").count() == count
+    assert headline(tab).startswith("At least 90 % of what fits is among these")
+    assert tab.locator("#results .card").count() >= count
 
 
 def test_a_photo_in_full_size_with_its_folder(tab: Any, address: str, photos: Path) -> None:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 from service.served import make_index
 
-from gaussmatch.apps.service import workers
+from gaussmatch.apps.service import server
 
 
 @pytest.fixture(scope="module")
@@ -176,8 +176,8 @@ def test_one_that_cannot_start_is_tried_less_and_less_often(
 ) -> None:
     pauses: list[float] = []
 
-    class FakeWorker(workers.Worker):
-        def __init__(self, work: workers.Work, pause: float = 0.0) -> None:
+    class FakeWorker(server.Worker):
+        def __init__(self, work: server.Work, pause: float = 0.0) -> None:
             pauses.append(pause)
             self.pause, self._ready = pause, len(pauses) == 1 and proved
             self.process = FakeProcess(alive=self._ready)  # type: ignore[assignment]
@@ -187,12 +187,12 @@ def test_one_that_cannot_start_is_tried_less_and_less_often(
         def was_ready(self) -> bool:
             return self._ready
 
-    monkeypatch.setattr(workers, "Worker", FakeWorker)
-    monkeypatch.setattr(workers, "PAUSE", (0.01, 0.03))
+    monkeypatch.setattr(server, "Worker", FakeWorker)
+    monkeypatch.setattr(server, "PAUSE", (0.01, 0.03))
     if proved:
-        workers.supervise(lambda ready: None, 2, 0)
+        server.supervise(lambda ready: None, 2, 0)
         assert pauses == [0, 0, 0.01, 0.02, 0.03, 0.03]
     else:
         with pytest.raises(ChildProcessError, match="could not start"):
-            workers.supervise(lambda ready: None, 2, 0)
+            server.supervise(lambda ready: None, 2, 0)
         assert pauses == [0, 0]

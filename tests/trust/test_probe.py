@@ -15,9 +15,10 @@ from PIL import Image
 from gaussmatch.apps.cli import main
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.data import scenes
+from gaussmatch.data.language import FILLERS, OTHER_DOMAINS, OTHER_DOMAINS_DEV, words_of
 from gaussmatch.models.run import load
 from gaussmatch.search import Index
-from gaussmatch.search.trust import Calibration, calibrate, canonical, kept_calibration
+from gaussmatch.search.trust import Calibration, canonical, kept_calibration
 from gaussmatch.search.trust.probe import (
     Prober,
     edits,
@@ -28,7 +29,6 @@ from gaussmatch.search.trust.probe import (
     read_fitting,
     verdict,
 )
-from gaussmatch.search.trust.wording import FILLERS, OTHER_DOMAINS, OTHER_DOMAINS_DEV, words_of
 
 
 class WordModel:
@@ -75,7 +75,7 @@ def test_what_length_explains_is_taken_out(tiny_run):
 
 @pytest.mark.parametrize("text", ["a red circle", "two dogs in the snow", "a man and a woman"])
 def test_fillers_and_repetitions_change_nothing(text):
-    assert {canonical(filler.replace("{}", text)) for filler in FILLERS} == {text}
+    assert {canonical(filler.replace("{}", text)) for filler in FILLERS} == {canonical(text)}
 
 
 def test_a_verdict_says_what_failed():
@@ -114,7 +114,7 @@ def test_the_command_writes_what_it_found_and_keeps_the_verdict(probed, tmp_path
     assert main(["probe", str(probed), *map(str, files), *written]) == 0
     shown = capsys.readouterr().out
     assert "best score" in shown
-    assert "gauge of captions" in shown
+    assert "log det Σ of captions: " in shown
     found = json.loads(out.read_text())
     assert {"rho", "rho_given_length", "rho_length"} <= found["fitting_photos"].keys()
     assert {"steps", "whole"} <= found["chains"].keys()
@@ -139,8 +139,6 @@ def test_counts_of_the_few_that_people_judged_decide_nothing(probed):
     found = probe(model, partly, kept_calibration(probed), split="dev")
     assert "judged_counts" in found
     assert "true_counts" not in found
-    assert not calibrate(model, partly).exhaustive
-    assert calibrate(model, data).exhaustive
 
 
 def test_other_data_and_other_photos_are_probed_and_not_kept(probed, tmp_path, capsys):
@@ -182,15 +180,16 @@ def test_search_separates_vague_unfamiliar_and_absent(probed, tmp_path):
         ["a red star", "a dog on the beach", "of the and a", "a photo of a red star, a red star"]
     )
     assert ordinary[0].probability is not None
-    assert ordinary.expected == pytest.approx(sum(hit.probability for hit in ordinary.hits))
+    assert ordinary.count.low <= ordinary.count.about <= ordinary.count.high <= 100
     for hits in (strange, nothing):
         assert hits[0].probability is None
         assert hits.familiar == 0.0
-        assert hits.notes
-    assert "dog" in strange.notes[-1]
+        assert hits.verdict.kind == "unfamiliar"
+    assert "“dog”" in strange.verdict.sentence
     assert strange.percentile is strange.level is None  # not known is not vague
     assert padded.percentile == ordinary.percentile
-    assert [h.probability for h in padded.hits] == [h.probability for h in ordinary.hits]
+    same = [hit.probability for hit in ordinary.hits]
+    assert [hit.probability for hit in padded.hits] == pytest.approx(same)
     chances = [hit.probability for hit in ordinary.hits]
     assert chances == sorted(chances, reverse=True)
     if not calibration.gauges["captions"]:

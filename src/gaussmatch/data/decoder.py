@@ -137,9 +137,25 @@ def opened(file: IO[bytes]) -> Iterator[ImageFile.ImageFile]:
     except (TooLargeError, MemoryError):
         raise
     except Exception as error:  # decoders raise whatever they like on damaged files
-        if str(error).endswith(OUT_OF_MEMORY):
+        if str(error).endswith(OUT_OF_MEMORY) or _is_large_webp(file):
             raise MemoryError from error
         raise ValueError(f"cannot be decoded as an image ({error})") from error
+
+
+def _is_large_webp(file: IO[bytes]) -> bool:
+    """Whether a WebP that cannot be opened claims 4 megapixels or more. Its decoder takes eight
+    bytes a pixel when it opens a file, and does not tell a lack of memory from damage."""
+    head = os.pread(file.fileno(), 30, 0)
+    if head[:4] + head[8:12] != b"RIFFWEBP":
+        return False
+    if head[12:16] == b"VP8X":
+        width, height = (int.from_bytes(head[at : at + 3], "little") + 1 for at in (24, 27))
+    elif head[12:16] == b"VP8L":
+        bits = int.from_bytes(head[21:25], "little")
+        width, height = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    else:
+        width, height = (int.from_bytes(head[at : at + 2], "little") & 0x3FFF for at in (26, 28))
+    return width * height >= 2**22
 
 
 def _open(file: IO[bytes]) -> ImageFile.ImageFile:

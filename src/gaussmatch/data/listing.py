@@ -120,6 +120,7 @@ def _pairs(listing: Listing, split: str, photos: Sequence[Photo], source: ImageS
         regions=regions if any(regions) else None,
         relevance=_relevance(listing, photos, captions, image_of) if split != "train" else None,
         ids=([photo.id for photo in photos], [caption.id for caption in captions]),
+        class_names=listing.classes,
     )
 
 

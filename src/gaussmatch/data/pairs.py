@@ -65,6 +65,7 @@ class Pairs:
         captions: m captions.
         image_of: (m), the image that each caption was written for.
         classes: (n, classes), the object classes in each image (for PMRP), where known.
+        class_names: of ``classes``.
         regions: for each image its boxes with captions (for the crop experiment), where known.
         relevance: captions × images: every image that a caption is *true of*, own image included,
             where the data set knows more than the pairs. ``None`` means the pairs are all we know.
@@ -83,6 +84,7 @@ class Pairs:
     exhaustive: bool = False
     texts: Sequence[np.ndarray] | None = None
     ids: tuple[Sequence[str], Sequence[str]] | None = None
+    class_names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         n, m = len(self.images), len(self.captions)

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from gaussmatch.data.language import GENERAL, content_words, with_articles, words_of
+
 SHARPNESS = 24.0
 """κ of the word count: a caption that lacks a tenth of a text's words, by weight, counts e^−2.4."""
 MEANING_SHARPNESS = 30.0
@@ -23,100 +25,6 @@ FLOOR = 1e-5
 """Added to a count before its logarithm."""
 _BLOCK = 1024
 _WORD = re.compile(r"[\w'-]+")
-_ARTICLE = re.compile(r"\b(a)n? (?=(\S))", re.IGNORECASE)
-
-FUNCTION_WORDS = frozenset(
-    "a an the of in on at to with and or is are was were be been being this that these those there "  # noqa: SIM905
-    "here it its his her their our my your he she they we i you as by for from into onto over up "
-    "down out off while who which what some several many few very hers them him has have having "
-    "near next front top side back other another each all both so not no do does doing just also "
-    "along around through across behind".split()
-)
-"""Words that say nothing of what a photo shows."""
-
-_CATEGORIES = {
-    "person, human, individual": "man woman boy girl guy lady child kid toddler baby player surfer "
-    "skier skater skateboarder snowboarder rider cyclist biker climber catcher batter pitcher chef "
-    "cook farmer worker policeman officer soldier bride groom teenager adult gentleman male female",
-    "people, humans, group of people": "men women boys girls kids children guys ladies players "
-    "surfers skiers couple skateboarders snowboarders riders workers soldiers adults teenagers",
-    "animal, creature, mammal": "dog cat horse cow sheep elephant giraffe zebra bear puppy kitten "
-    "goat pig monkey lion deer rabbit bull lamb",
-    "animals, creatures, mammals": "dogs cats horses cows elephants giraffes zebras bears puppies "
-    "kittens goats monkeys cattle",
-    "animal, creature, living thing": "bird duck goose seagull parrot owl pigeon",
-    "animals, creatures, wildlife": "birds ducks geese seagulls parrots pigeons",
-    "pet, domestic animal": "dog cat puppy kitten",
-    "wild animal, wildlife, safari animal": "elephant giraffe zebra bear lion deer monkey",
-    "farm animal, livestock": "cow sheep goat pig horse lamb bull",
-    "vehicle, transportation, means of transport": "car bus truck train motorcycle bike bicycle "
-    "van boat airplane plane jet taxi scooter tractor motorbike suv helicopter ship trolley",
-    "vehicles, transportation, traffic": "cars buses trucks trains motorcycles bikes bicycles vans "
-    "boats airplanes planes jets taxis scooters tractors motorbikes ships",
-    "aircraft, flying vehicle": "airplane plane jet helicopter airplanes planes jets",
-    "public transport, mass transit": "bus train buses trains trolley tram subway",
-    "watercraft, vessel": "boat ship canoe kayak sailboat boats ships",
-    "food, meal, something to eat": "pizza sandwich cake donut salad hamburger burger soup bread "
-    "pasta meat chicken rice cheese cookie pie dessert steak hotdog fries",
-    "food, baked goods, sweets": "cake donut cookie pie pastry muffin cupcake donuts cookies "
-    "pastries bread",
-    "food, fruit, produce": "banana apple strawberry pineapple lemon grape pear bananas apples "
-    "oranges strawberries",
-    "food, vegetable, produce": "broccoli carrot carrots tomato tomatoes lettuce potato onion "
-    "vegetables",
-    "drink, beverage": "coffee tea beer wine juice milk water",
-    "furniture, piece of furniture": "chair couch sofa bench table desk bed dresser stool bookcase "
-    "chairs tables couches benches beds",
-    "device, electronics, electronic equipment": "laptop computer phone television tv cellphone "
-    "camera tablet monitor keyboard mouse remote laptops computers phones",
-    "appliance, household appliance, kitchen equipment": "oven stove refrigerator fridge microwave "
-    "toaster blender dishwasher freezer",
-    "fixture, bathroom fixture, plumbing": "toilet sink bathtub shower urinal toilets sinks",
-    "clothing, garment, apparel": "shirt jacket hat dress coat sweater suit pants jeans vest "
-    "shorts t-shirt uniform skirt tie",
-    "accessory, personal item": "umbrella backpack purse handbag suitcase luggage glasses "
-    "sunglasses helmet umbrellas bag",
-    "building, structure, architecture": "house church tower castle barn hotel skyscraper "
-    "restaurant store shop bridge buildings",
-    "container, vessel, tableware": "bowl cup vase bottle glass basket bucket mug jar plate dish",
-    "utensil, kitchen tool, cutlery": "fork knife spoon spatula chopsticks scissors",
-    "plant, vegetation, nature": "tree flower bush palm trees flowers bushes grass plants",
-    "toy, plaything": "teddy doll kite ball kites balloon",
-    "sign, signage": "stoplight billboard signs stop",
-    "colored, colorful": "red blue green yellow orange pink purple brown",
-    "moving, in motion, activity": "running walking riding jumping swimming skating surfing skiing "
-    "racing flying driving",
-    "sport, game, physical activity": "baseball tennis soccer football basketball frisbee hockey "
-    "volleyball golf rugby skateboarding snowboarding skiing surfing",
-    "outdoor activity, outdoor sport, recreation": "skiing snowboarding surfing hiking climbing "
-    "frisbee skateboarding kayaking",
-    "winter sport, snow sport": "skiing snowboarding ski skis snowboard skier snowboarder skiers",
-    "water sport, water activity": "surfing surfboard surfer wakeboarding kayaking swimming "
-    "sailing",
-    "equipment, sports equipment, gear": "surfboard skateboard snowboard skis racket bat frisbee "
-    "glove skateboards surfboards",
-    "place, scene, location": "beach park street field forest kitchen bathroom bedroom mountain "
-    "lake river city yard road",
-    "room, indoor scene, interior": "kitchen bathroom bedroom office classroom",
-    "outdoors, landscape, nature": "beach mountain forest lake river ocean hill field snow desert",
-    "water, body of water": "lake river ocean sea pool pond",
-}
-GENERAL: dict[str, tuple[str, ...]] = {}
-"""Everyday words, and more general terms that are true of the same photo."""
-for _terms, _members in _CATEGORIES.items():
-    for _word in _members.split():
-        GENERAL[_word] = GENERAL.get(_word, ()) + tuple(_terms.split(", "))
-
-
-def content_words(text: str) -> frozenset[str]:
-    """The words of a text that say what a photo shows, lower-cased, plurals as singulars.
-
-    >>> sorted(content_words("Two dogs running in the snow"))
-    ['dog', 'running', 'snow', 'two']
-    """
-    words = _WORD.findall(text.lower())
-    return frozenset(_singular(word) for word in words if word not in FUNCTION_WORDS)
-
 
 LONGEST = 5
 """Words of most shortened captions, at most: as many as people type."""
@@ -195,22 +103,13 @@ def generalised(text: str, dice: np.random.Generator, share: float = 0.7) -> str
     return text if joined == words else with_articles(joined)
 
 
-def with_articles(text: str) -> str:
-    """A text with "a" or "an" by the first letter of what follows.
-
-    >>> with_articles("An dog and a animal")
-    'A dog and an animal'
-    """
-    return _ARTICLE.sub(lambda m: m[1] + ("n " if m[2].lower() in "aeiou" else " "), text)
-
-
 def category(text: str, dice: np.random.Generator) -> str:
     """A more general term for one thing in a text; the text where there is none.
 
     >>> category("a man rides a bike on the beach", np.random.default_rng(3))
     'place'
     """
-    known = [word for word in _WORD.findall(text.lower()) if word in GENERAL]
+    known = [word for word in words_of(text) if word in GENERAL]
     return _choose(GENERAL[_choose(known, dice)], dice) if known else text
 
 
@@ -247,7 +146,7 @@ class FittingCounts:
         self.image_of = np.asarray(image_of)
         found: dict[str, list[int]] = {}
         for row, caption in enumerate(captions):
-            for word in content_words(caption) | _general_words(caption):
+            for word in {*content_words(caption), *_general_words(caption)}:
                 found.setdefault(word, []).append(row)
         self._rows = {word: np.array(rows) for word, rows in found.items()}
         total = len(captions) + 1
@@ -260,7 +159,7 @@ class FittingCounts:
         known: dict[tuple[frozenset[str], int | None], float] = {}
         counts = []
         for text, image in zip(texts, own, strict=True):
-            key = content_words(text), image
+            key = frozenset(content_words(text)), image
             if key not in known:
                 known[key] = self._count(*key)
             counts.append(known[key])
@@ -294,14 +193,5 @@ class FittingCounts:
 
 
 def _general_words(text: str) -> frozenset[str]:
-    words = _WORD.findall(text.lower())
-    terms = (term for word in words for term in GENERAL.get(word, ()))
-    return content_words(" ".join(terms))
-
-
-def _singular(word: str) -> str:
-    if len(word) > 4 and word.endswith("ies"):
-        return word[:-3] + "y"
-    if len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
-        return word[:-1]
-    return word
+    terms = (term for word in words_of(text) for term in GENERAL.get(word, ()))
+    return frozenset(content_words(" ".join(terms)))

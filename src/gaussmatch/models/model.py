@@ -17,6 +17,7 @@ from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.similarities import Side
 from gaussmatch.data.pairs import Pairs, image_batches
 from gaussmatch.data.pictures import open_picture
+from gaussmatch.models.encoders.adapter import TextAdapter
 from gaussmatch.models.encoders.base import ImageTransform, Reading
 from gaussmatch.models.features import featuriser
 from gaussmatch.models.features.texts import prepared_texts
@@ -123,7 +124,15 @@ class Model:
         takes ready embeddings (n, width) too.
         """
         if isinstance(texts, Tensor | np.ndarray):
-            return self._encode_rows(np.asarray(texts), batch_size)
+            return self.encode_rows(np.asarray(texts), batch_size)
+        return self.encode_rows(self.featurise_texts(texts, allow_unknown=allow_unknown))
+
+    @torch.inference_mode()
+    def featurise_texts(
+        self, texts: Sequence[str] | Sequence[Reading], *, allow_unknown: bool = False
+    ) -> Sequence[Any] | np.ndarray:
+        """What ``encode_texts`` makes of texts first, for ``encode_rows``: the embeddings (n, W) of
+        a published encoder, or token ids if the network that reads them is a part of the model."""
         texts = [texts] if isinstance(texts, str) else texts
         if not len(texts):
             raise ValueError("no captions to encode")
@@ -135,7 +144,15 @@ class Model:
         strange = [] if allow_unknown else [i for i, r in enumerate(read) if not r.known]
         if strange:
             raise UnknownWordsError([r.text for r in read], strange)
-        return self._encode_rows([reading.row for reading in read], batch_size)
+        rows = [reading.row for reading in read]
+        encoder = self.matcher.text_encoder
+        if not isinstance(encoder, TextAdapter):
+            return rows
+        parts = [
+            encoder.embedding(encoder.collate(rows[start : start + 512]).to(self.device)).cpu()
+            for start in range(0, len(rows), 512)
+        ]
+        return torch.cat(parts).numpy()
 
     def read(self, texts: Sequence[str]) -> list[Reading]:
         """Texts as the text encoder reads them: tokens, unknown words, whether any is known."""
@@ -150,7 +167,9 @@ class Model:
         """A text that the model knows, such as a word; empty if it reads none."""
         return self.matcher.text_encoder.tokenizer.example if self.reads_text else ""
 
-    def _encode_rows(self, rows: Sequence[Any] | np.ndarray, batch_size: int = 512) -> Gaussian:
+    @torch.inference_mode()
+    def encode_rows(self, rows: Sequence[Any] | np.ndarray, batch_size: int = 512) -> Gaussian:
+        """Texts as ``featurise_texts`` gives them, as Gaussians."""
         collate = self.matcher.text_encoder.collate
         return Gaussian.cat(
             [
@@ -169,7 +188,7 @@ class Model:
         batches = image_batches(pairs, batch_size or self._batch_size, self.recipe.training.workers)
         images = [self.matcher.encode_images(batch.to(self.device)).to("cpu") for batch in batches]
         rows = prepared_texts(pairs, self.matcher.text_encoder)
-        return Gaussian.cat(images), self._encode_rows(rows)
+        return Gaussian.cat(images), self.encode_rows(rows)
 
     @torch.no_grad()
     def similarity(self, images: Gaussian, captions: Gaussian, query: Side | None = None) -> Tensor:

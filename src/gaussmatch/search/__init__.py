@@ -35,6 +35,7 @@ from gaussmatch.search.index import Index
 from gaussmatch.search.manifest import GALLERIES, Gallery, IndexSettings
 from gaussmatch.search.merge import backup, merge
 from gaussmatch.search.record import Record
+from gaussmatch.search.suggest import Suggestion
 from gaussmatch.search.where import Where
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "IndexSettings",
     "Level",
     "Record",
+    "Suggestion",
     "Where",
     "add_photos",
     "backup",

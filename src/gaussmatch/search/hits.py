@@ -7,17 +7,19 @@ are not frozen, as Python takes twice as long to make a frozen one: a twentieth 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any, Literal
 
 from gaussmatch.checks import SCHEMA
+from gaussmatch.data.language import mostly_known
 from gaussmatch.search.manifest import Gallery
-from gaussmatch.search.trust.wording import mostly_known
+from gaussmatch.search.trust.calibration import Promise
+from gaussmatch.search.trust.verdict import Fit, FitCount, SearchVerdict, decide, fit_of
 
 Level = Literal["vague", "ordinary", "specific"]
-NO_PROBABILITY = "no match probability"
 TRUNCATED = "the query is longer than the model reads: only its beginning counts"
 
 
@@ -35,26 +37,27 @@ class Hit:
     score: float
     """The model's similarity to the query; higher is better."""
     probability: float | None
-    """The probability of a match, if there is one among the items searched (``Hits.absent`` says
-    whether it looks so); null where no calibration was fitted, or where the model does not know
-    such queries."""
+    """P(fits): the probability that the item fits the query; null where no calibration was learned
+    for such queries, or where the model does not know them."""
     uncertainty: float | None
     """log det Σ of the item; null for a point model."""
     percentile: float | None
     """The share (0–100) of the model's training items of its side that are surer."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """What was stored with the item."""
-    p_value: float | None = None
-    """Of "this is the match": the share of validation matches that look no better. Results above
-    0.1 are the set that is guaranteed at 0.9. Null where the probability is."""
+    fit: Fit | None = field(init=False, default=None)
+    """The probability in a word: likely from 0.5, maybe from 0.2."""
+
+    def __post_init__(self) -> None:
+        self.fit = fit_of(self.probability)
 
     def __repr__(self) -> str:
         """One line, without the metadata.
 
         >>> Hit("dog.jpg", 0.8, 0.93, uncertainty=-3.2, percentile=40.0, meta={"year": 2024})
-        Hit('dog.jpg', score=0.800, match 93 %, less certain than 40 % of training items)
+        Hit('dog.jpg', score=0.800, fits 93 %, less certain than 40 % of training items)
         """
-        match = "" if self.probability is None else f", match {100 * self.probability:.0f} %"
+        match = "" if self.probability is None else f", fits {100 * self.probability:.0f} %"
         sure = "" if self.percentile is None else f", less certain than {self.percentile:.0f} %"
         text = f"Hit({self.id!r}, score={self.score:.3f}{match}{sure}"
         return text + (" of training items)" if sure else ")")
@@ -81,34 +84,61 @@ class Hits:
     """p-value: the share of validation queries that are at least as unlike the training data. Below
     0.01 the model does not know such queries, and no result has a probability."""
     absent: float | None = None
-    """p-value of "nothing here matches": the share of validation queries without a match whose best
-    result looks as good. Small where there is a match."""
-    expected: float | None = None
-    """The expected number of matches among the results: the sum of their probabilities."""
+    """p-value of "nothing here fits": the share of queries of the same kind without a fitting item
+    that look as promising. Small where something fits."""
+    nothing: bool = False
+    """Whether only two in a hundred queries that have a fitting item look as bad."""
+    count: FitCount | None = None
+    """How many of the items searched fit, as an 80 % interval."""
     guarantee: float | None = None
-    """If requested, the probability with which the results hold the match: of queries like those of
-    validation, and if the match is in the gallery."""
-    exhaustive: bool = False
-    """Whether the calibration knew every true match. Otherwise it knew only the item that each
-    query was written for, and the probability is that of being this very one."""
+    """If requested, what the results are promised to hold (``promise``): of queries like those that
+    were judged."""
+    promise: Promise = "recall"
+    """recall: at least this share of all that fits, in the mean; one: the item that is meant, with
+    at least this probability, if it is among those searched."""
     total: int | None = None
     """How many results there are, of which these may be a part: all items that the conditions
     allow, or the guaranteed set."""
     unknown: Sequence[str] = ()
     """Words of a caption that the model has never seen."""
+    meant: str | None = None
+    """The caption with known words for misspelt ones: did you mean this?"""
     notes: Sequence[str] = ()
     """What to know before trusting the numbers."""
     level: Level | None = field(init=False, default=None)
     """vague from the 75th percentile, specific up to the 25th."""
     phrase: str = field(init=False, default="")
     """The percentile in words."""
+    text: str | None = None
+    """The query, if it is words."""
+    known: bool = True
+    """Whether the model knows most of what the query names."""
+    verdict: SearchVerdict = field(init=False, default_factory=SearchVerdict)
+    """What may be believed of the results, and the sentence to show."""
 
     def __post_init__(self) -> None:
         self.level, self.phrase = level(self.percentile), phrase(self.percentile, self.side)
+        self.verdict = decide(
+            gallery=self.gallery,
+            results=len(self.hits),
+            total=self.total,
+            judged=len(self.hits) > 0 and self.hits[0].probability is not None,
+            vague=self.level == "vague",
+            familiar=self.familiar,
+            unknown=self.unknown,
+            known=self.known,
+            text=self.text,
+            absent=self.absent,
+            nothing=self.nothing,
+            best=self.hits[0].probability if self.hits else None,
+            count=self.count,
+            guarantee=self.guarantee,
+            promise=self.promise,
+        )
 
     def __repr__(self) -> str:
         best = f", best {self.hits[0]!r}" if len(self) else ""
-        return f"Hits({len(self)} {self.gallery}, query {self.phrase}{best})"
+        return f"Hits({len(self)} {self.gallery}, {self.verdict.sentence!r}{best})"
 
     def _repr_html_(self) -> str:
         """A table, for notebooks."""
@@ -117,15 +147,13 @@ class Hits:
             f"<td>{'' if hit.probability is None else f'{hit.probability:.0%}'}</td></tr>"
             for rank, hit in enumerate(self.hits, start=1)
         )
-        heads = "".join(f"<th>{word}</th>" for word in ("", "id", "score", "match"))
-        return f"<p>query: {escape(self.phrase)}</p><table><tr>{heads}</tr>{rows}</table>"
+        heads = "".join(f"<th>{word}</th>" for word in ("", "id", "score", "fits"))
+        return f"<p>{escape(self.verdict.sentence)}</p><table><tr>{heads}</tr>{rows}</table>"
 
     def part(self, start: int, count: int) -> Hits:
-        """Some of the results, and how many of them are expected to match."""
+        """Some of the results."""
         some = self.hits[start : start + count]
-        if len(some) == len(self.hits):
-            return self
-        return replace(self, hits=some, expected=expected_matches(some))
+        return self if len(some) == len(self.hits) else replace(self, hits=some)
 
     def sorted(self, name: str, *, descending: bool = False) -> Hits:
         """The same results in the order of a field of their metadata: numbers, then texts, then
@@ -147,23 +175,37 @@ class Hits:
             same.sort(key=lambda hit: hit.meta[name], reverse=descending)
         return replace(self, hits=[*numbers, *texts, *others])
 
-    def for_text(self, text: str, unknown: Sequence[str], truncated: bool = False) -> Hits:
+    def for_text(
+        self,
+        text: str,
+        unknown: Sequence[str],
+        meant: Mapping[str, str],
+        truncated: bool = False,
+    ) -> Hits:
         """The same for a query in words, of which the model does not know some or has read only the
-        first. Where it does not know most of what the query names, or the query names nothing, no
-        result has a probability; and what is not known is not called vague."""
+        first. If it does not know most of what the query names, or the query names nothing, no
+        result has a probability; and what is not known is not called vague.
+
+        Args:
+            meant: known words for misspelt ones.
+        """
         notes = [*self.notes]
         if truncated:
             notes.append(TRUNCATED)
+        instead = respelled(text, meant)
+        if instead is not None:
+            notes.append(f"did you mean {instead!r}?")
         if mostly_known(text, unknown):
-            return replace(self, unknown=unknown, notes=notes)
-        names = ", ".join(map(repr, unknown))
-        note = f"the model does not know {names}" if unknown else "the query names nothing to see"
+            return replace(self, text=text, unknown=unknown, meant=instead, notes=notes)
         return replace(
             self.unjudged(),
             percentile=None if unknown else self.percentile,
             familiar=0.0,
+            text=text,
             unknown=unknown,
-            notes=[*notes, f"{note}: {NO_PROBABILITY}"],
+            known=False,
+            meant=instead,
+            notes=notes,
         )
 
     def unjudged(self) -> Hits:
@@ -171,11 +213,12 @@ class Hits:
         percentile, and it is neither familiar nor not."""
         return replace(
             self,
-            hits=[replace(hit, probability=None, p_value=None) for hit in self.hits],
+            hits=[replace(hit, probability=None) for hit in self.hits],
             percentile=None,
             familiar=None,
             absent=None,
-            expected=None,
+            nothing=False,
+            count=None,
         )
 
     @property
@@ -189,10 +232,17 @@ class Hits:
         return self.hits[rank]
 
 
-def expected_matches(hits: Sequence[Hit]) -> float | None:
-    """How many of them match: the sum of their probabilities, where each has one."""
-    chances = [hit.probability for hit in hits if hit.probability is not None]
-    return sum(chances) if hits and len(chances) == len(hits) else None
+def respelled(text: str, meant: Mapping[str, str]) -> str | None:
+    """A text with other words for some of its words; ``None`` without any.
+
+    >>> respelled("A dgo in the snwo", {"dgo": "dog", "snwo": "snow"})
+    'A dog in the snow'
+    """
+    if not meant:
+        return None
+    found = re.compile(r"\b(?:" + "|".join(map(re.escape, meant)) + r")\b", re.IGNORECASE)
+    lower = {word.lower(): other for word, other in meant.items()}
+    return found.sub(lambda match: lower[match.group().lower()], text)
 
 
 def level(percentile: float | None) -> Level | None:

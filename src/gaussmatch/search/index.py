@@ -3,6 +3,7 @@ each answer can be trusted. Where the items are kept is the backend's business."
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,19 +13,26 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
 
 from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
+from gaussmatch.core.metrics.fitting import SAMPLE, TOP
 from gaussmatch.core.similarities import Similarity
 from gaussmatch.core.similarities import similarity as similarity_called
 from gaussmatch.core.similarities.base import other_side
+from gaussmatch.data.fits import length_of
+from gaussmatch.data.language import canonical
 from gaussmatch.files import remember_folder, remembered_folder
 from gaussmatch.learn.evaluation.scores import query_scores
+from gaussmatch.models.encoders.base import Reading
 from gaussmatch.models.model import Model, Pictures
 from gaussmatch.models.run import CALIBRATION, load, load_model, locate
 from gaussmatch.search.backend import Backend, Block
 from gaussmatch.search.backends import Place, backend_of
 from gaussmatch.search.checks import check_form, check_items, check_query, check_structure
-from gaussmatch.search.hits import NO_PROBABILITY, Hit, Hits, expected_matches
+from gaussmatch.search.hits import Hit, Hits
 from gaussmatch.search.manifest import (
     GALLERIES,
     Gallery,
@@ -35,14 +43,21 @@ from gaussmatch.search.manifest import (
     known,
 )
 from gaussmatch.search.record import Record
+from gaussmatch.search.suggest import Suggestion, examples, suggest
 from gaussmatch.search.topk import Scanned, Searchable, TopK, top_k
-from gaussmatch.search.trust import Calibration, canonical
-from gaussmatch.search.trust.calibration import TOP
+from gaussmatch.search.trust import Calibration
+from gaussmatch.search.trust.calibration import Judgement, Promise
+from gaussmatch.search.trust.familiarity import Features
+from gaussmatch.search.trust.verdict import FitCount
 from gaussmatch.search.where import Where, unknown_field
 
 RUN = "run"
 Filter = Mapping[str, Any] | Where | None
 T = TypeVar("T")
+SAMPLES = 4
+"""Filters whose samples of the gallery are kept, lifted."""
+AT_A_TIME = 256
+"""Pictures that are encoded together, at most."""
 MISSED_QUERIES = 32
 """Training items that the misses of an approximate search are measured with."""
 
@@ -54,7 +69,7 @@ class Index:
 
         index = Index.open("photos.index")
         for hit in index.search_text(["two dogs in the snow"], k=5)[0].hits:
-            print(hit.id, hit.score, hit.probability, hit.percentile)
+            print(hit.id, hit.score, hit.probability, hit.fit)
 
     Any number of processes may read an index while one writes.
     """
@@ -63,6 +78,7 @@ class Index:
         self.backend = backend
         backend.similarity = self._among
         self._calibration: tuple[object, Calibration] | None = None
+        self._samples: dict[tuple[int, Gallery, Where], Callable[[Gaussian], Tensor]] = {}
 
     @classmethod
     def open(cls, place: Place, *, wait: float = 30, verify: bool = False) -> Self:
@@ -137,6 +153,7 @@ class Index:
             self.__dict__.pop("model", None)
             self.__dict__.pop("similarity", None)
             self._calibration = None
+            self._samples.clear()
         return changed
 
     def verify(self) -> None:
@@ -274,6 +291,9 @@ class Index:
         where: Filter = None,
         exclude: Collection[str] = (),
         guarantee: float | None = None,
+        promise: Promise = "recall",
+        kinds: Sequence[str] | None = None,
+        familiar: np.ndarray | None = None,
     ) -> list[Hits]:
         """The k best items of a gallery for each query; fewer only where there are fewer.
 
@@ -281,12 +301,17 @@ class Index:
         also where it is an image itself.
 
         Args:
-            side: what the queries are, for their percentiles and for the match probability, which
-                is only known across sides; the other side than the gallery if not given.
+            side: what the queries are, for their percentiles and for P(fits), which is only known
+                across sides; the other side than the gallery if not given.
             where: conditions on metadata, see ``Where``; exact, whatever the structure.
             exclude: ids that must not be found.
-            guarantee: instead of k results, as many as it takes to hold the match with at least
-                this probability (``metrics.Guarantee`` has what that assumes); perhaps none.
+            guarantee: instead of k results, as many as it takes to keep a promise (at least one),
+                of queries like those that were judged, see ``metrics.RiskControl``.
+            promise: ``"recall"``: they hold at least this share of all that fits, in the mean;
+                ``"one"``: they hold the item that is meant with at least this probability.
+            kinds: of each query, see ``trust.calibration.QueryKind``: how long it is, for captions;
+                whole captions if not given.
+            familiar: (n), p-values of the inputs, see ``encode_texts`` and ``encode_images``.
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
@@ -298,34 +323,94 @@ class Index:
             parts = self.backend.searchable(gallery, condition, exclude)
             size, wide = sum(part.reach for part in parts), max(k, TOP)
             found = top_k(parts, asked, wide, self.settings.rescore).complete()
+            judged = self._judged(
+                parts, found, asked, side, gallery, condition, size, kinds, familiar
+            )
             kept = [min(k, found.score.shape[1])] * len(asked)
             if guarantee is not None:
-                needed = self._needed(asked.gaussian(), side, gallery, guarantee)
-                while wide < size and (found.score[:, -1] >= needed).any():
+                if judged.reader is None:
+                    raise ValueError(_no_guarantee(side, gallery))
+                needed = judged.reader.needed(promise, guarantee, self.missed(gallery))
+                if np.isnan(needed).any():
+                    raise ValueError("no guarantee: nothing was learned about queries so short")
+                logits = judged.reader.logits(found.score).numpy()
+                while wide < size and (logits[:, -1] >= needed).any():
                     wide *= 4
                     found = top_k(parts, asked, wide, self.settings.rescore).complete()
-                kept = (found.score >= needed[:, None]).sum(1).tolist()
+                    logits = judged.reader.logits(found.score).numpy()
+                judged = replace(judged, probability=1 / (1 + np.exp(-logits)))
+                held = (logits >= needed[:, None]).sum(1)
+                kept = held.clip(min(1, size)).tolist()  # one more breaks no promise
             notes = self._notes(side, gallery, asked.is_point)
             if not size and condition.conditions:
                 notes += unknown_field(condition.fields, self.fields(gallery))
-            return self._hits(parts, found, asked, side, gallery, size, kept, guarantee, notes)
+            promised = (guarantee, promise)
+            return self._hits(parts, found, judged, side, gallery, size, kept, promised, notes)
 
         return self._fresh(search)
 
     def search_text(self, texts: Sequence[str], k: int = 10, **options: Any) -> list[Hits]:
         """Captions as queries, read in their canonical form; see ``search``. A caption without any
-        known word is refused."""
+        known word is refused; for a misspelt one the result says what may have been meant."""
         texts = [texts] if isinstance(texts, str) else texts
         read = self.model.read([canonical(text) for text in texts])
-        found = self.search(self.model.encode_texts(read), k, side="captions", **options)
+        kinds = [length_of(canonical(text)) for text in texts]
+        g, familiar = self.encode_texts(read)
+        found = self.search(g, k, side="captions", kinds=kinds, familiar=familiar, **options)
         return [
-            hits.for_text(text, self.calibration.unknown_words(r), r.truncated)
+            hits.for_text(text, *self.words_of(r), r.truncated)
             for hits, text, r in zip(found, texts, read, strict=True)
         ]
 
     def search_image(self, pictures: Pictures, k: int = 10, **options: Any) -> list[Hits]:
         """Pictures (paths, PIL images, or ready features) as queries, see ``search``."""
-        return self.search(self.model.encode_images(pictures), k, side="images", **options)
+        g, familiar = self.encode_images(pictures)
+        return self.search(g, k, side="images", familiar=familiar, **options)
+
+    def encode_texts(self, read: Sequence[Reading]) -> tuple[Gaussian, np.ndarray | None]:
+        """Captions that the model has read, in canonical form, as queries; and how familiar they
+        are, (n) p-values or ``None``."""
+        rows = self.model.featurise_texts(read)
+        g = self.model.encode_rows(rows)
+        texts = [reading.text for reading in read]
+        return g, self.calibration.familiar("captions", Features.of(rows, g), texts)
+
+    def encode_images(self, pictures: Pictures) -> tuple[Gaussian, np.ndarray | None]:
+        """Pictures as queries, and how familiar they are, (n) p-values or ``None``."""
+        if isinstance(pictures, str | os.PathLike | Image.Image):
+            pictures = [pictures]
+        gaussians, strange = [], []
+        for start in range(0, max(1, len(pictures)), AT_A_TIME):
+            some = pictures[start : start + AT_A_TIME]
+            inputs = some
+            if not isinstance(some, Tensor | np.ndarray) and len(some):
+                inputs = self.model.featurise(some)
+            g = self.model.encode_images(inputs)
+            gaussians.append(g)
+            strange.append(self.calibration.familiar("images", Features.of(inputs, g)))
+        known = [p for p in strange if p is not None]
+        return Gaussian.cat(gaussians), np.concatenate(known) if known else None
+
+    def words_of(self, reading: Reading) -> tuple[list[str], dict[str, str]]:
+        """The words of a text that the model does not know; and for some of them the one that was
+        probably meant."""
+        unknown = self.calibration.unknown_words(reading)
+        meant = {word: self.calibration.words.meant(word) for word in unknown}
+        return unknown, {word: other for word, other in meant.items() if other is not None}
+
+    def suggest(self, text: str, k: int = 5) -> list[Suggestion]:
+        """Captions of the index that say the same as a query more exactly, see ``suggest``."""
+        plain = canonical(text)
+        return suggest(self, plain, self.model.encode_texts([plain]), k)
+
+    def examples(self, most: int = 5) -> list[str]:
+        """Searches to try, from vague to precise; see ``suggest.examples``."""
+        return examples(self, most)
+
+    def ambiguity(self, id: str) -> dict[str, float]:
+        """How ambiguous an image is, gauge → percentile among training images: ``fits_many``
+        captions, can be described in ``many_ways``. Only gauges that a probe has confirmed."""
+        return self.calibration.ambiguity(self.gaussian(id))[0]
 
     def search_id(self, id: str, k: int = 10, *, of: Gallery = "images", **options: Any) -> Hits:
         """An item of the index as the query: more like this (it is not found itself), or with
@@ -469,16 +554,7 @@ class Index:
             raise ValueError(f"no item {id!r} among the {gallery} of {self.place}")
         return found
 
-    def _needed(
-        self, queries: Gaussian, side: Gallery, gallery: Gallery, guarantee: float
-    ) -> np.ndarray:
-        """The least score of a result in the set of each query."""
-        if side == gallery:
-            raise ValueError(f"no guarantee for {side} among {gallery}: only across sides")
-        missed = self._missed(gallery)
-        return self.calibration.needed_score(self.similarity, queries, gallery, guarantee, missed)
-
-    def _missed(self, gallery: Gallery) -> float:
+    def missed(self, gallery: Gallery) -> float:
         """The share of the exact best results that a search fails to find, measured with training
         items as queries; 0 where every search is exact."""
         parts = self.backend.searchable(gallery, Where.of(None), ())
@@ -493,49 +569,89 @@ class Index:
         worst = exact.score[:, -1:] - 1e-9 * np.abs(exact.score[:, -1:])
         return float(1 - (near.score >= worst).mean())
 
-    def _hits(
+    def _judged(
         self,
         parts: Sequence[Searchable],
         found: TopK,
         queries: ArrayGaussian,
         side: Gallery,
         gallery: Gallery,
+        where: Where,
+        size: int,
+        kinds: Sequence[str] | None,
+        familiar: np.ndarray | None,
+    ) -> Judgement:
+        """What is known of the queries and of all that was found."""
+        scores, calibration = found.score, self.calibration
+        sample = scores
+        if side != gallery and scores.size and gallery in calibration.ways:
+            with torch.no_grad():  # a similarity may have learned parameters
+                scored = self._sampled(parts, gallery, where)(queries.gaussian())
+            sample = scored.double().numpy()
+        return calibration.judge(queries, side, gallery, scores, sample, size, kinds, familiar)
+
+    def _sampled(
+        self, parts: Sequence[Searchable], gallery: Gallery, where: Where
+    ) -> Callable[[Gaussian], Tensor]:
+        """Queries → their scores with a sample of the items that may be found, lifted once."""
+        key = self.manifest.generation, gallery, where
+        found = self._samples.pop(key, None)
+        if found is None:
+            found = self._among(gallery).against(sample_of(parts, SAMPLE), gallery)
+        while len(self._samples) >= SAMPLES:
+            self._samples.pop(next(iter(self._samples)))
+        self._samples[key] = found
+        return found
+
+    def sample(self, most: int, gallery: Gallery, where: Filter = None) -> Gaussian | None:
+        """At most so many of the items that fulfill conditions; the same at each call."""
+        parts = self.backend.searchable(known(gallery), Where.of(where), ())
+        return sample_of(parts, most) if sum(part.reach for part in parts) else None
+
+    def _hits(
+        self,
+        parts: Sequence[Searchable],
+        found: TopK,
+        judged: Judgement,
+        side: Gallery,
+        gallery: Gallery,
         size: int,
         kept: Sequence[int],
-        guarantee: float | None,
+        promised: tuple[float | None, Promise],
         notes: Sequence[str],
     ) -> list[Hits]:
-        """All that was found, judged together; of each query the first ``kept`` are returned."""
+        """All that was found; of each query the first ``kept`` are returned."""
         calibration, (n, k) = self.calibration, found.score.shape
         ids, metas, items = _described(parts, found)
         of_items = None if items is None else items.reshape(n, k)
         shares = None if of_items is None else calibration.percentile(gallery, of_items)
-        judged = calibration.judge(
-            self.similarity, queries, side, gallery, found.score, of_items, size
-        )
         scores = found.score.ravel().tolist()
-        *columns, fits = (
-            _listed(x, n * k) for x in (judged.probability, items, shares, judged.p_value)
-        )
-        hits = list(map(Hit, ids, scores, *columns, metas, fits))
-        exhaustive = calibration.exhaustive
-        own, share, familiar, absent = (
+        columns = (_listed(x, n * k) for x in (judged.probability, items, shares))
+        hits = list(map(Hit, ids, scores, *columns, metas))
+        own, share, familiar, absent, nothing = (
             _listed(x, n)
-            for x in (judged.uncertainty, judged.percentile, judged.familiar, judged.absent)
+            for x in (
+                judged.uncertainty,
+                judged.percentile,
+                judged.familiar,
+                judged.absent,
+                judged.nothing,
+            )
         )
         return [
             Hits(
-                some := hits[q * k : q * k + count],
+                hits[q * k : q * k + count],
                 gallery,
                 side,
                 uncertainty=own[q],
                 percentile=share[q],
                 familiar=familiar[q],
                 absent=absent[q],
-                expected=expected_matches(some),
-                guarantee=guarantee,
-                exhaustive=exhaustive,
-                total=size if guarantee is None else count,
+                nothing=bool(nothing[q]),
+                count=counted(judged, q),
+                guarantee=promised[0],
+                promise=promised[1],
+                total=size if promised[0] is None else count,
                 notes=notes,
             )
             for q, count in enumerate(kept)
@@ -558,7 +674,7 @@ class Index:
         elif self.similarity.uncertainty_note:
             notes.append(f"uncertainty: {self.similarity.uncertainty_note}")
         if side == gallery:
-            notes.append(f"{side} are compared with {gallery}: {NO_PROBABILITY}")
+            notes.append(f"{side} are compared with {gallery}: no probability of fitting")
         return notes
 
 
@@ -592,6 +708,31 @@ def _described(
         if own is not None:
             items[here] = own
     return ids, metas, None if np.isnan(items).any() else items
+
+
+def sample_of(parts: Sequence[Searchable], most: int) -> Gaussian:
+    """At most so many items of all parts, of each as its share is."""
+    total = sum(part.reach for part in parts)
+    shares = [min(part.reach, -(-most * part.reach // max(total, most))) for part in parts]
+    drawn = [p.arrays(p.sample(n)).gaussian() for p, n in zip(parts, shares, strict=True) if n]
+    return Gaussian.cat(drawn)
+
+
+def counted(judged: Judgement, query: int) -> FitCount | None:
+    """How many fit, in whole numbers."""
+    if judged.count is None or np.isnan(judged.count[query, 1]):
+        return None
+    low, about, high = judged.count[query].tolist()
+    return FitCount(math.floor(low), round(about), math.ceil(high))
+
+
+def _no_guarantee(side: Gallery, gallery: Gallery) -> str:
+    if side == gallery:
+        return f"no guarantee for {side} among {gallery}: only across sides"
+    return (
+        f"no guarantee: nothing is known about scores among {gallery}; "
+        "run 'gaussmatch calibrate RUN' and make the index again"
+    )
 
 
 def _listed(values: np.ndarray | None, count: int) -> list[Any]:

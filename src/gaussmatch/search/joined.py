@@ -122,6 +122,15 @@ class JoinedView:
             rows[q, again], scores[q, again] = -1, -np.inf
         return Candidates(rows, scores, every.bound)
 
+    def sample(self, count: int) -> np.ndarray:
+        """Of each part as its share is."""
+        shares = [-(-count * part.reach // self.reach) for part in self.parts]
+        drawn = [
+            part.sample(n) * len(self.parts) + p
+            for p, (part, n) in enumerate(zip(self.parts, shares, strict=True))
+        ]
+        return np.concatenate(drawn)[:count]
+
     def arrays(self, rows: np.ndarray) -> ArrayGaussian:
         found = self._each(rows, lambda part, some: part.arrays(some))
         order = np.argsort(np.concatenate([at for at, _ in found]))

@@ -98,6 +98,9 @@ class Searchable(Protocol):
     def scan(self, queries: LiftedQueries, count: int) -> Candidates:
         """The same by looking at every row: slow and sure."""
 
+    def sample(self, count: int) -> np.ndarray:
+        """At most so many rows, as typical as is cheap, the same at each call."""
+
     def arrays(self, rows: np.ndarray) -> ArrayGaussian: ...
     def described(self, rows: np.ndarray) -> tuple[list[str], list[Mapping[str, Any]]]:
         """The id of each row, and its metadata."""

@@ -22,6 +22,8 @@ from gaussmatch.models.features.texts import prepared_texts
 from gaussmatch.models.model import Model
 from gaussmatch.models.recipe import load_recipe
 from gaussmatch.models.run import claim_place, read_metrics
+from gaussmatch.search.trust.gauges import verdict_line
+from gaussmatch.search.trust.learn import kept_calibration
 
 
 def run(argv: Sequence[str]) -> None:
@@ -42,15 +44,20 @@ def run(argv: Sequence[str]) -> None:
         recipe, options.out, resume=options.resume, data=data, accept_changed_data=changed
     )
     reached = read_metrics(options.out)["dev"]
-    kept = _kept(model, data) if ranking == "improve" else None
-    rows = [(recipe.title, dict(reached))]
+    kept = _kept(model, data)
+    rows = [(recipe.title, dict(reached))] if ranking == "improve" else []
+    if kept is not None:
+        rows.insert(0, ("the given embeddings", kept))
     print(f"{options.out}: validation")
-    print(measures_table(rows if kept is None else [("the given embeddings", kept), *rows]))
-    if kept is not None and kept["rsum"] > reached["rsum"]:
+    print(measures_table(rows))
+    if ranking == "improve" and kept is not None and kept["rsum"] > reached["rsum"]:
         raise ValueError(
             f"improve reaches an rsum of {reached['rsum']:.1f} on validation, the given "
             f"embeddings {kept['rsum']:.1f}: use --ranking keep, with another --out"
         )
+    if recipe.training.calibrate:
+        for name, passed in kept_calibration(options.out).gauges.items():
+            print(verdict_line(name, passed))
     then = "my-photos" if options.images is None else quote(options.images)
     print(f"next: gaussmatch index {quote(str(options.out))} {then} --out …", file=sys.stderr)
 

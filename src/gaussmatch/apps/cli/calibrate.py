@@ -3,44 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from gaussmatch.apps.cli.parser import Parser
 from gaussmatch.learn.evaluation.tables import plain_table
 from gaussmatch.models.run import CALIBRATION, PROBE, is_shipped, locate
 from gaussmatch.search.trust.calibration import GALLERIES
-from gaussmatch.search.trust.learn import calibrate_run
+from gaussmatch.search.trust.gauges import verdict_line
+from gaussmatch.search.trust.learn import SUMMARY, calibrate_run
 
 
 def run(argv: Sequence[str]) -> None:
     parser = Parser(
         "calibrate",
         "Learn what the numbers of a run mean, from its training and validation data: percentiles, "
-        "familiarity, match probabilities and guarantees. Kept in the run, and copied with it.",
+        "familiarity, what fits, how many do, and guarantees. Kept in the run, and copied with it.",
         examples=[
             "gaussmatch calibrate runs/demo/probabilistic",
             "gaussmatch calibrate runs/photos --data.name folder --data.root my-photos",
+            "gaussmatch calibrate photos --data.root COCO --data.also '{flickr8k: FLICKR8K}' "
+            "--fitting fitting_photos.jsonl --out calibration.json",
         ],
         notes="Fields of the recipe's data can be given too, to learn from other data.",
         fields=("data",),
         computes=True,
     )
     parser.add_argument("run", type=locate, help="a run folder")
+    parser.add_argument(
+        "--fitting",
+        type=Path,
+        metavar="FILE",
+        help="photos that people say captions fit, as JSON lines: caption, image, photos",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write the calibration there, not into the run"
+    )
     options = parser.parse(argv)
-    if is_shipped(options.run):
+    if is_shipped(options.run) and options.out is None:
         name = options.run.name
         raise ValueError(
             f"{name} comes with the package, calibrated. For your own data copy it, in Python: "
             f"gm.save_pretrained({name!r}, 'runs/{name}'), and calibrate the copy: "
             f"gaussmatch calibrate runs/{name} --data.name folder --data.root FOLDER"
         )
-    calibration = calibrate_run(options.run, options.overrides)
-    names = ("ece", "isotonic_ece", "brier", "isotonic_brier", "absent_auroc", "absent_topic_auroc")
-    titles = ("ECE", "isotonic", "Brier", "isotonic", "match absent", "topic absent")
+    calibration = calibrate_run(options.run, options.overrides, options.fitting, options.out)
+    titles = ("ECE", "softmax", "80 %", "recall", "the one", "absent")
     rows = [
-        (f"search among {g}", *(f"{calibration.about[g].get(n, float('nan')):.4f}" for n in names))
+        (f"{kind}, among {g}", *(f"{found.get(n, float('nan')):.4f}" for n in SUMMARY))
         for g in GALLERIES
+        for kind, found in calibration.about[g].items()
     ]
-    print(plain_table([("match probability, cross-validated", *titles), *rows]))
-    for side, passed in calibration.gauges.items():
-        print(f"the gauge of {side} {'passed' if passed else 'failed: its percentile is hidden'}")
-    print(f"written in {options.run}: {CALIBRATION}, {PROBE}")
+    print(plain_table([("queries that were set aside", *titles), *rows]))
+    for name, passed in calibration.gauges.items():
+        print(verdict_line(name, passed))
+    written = f"in {options.run}: {CALIBRATION}, {PROBE}" if options.out is None else options.out
+    print(f"written {written}")

@@ -15,9 +15,10 @@ from gaussmatch.data.pairs import SPLITS
 from gaussmatch.files import claim_folder, write_json, write_text
 from gaussmatch.learn.evaluation.evaluate import Evaluation, against, file_stem, measure_run
 from gaussmatch.learn.evaluation.tables import comparison, measures_table, plain_table, rows
-from gaussmatch.learn.plot import WAYS, deciles, reliability, svg
+from gaussmatch.learn.plot import deciles, svg
 from gaussmatch.models.features import load_data
-from gaussmatch.models.run import is_shipped, load, locate, read_recipe
+from gaussmatch.models.run import CALIBRATION, is_shipped, load, locate, read_listed, read_recipe
+from gaussmatch.search.trust.learn import fits_table, measure_kept
 
 
 def run(argv: Sequence[str]) -> None:
@@ -43,6 +44,12 @@ def run(argv: Sequence[str]) -> None:
         help="rank by this instead of the model's own; cosine compares the means only",
     )
     parser.add_argument(
+        "--fitting",
+        type=Path,
+        metavar="FILE",
+        help="photos that people say captions fit (JSON lines), to judge what is said by",
+    )
+    parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="write into FOLDER/RUN instead of into the run"
     )
     options = parser.parse(argv)
@@ -64,6 +71,7 @@ def run(argv: Sequence[str]) -> None:
         measured = measure_run(folder, options.split, data, overrides, options.similarity, out=out)
         found[folder] = (data, measured)
         _show(name, out, stem, measured)
+        _show_fits(folder, out, stem, options, data)
         table.append((name, measured.measures))
     print(measures_table(table))
     if options.against is not None:
@@ -72,13 +80,24 @@ def run(argv: Sequence[str]) -> None:
 
 def _names(stem: str) -> list[str]:
     """All files that an evaluation may write."""
-    plots = [stem, *(f"{stem}-reliability-{way}" for way in WAYS)]
+    plots = [stem, *(f"{stem}-reliability-{way}" for way in ("images", "captions"))]
     tables = [f"{stem}.{ending}" for ending in ("json", "md", "tex")]
     return [*tables, *(f"{plot}.svg" for plot in plots), f"{_against(stem)}.json"]
 
 
 def _against(stem: str) -> str:
     return stem.replace("evaluation", "against", 1)
+
+
+def _show_fits(folder: Path, out: Path, stem: str, options: Namespace, data: DataSet) -> None:
+    """What the calibration that the run has says of this data, which it has not seen."""
+    if read_listed(folder, CALIBRATION) is None:
+        return
+    rows = measure_kept(folder, data, options.split, options.fitting)
+    print("\nWhat is said after a search, by the calibration of the run:\n")
+    print(plain_table(fits_table(rows)))
+    if not is_shipped(out):
+        write_json(out / f"{stem.replace('evaluation', 'fits', 1)}.json", {"fits": rows})
 
 
 def _target(options: Namespace, folder: Path) -> Path:
@@ -107,12 +126,8 @@ def _show(name: str, folder: Path, stem: str, measured: Evaluation) -> None:
 
 
 def _plots(stem: str, measured: Evaluation) -> dict[str, Any]:
-    """File name → recall by uncertainty, and how honest the match probability is each way."""
-    plots = {stem: deciles(measured.measures)} if "t2i_deciles" in measured.measures else {}
-    for way, stated in measured.stated.items():
-        title = f"Match probability, {WAYS[way]}"
-        plots[f"{stem}-reliability-{way}"] = reliability(*stated, title=title)
-    return plots
+    """File name → recall by uncertainty."""
+    return {stem: deciles(measured.measures)} if "t2i_deciles" in measured.measures else {}
 
 
 def _compare(

@@ -10,25 +10,40 @@ from gaussmatch.apps.cli.parser import Parser
 from gaussmatch.files import claim_folder, write_json
 from gaussmatch.learn.evaluation.tables import plain_table
 from gaussmatch.learn.plot import bars, lines, save
+from gaussmatch.learn.studies.crops import crop_pairs
 from gaussmatch.models.features import load_data
-from gaussmatch.models.run import PROBE, is_shipped, load, locate, read_recipe
+from gaussmatch.models.run import PROBE, is_shipped, load, locate, read_listed, read_recipe
 from gaussmatch.search.trust.calibration import GALLERIES
+from gaussmatch.search.trust.gauges import TITLES, verdict_line
 from gaussmatch.search.trust.learn import keep_probe, kept_calibration
 from gaussmatch.search.trust.probe import probe
 
 OTHERS = {"words": "words", "best_score": "best score", "perplexity": "perplexity"}
+COLUMNS = ("", "Σ", *OTHERS.values(), "combined", *TITLES.values())
+IMAGES = {
+    "crowd_images": "photos: other captions that the crowd accepts",
+    "near_captions": "images: captions of others that say the same",
+    "specificity": "photos: people's descriptions differ",
+    "agreement": "photos: many sentences differ",
+    "own_disagreement": "images: own captions differ",
+}
+"""What gauges of images are held against, and its title."""
+PEOPLE = ("fitting", "chains", "crowd", "specificity")
+"""Files of what people said."""
 
 
 def run(argv: Sequence[str]) -> None:
     parser = Parser(
         "probe",
         "Judge the uncertainty of a run: against people's judgements, truth where it is known, and "
-        "edits of known effect, each beside what needs no variances. The verdict is kept in the "
-        "run: a gauge that failed is not shown.",
+        "edits of known effect, each beside what needs no variances. A run has one verdict, made "
+        "on validation by train, adapt or calibrate; a probe with people's judgements replaces "
+        "it. A gauge that failed is not shown.",
         examples=[
             "gaussmatch probe runs/demo/probabilistic",
             "gaussmatch probe RUN --fitting fitting_photos.jsonl --chains chains.csv --json p.json",
-            "gaussmatch probe RUN --data.name flickr8k --data.root DATA --plots plots",
+            "gaussmatch probe photos --specificity people.jsonl --crowd CrowdFlowerAnnotations.txt "
+            "--data.name flickr8k --data.root DATA",
         ],
         notes="Fields of the recipe's data can be given too; the verdict on other data than the "
         "run's own is not kept.",
@@ -46,7 +61,16 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--crowd",
         type=Path,
-        help="Flickr8k's CrowdFlowerAnnotations.txt, with the captions beside it",
+        help="Flickr8k's CrowdFlowerAnnotations.txt, with the captions and images/ beside it",
+    )
+    parser.add_argument(
+        "--specificity",
+        type=Path,
+        help="JSON lines with image (a file beside it) and specificity, how alike people describe "
+        "it, or sentences",
+    )
+    parser.add_argument(
+        "--crops", action="store_true", help="cut crops of one and of two things from test photos"
     )
     parser.add_argument("--unfamiliar", type=Path, help="queries of other domains, one per line")
     parser.add_argument("--photos", type=Path, help="a folder of pictures unlike the model's")
@@ -57,18 +81,21 @@ def run(argv: Sequence[str]) -> None:
         claim_folder(options.plots)
     model = load(options.run)
     calibration = kept_calibration(options.run)
-    data = load_data(read_recipe(options.run, options.overrides).data)
-    given = ("fitting", "chains", "crowd", "unfamiliar", "photos")
-    files = {name: getattr(options, name) for name in given}
-    found = probe(model, data, calibration, split=options.split, **files)
+    recipe = read_recipe(options.run, options.overrides).data
+    files = {name: getattr(options, name) for name in (*PEOPLE, "unfamiliar", "photos")}
+    crops = crop_pairs(recipe) if options.crops else None
+    data = load_data(recipe)
+    found = probe(model, data, calibration, split=options.split, crops=crops, **files)
     written = [options.json]
-    if not options.overrides and not is_shipped(options.run):
+    kept = read_listed(options.run, PROBE)
+    own = not options.overrides and not is_shipped(options.run)
+    if own and (kept is None or any(files[name] is not None for name in PEOPLE)):
         keep_probe(options.run, found)
+        kept = found
         written.append(options.run / PROBE)
-    print(plain_table([("", "Σ", *OTHERS.values(), "combined"), *_rows(found)]))
-    for side, judged in found["verdict"].items():
-        why = "" if judged["passed"] else f": {'; '.join(judged['failed'])}"
-        print(f"\nthe gauge of {side} {'passed' if judged['passed'] else 'failed'}{why}")
+    print(plain_table([COLUMNS, *_rows(found)]))
+    for line in _verdict(found["verdict"], {} if kept is None else kept["verdict"]):
+        print(line)
     if options.json is not None:
         write_json(options.json, found)
     if options.plots is not None:
@@ -78,6 +105,21 @@ def run(argv: Sequence[str]) -> None:
 
 
 PLOTS = (*(f"risk-coverage-{side}" for side in GALLERIES), "edits")
+
+
+def _verdict(here: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
+    """Which gauges searches show, by the verdict of the run; and what this probe alone found, where
+    that differs."""
+    lines = [""]
+    for name in {**kept, **here}:
+        shown = name in kept and kept[name]["passed"]
+        why = "no verdict in the run" if name not in kept else "; ".join(kept[name]["failed"])
+        line = verdict_line(name, shown, why)
+        if name in here and here[name]["passed"] != shown:
+            found = "; ".join(here[name]["failed"]) or "it would be shown"
+            line += f"; on these data alone: {found}"
+        lines.append(line)
+    return lines
 
 
 def _draw(folder: Path, found: Mapping[str, Any]) -> list[Path]:
@@ -133,6 +175,13 @@ def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
     for name in ("fillers", "fillers_as_typed"):
         if name in edits:
             rows.append(_row(f"{name.replace('_', ' ')}, unmoved", [edits[name]]))
+    learned = ("sigma", *OTHERS, "", *TITLES)
+    for key, title in IMAGES.items():
+        if key in found:
+            rows.append(_row(f"{title}, ρ", [found[key].get(n) for n in learned]))
+    for area, gaps in found.get("crops", {}).items():
+        values = [gaps.get(name, {}).get("gap") for name in learned]
+        rows.append(_row(f"crops below {area}: two things − one, in σ", values))
     photos = found.get("photo_edits", {})
     for name, by_others in photos.get("by_others", {}).items():
         values = [photos.get(name), None, by_others["best_score"], by_others["perplexity"]]
@@ -151,4 +200,4 @@ def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 def _row(title: str, values: Sequence[float | None]) -> tuple[str, ...]:
     cells = ["" if value is None else f"{value:.3f}" for value in values]
-    return (title, *cells, *[""] * (5 - len(cells)))
+    return (title, *cells, *[""] * (len(COLUMNS) - 1 - len(cells)))

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,12 @@ from typing import Any
 from gaussmatch.apps.cli.parser import Parser
 from gaussmatch.search import GALLERIES, Hit, Hits, Index
 from gaussmatch.search.backends import place
-from gaussmatch.search.hits import NO_PROBABILITY
 from gaussmatch.search.joined import join
-from gaussmatch.search.trust.familiarity import CLEARLY
+from gaussmatch.search.trust.calibration import PROMISES
 from gaussmatch.search.where import unknown_field
 
 _CONDITION = re.compile(r"([^=<>!]+)(>=|<=|!=|=|<|>)(.*)", re.DOTALL)
 MOST = 60  # letters of a caption
-DOUBTFUL = 0.25  # p-value of "nothing here matches"
 _NAMES = {"=": "in", "!=": "not", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}
 
 
@@ -36,8 +34,9 @@ def run(argv: Sequence[str]) -> None:
     for lost in unknown_field(wanted, index.fields(options.gallery)) if wanted else ():
         raise ValueError(lost)
     settings: dict[str, Any] = {"gallery": options.gallery, "where": where}
-    if options.guarantee is not None:
-        settings["guarantee"] = options.guarantee
+    for promise in PROMISES:
+        if (level := getattr(options, promise)) is not None:
+            settings |= {"guarantee": level, "promise": promise}
     if options.text is not None:
         hits = index.search_text([options.text], options.k, **settings)[0]
     elif options.image is not None:
@@ -48,8 +47,11 @@ def run(argv: Sequence[str]) -> None:
         hits = hits.sorted(order, descending=options.sort != order)
     if options.json:
         print(json.dumps(asdict(hits), indent=2, ensure_ascii=False))
-    else:
-        _show(hits)
+        return
+    _show(hits)
+    if hits.level == "vague" and options.text is not None:
+        for suggestion in opened[0].suggest(options.text, 3):
+            print(f"more exactly: {plain(suggestion.text)}")
 
 
 def _options(argv: Sequence[str]) -> Namespace:
@@ -92,17 +94,24 @@ def _options(argv: Sequence[str]) -> Namespace:
     )
     parser.add_argument("--verify", action="store_true", help="verify every file first")
     parser.add_argument(
-        "--guarantee",
+        "--recall",
         type=float,
         metavar="0.9",
-        help="as many results as needed to contain the match with this probability",
+        help="as many results as needed to hold this share of all that fits",
+    )
+    parser.add_argument(
+        "--one",
+        type=float,
+        metavar="0.9",
+        help="as many results as needed to hold the one that is meant with this probability",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse(argv)
     if sum(q is not None for q in (options.text, options.image, options.like)) != 1:
         parser.error("give one query: a caption, --image or --like")
-    if options.guarantee is not None and options.k is not None:
-        parser.error("give -k or --guarantee: a set with a guarantee is as large as it must be")
+    given = [name for name in ("k", *PROMISES) if getattr(options, name) is not None]
+    if len(given) > 1:
+        parser.error("give -k, --recall or --one: a set with a guarantee is as large as it must be")
     options.k = 10 if options.k is None else options.k
     return options
 
@@ -147,23 +156,19 @@ def _as_json(value: str) -> list[Any]:
 
 
 def _show(hits: Hits) -> None:
+    print(f"{hits.verdict.sentence}. {hits.verdict.reason}")
     if hits.percentile is not None:
         print(f"query: {hits.phrase}")
-    unknown = f"the model does not know {', '.join(map(repr, hits.unknown))}"
-    if hits.unknown and not any(note.startswith(unknown) for note in hits.notes):
-        print(f"note: {unknown}")
+    if hits.unknown and hits.known:
+        print(f"note: the model does not know {', '.join(map(repr, hits.unknown))}")
     for note in hits.notes:
         print(f"note: {note}")
-    for line in _verdict(hits):
-        print(line)
     if not len(hits):
-        print("nothing found")
         return
     columns, legend = {"score": [f"{hit.score:.3f}" for hit in hits.hits]}, []
     if hits.hits[0].probability is not None:
-        columns["match"] = [_percent(hit.probability, 100) for hit in hits.hits]
-        what = "matching" if hits.exhaustive else f"being the {hits.gallery[:-1]} that was meant"
-        legend.append(f"match: the chance of {what}, if one is among those searched")
+        columns["fits"] = [_percent(hit.probability, 100) for hit in hits.hits]
+        legend.append("fits: the chance that it fits the query")
     if hits.hits[0].percentile is not None:
         name = "general" if hits.gallery == "captions" else "ambiguous"
         columns[name] = [_percent(hit.percentile) for hit in hits.hits]
@@ -184,22 +189,6 @@ def _right(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def _percent(share: float | None, times: int = 1) -> str:
     return "" if share is None else f"{times * share:.0f} %"
-
-
-def _verdict(hits: Hits) -> Iterator[str]:
-    """What may be believed of the results as a whole."""
-    said = any(note.endswith(NO_PROBABILITY) for note in hits.notes)
-    if hits.familiar is not None and hits.familiar < CLEARLY and not said:
-        yield "unfamiliar: unlike anything the model was trained on; no match probability"
-    elif hits.absent is not None and hits.absent >= DOUBTFUL:
-        yield f"doubtful: {100 * hits.absent:.0f} % of queries without any match look as good"
-    if hits.guarantee is not None:
-        sure = f"with at least {100 * hits.guarantee:.3g} %"
-        held = f"{len(hits)} results contain the match {sure}, if it is here"
-        held = held if len(hits) else f"nothing here looks like a match {sure}"
-        yield f"guarantee: {held} and the query is like those of validation"
-    if hits.expected is not None and hits.exhaustive:
-        yield f"expected: {hits.expected:.1f} matches among these"
 
 
 def _about(hit: Hit) -> str:

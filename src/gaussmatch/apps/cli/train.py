@@ -12,6 +12,7 @@ from gaussmatch.learn.training.gather import is_main
 from gaussmatch.learn.training.loop import train
 from gaussmatch.models.recipe import load_recipe, recipe_parser
 from gaussmatch.models.run import METRICS, read_metrics
+from gaussmatch.search.trust.gauges import verdict_line
 from gaussmatch.search.trust.learn import kept_calibration
 
 
@@ -56,6 +57,6 @@ def run(argv: Sequence[str]) -> None:
     print(f"{out}: best epoch on validation, {out / METRICS}")
     print(measures_table([(model.recipe.title or out.name, read_metrics(out)["dev"])]))
     if recipe.training.calibrate:
-        for side, passed in kept_calibration(out).gauges.items():
-            print(f"the gauge of {side} {'passed' if passed else 'failed'} its probe on validation")
+        for name, passed in kept_calibration(out).gauges.items():
+            print(verdict_line(name, passed))
     print(f"next: gaussmatch evaluate {out}", file=sys.stderr)

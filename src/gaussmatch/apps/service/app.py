@@ -102,6 +102,8 @@ class Service:
             if not job.cancel():
                 await asyncio.wait([done])
             raise
+        finally:  # an error holds this frame, which must not hold the error's future and the body
+            del job, done, args
 
     @asynccontextmanager
     async def opened(self, source: bytes | IO[bytes]) -> AsyncIterator[Image.Image]:

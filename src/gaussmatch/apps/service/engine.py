@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from gaussmatch import __version__
-from gaussmatch.apps.service.fields import describe_fields
 from gaussmatch.apps.service.logs import LOGGER
 from gaussmatch.apps.service.responses import (
     About,
@@ -32,19 +32,20 @@ from gaussmatch.apps.service.responses import (
     SearchResponse,
     Suggestions,
     Uncertainty,
+    describe_fields,
     dumps,
 )
 from gaussmatch.apps.service.settings import Settings
-from gaussmatch.apps.service.suggest import examples, suggest
 from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.data.fits import length_of
+from gaussmatch.data.language import canonical, mostly_known
 from gaussmatch.data.pictures import SUFFIXES
 from gaussmatch.learn.projection import PlaneProjection
 from gaussmatch.models.model import Model, UnknownWordsError
 from gaussmatch.search import GALLERIES, Gallery, Hits, Index, Record, Where
 from gaussmatch.search.hits import TRUNCATED
-from gaussmatch.search.trust import canonical
 from gaussmatch.search.trust.audit_report import PICTURES
-from gaussmatch.search.trust.wording import mostly_known
+from gaussmatch.search.trust.calibration import IMAGE, Promise
 from gaussmatch.search.where import unknown_field
 
 QueryType = Literal["text", "image", "item"]
@@ -72,22 +73,25 @@ class Query:
     offset: int = 0
     exclude: tuple[str, ...] = ()
     guarantee: float | None = None
+    promise: Promise = "recall"
 
     def group(self) -> tuple[Any, ...]:
         """What queries must have in common to be searched together."""
         own = self.type == "item" and self.gallery == "images"
         exclude = (*self.exclude, str(self.value)) if own else self.exclude
-        return SIDES[self.type], self.gallery, self.where, exclude, self.guarantee
+        return SIDES[self.type], self.gallery, self.where, exclude, self.guarantee, self.promise
 
 
 class Encoded(NamedTuple):
-    """A row of a batch of Gaussians, the words that the model does not know, and whether the text
-    is longer than it reads."""
+    """A row of a batch of Gaussians, the words that the model does not know and those that were
+    meant, whether the text is longer than it reads, and how familiar each row of the batch is."""
 
     batch: Gaussian
     row: int
     unknown: Sequence[str] = ()
+    meant: Mapping[str, str] = MappingProxyType({})
     truncated: bool = False
+    familiar: np.ndarray | None = None
 
 
 Job = Query | Callable[[], Any]
@@ -173,17 +177,21 @@ class Engine:
         for at, (q, encoded) in enumerate(zip(queries, results, strict=True)):
             if isinstance(encoded, Encoded):
                 groups.setdefault((*q.group(), id(encoded.batch)), []).append(at)
-        for (side, gallery, where, exclude, guarantee, _), members in groups.items():
+        for (side, gallery, where, exclude, guarantee, promise, _), members in groups.items():
             rows: list[Encoded] = [results[at] for at in members]
+            chosen, familiar = [encoded.row for encoded in rows], rows[0].familiar
             found = attempt(
                 self.index.search,
-                rows[0].batch[[encoded.row for encoded in rows]],
+                rows[0].batch[chosen],
                 max(queries[at].offset + queries[at].k for at in members),
                 gallery=gallery,
                 side=side,
                 where=where,
                 exclude=exclude,
                 guarantee=guarantee,
+                promise=promise,
+                kinds=[kind(queries[at]) for at in members],
+                familiar=None if familiar is None else familiar[chosen],
             )
             if guarantee is not None and isinstance(found, ValueError):
                 found = ApiError(422, "no_guarantee", str(found))
@@ -206,7 +214,7 @@ class Engine:
                 lost = unknown_field([order], self.index.fields(hits.gallery))
                 hits = replace(hits, notes=[*hits.notes, *lost])
         if q.type == "text":
-            hits = hits.for_text(str(q.value), encoded.unknown, encoded.truncated)
+            hits = hits.for_text(str(q.value), encoded.unknown, encoded.meant, encoded.truncated)
         elif encoded.unknown or encoded.truncated:
             notes = [*hits.notes, *([TRUNCATED] if encoded.truncated else [])]
             hits = replace(hits, unknown=encoded.unknown, notes=notes)
@@ -256,7 +264,7 @@ class Engine:
             parts.append(encoded.batch[encoded.row : encoded.row + 1])
         assert isinstance(text, Encoded)
         both = self.index.together(parts, gallery)
-        return Encoded(both, 0, text.unknown, text.truncated)
+        return Encoded(both, 0, text.unknown, text.meant, text.truncated)
 
     def _encode_texts(self, texts: Mapping[int, str]) -> dict[int, Encoded | Exception]:
         """Texts without any known word are left out, all others encoded together."""
@@ -266,19 +274,19 @@ class Engine:
             return dict.fromkeys(texts, no_words())
         plain = [canonical(text) for text in texts.values()]
         read = dict(zip(texts, self.model.read(plain), strict=True))
-        batch = attempt(self.model.encode_texts, list(read.values()))
-        if isinstance(batch, UnknownWordsError):
+        encoded = attempt(self.index.encode_texts, list(read.values()))
+        if isinstance(encoded, UnknownWordsError):
             strange = {
-                at: unknown_words(texts[at]) for at in map(list(texts).__getitem__, batch.rows)
+                at: unknown_words(texts[at]) for at in map(list(texts).__getitem__, encoded.rows)
             }
             return strange | self._encode_texts(
                 {at: texts[at] for at in texts if at not in strange}
             )
-        if isinstance(batch, Exception):
-            return dict.fromkeys(texts, batch)
-        unknown = self.index.calibration.unknown_words
+        if isinstance(encoded, Exception):
+            return dict.fromkeys(texts, encoded)
+        batch, familiar = encoded
         return {
-            at: Encoded(batch, row, unknown(read[at]), read[at].truncated)
+            at: Encoded(batch, row, *self.index.words_of(read[at]), read[at].truncated, familiar)
             for row, at in enumerate(texts)
         }
 
@@ -286,14 +294,15 @@ class Engine:
         """Together; where one spoils the batch, one by one."""
         if not pictures:
             return {}
-        batch = attempt(self.model.encode_images, list(pictures.values()))
-        if not isinstance(batch, Exception):
-            return {at: Encoded(batch, row) for row, at in enumerate(pictures)}
-        alone = {at: attempt(self.model.encode_images, [p]) for at, p in pictures.items()}
-        good = [at for at, g in alone.items() if not isinstance(g, Exception)]
-        if good:
-            batch = Gaussian.cat([alone[at] for at in good])
-        return alone | {at: Encoded(batch, row) for row, at in enumerate(good)}
+        encoded = attempt(self.index.encode_images, list(pictures.values()))
+        if not isinstance(encoded, Exception):
+            batch, familiar = encoded
+            return {at: Encoded(batch, row, familiar=familiar) for row, at in enumerate(pictures)}
+        alone = {at: attempt(self.index.encode_images, [p]) for at, p in pictures.items()}
+        return {
+            at: one if isinstance(one, Exception) else Encoded(one[0], 0, familiar=one[1])
+            for at, one in alone.items()
+        }
 
     def encode_texts(self, texts: Sequence[str]) -> Gaussian:
         """Captions; one without any known word is an error."""
@@ -321,7 +330,7 @@ class Engine:
                 review=self.review is not None,
                 images=self.sizes["images"],
                 captions=self.sizes["captions"],
-                examples=examples(index),
+                examples=index.examples(),
                 limits=Limits(**{name: getattr(self.settings, name) for name in limits}),
             )
 
@@ -433,25 +442,37 @@ class Engine:
         if g is None:
             return []
         known = zip(records, *self._uncertainty(g, gallery), strict=True)
+        images = gallery == "images"
+        ambiguity = self.index.calibration.ambiguity(g) if images else [{}] * len(g)
         return [
-            ItemResponse(r.id, gallery, unsure, percentile, r.meta)
-            for r, unsure, percentile in known
+            ItemResponse(r.id, gallery, unsure, percentile, r.meta, gauges)
+            for (r, unsure, percentile), gauges in zip(known, ambiguity, strict=True)
         ]
 
     def text_uncertainty(self, text: str) -> Uncertainty:
         """How vague a caption is, in the form in which it would be searched for. What the model
         mostly does not know is not called vague, as in a search."""
-        plain = canonical(text)
-        found = self.uncertainty(self.encode_texts([plain]), "captions")
-        unknown = self.index.calibration.unknown_words(self.model.read([plain])[0])
-        if mostly_known(text, unknown):
+        if not self.model.reads_text:
+            raise no_words()
+        read = self.model.read([canonical(text)])
+        try:
+            g, familiar = self.index.encode_texts(read)
+        except UnknownWordsError as error:
+            raise unknown_words(text) from error
+        found = self.uncertainty(g, "captions", familiar)
+        if mostly_known(text, self.index.calibration.unknown_words(read[0])):
             return found
         return Uncertainty.of(found.uncertainty, None, "captions")
 
-    def uncertainty(self, g: Gaussian, side: Gallery) -> Uncertainty:
+    def picture_uncertainty(self, picture: Image.Image) -> Uncertainty:
+        """How ambiguous a picture is."""
+        g, familiar = self.index.encode_images([picture])
+        return self.uncertainty(g, "images", familiar)
+
+    def uncertainty(
+        self, g: Gaussian, side: Gallery, familiar: np.ndarray | None = None
+    ) -> Uncertainty:
         """How vague one caption, or how ambiguous one picture is."""
-        near = self.index.calibration.familiarity.get(side)
-        familiar = None if near is None else near.p_value(near.distance(g))
         (unsure,), (percentile,) = self._uncertainty(g, side, familiar)
         known = percentile is not None and percentile == percentile
         return Uncertainty.of(unsure, percentile if known else None, side)
@@ -468,14 +489,23 @@ class Engine:
         return unsure.tolist(), nothing if percentile is None else percentile.tolist()
 
     def suggest(self, text: str, k: int) -> Suggestions:
-        text = canonical(text)
-        return Suggestions(suggest(self.index, text, self.encode_texts([text]), k))
+        if not self.model.reads_text:
+            raise no_words()
+        try:
+            return Suggestions(self.index.suggest(text, k))
+        except UnknownWordsError as error:
+            raise unknown_words(text) from error
 
 
 def no_picture(id: str) -> ApiError:
     return ApiError(
         404, "no_picture", f"{id!r} is not here in full size; /api/thumbnail may have it"
     )
+
+
+def kind(query: Query) -> str:
+    """What kind of query it is, for what was learned of such."""
+    return length_of(canonical(str(query.value))) if query.type == "text" else IMAGE
 
 
 def unknown_words(text: str) -> ApiError:

@@ -1,7 +1,14 @@
 """The HTTP connection: bounds on its head, trailers, time and number; errors that are JSON.
 
 uvicorn's protocol has none of these: a client could fill memory with trailer lines, or keep a
-thousand half-sent heads open for ever.
+thousand half-sent heads open for ever. Granian (2.8, hyper) was tried in place of this module and
+``server``. It is as fast (85 % of the library against 88 %), and bounds heads, header lines and
+trailers by itself. It does not keep these promises, which is why this is made by hand:
+
+- 600 half-sent heads from one address keep everybody out until they time out: it has no limit by
+  address, and closes nobody to make room (``_make_room``)
+- 11 to 14 of 20 clients on kept connections lose a request when it stops; here none does
+- what is not HTTP, too long or too slow is refused without JSON and without a line in the log
 """
 
 from __future__ import annotations

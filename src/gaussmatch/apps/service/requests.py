@@ -19,6 +19,7 @@ from gaussmatch.apps.service.settings import Settings
 from gaussmatch.data.decoder import TooLargeError, available
 from gaussmatch.search import Gallery, Where
 from gaussmatch.search.record import encodable
+from gaussmatch.search.trust.calibration import Promise
 
 
 class Parameters(BaseModel):
@@ -48,8 +49,13 @@ class SearchOptions(Parameters):
         None,
         gt=0,
         lt=1,
-        description="Only the set that holds the match with at least this probability; `total` "
-        "is its size. For words among pictures, or a picture among captions.",
+        description="Only the set that keeps a promise to this degree; `total` is its size. For "
+        "words among pictures, or a picture among captions.",
+    )
+    promise: Promise = Field(
+        "recall",
+        description="What is promised: recall, that the set holds this share of all that fits; "
+        "one, that it holds the item that is meant with this probability.",
     )
 
 
@@ -220,18 +226,17 @@ async def picture(request: Request, service: Any) -> AsyncIterator[Image.Image]:
     """
     length = 2 * _length(request, service.settings)  # what came, and what the decoder reads
     async with service.bodies.take(length), AsyncExitStack() as held:
-        data = await uploaded(request)
+        data, refused = await uploaded(request), None
         try:
             image: Image.Image = await held.enter_async_context(service.opened(data))
         except TooLargeError as error:
-            raise ApiError(413, "too_many_pixels", f"the picture is too large: {error}") from error
-        except ValueError as error:
-            raise ApiError(
-                415,
-                "not_an_image",
-                f"this cannot be read as a picture; send {', '.join(available())}",
-            ) from error
-        del data
+            refused = ApiError(413, "too_many_pixels", f"the picture is too large: {error}")
+        except ValueError:
+            said = f"this cannot be read as a picture; send {', '.join(available())}"
+            refused = ApiError(415, "not_an_image", said)
+        del data  # before anything is raised: the frames of an error would hold the body
+        if refused is not None:
+            raise refused
         yield image
 
 
@@ -245,7 +250,7 @@ async def uploaded(request: Request) -> bytes:
     """The picture of a request: its body, or the field ``image`` of a form."""
     content_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if content_type != "multipart/form-data":
-        data = await request.body()
+        data = b"".join([part async for part in request.stream()])  # body() would keep it
     else:
         try:
             async with request.form(max_files=1, max_fields=4) as form:

@@ -6,8 +6,10 @@ import asyncio
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
@@ -20,9 +22,13 @@ from starlette.types import Message, Receive, Scope, Send
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.files import sha256
 from gaussmatch.learn.projection import Place
-from gaussmatch.search import SCHEMA, Gallery, Hits, Level, level, phrase
+from gaussmatch.search import SCHEMA, Gallery, Hits, Level, Suggestion, level, phrase
 from gaussmatch.search.trust.audit import ISSUES, Finding
 from gaussmatch.search.trust.audit_report import TABLE, read_table
+
+DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?.*)?")
+CHOICES = 100
+"""Different values up to which a text is something to choose from."""
 
 
 class Answer:
@@ -62,6 +68,9 @@ class ItemResponse(Answer):
     """The share (0–100) of the model's training items of its side that are surer."""
     meta: Mapping[str, Any]
     """What was stored with the item."""
+    ambiguity: Mapping[str, float] = field(default_factory=dict)
+    """How ambiguous an image is, as shares (0–100) of training images that are less so:
+    ``fits_many`` captions, can be described in ``many_ways``. Only what a probe has confirmed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +122,42 @@ class FieldsResponse(Answer):
     fields: Sequence[FieldResponse]
 
 
+def describe_fields(metas: Iterable[Mapping[str, Any]]) -> list[FieldResponse]:
+    """Fields in which items differ, by name; a text with a value of its own for nearly every item
+    (a file name, a caption) does not.
+
+    >>> metas = [{"folder": "ab"[n > 2], "file": f"{n}.jpg"} for n in range(6)]
+    >>> [(f.name, f.type, f.values) for f in describe_fields(metas)]
+    [('folder', 'text', ['a', 'b'])]
+    >>> describe_fields([{"taken": "2023-05-17T10:22:31"}, {"taken": "2024-01-02T08:00:00"}])
+    [FieldResponse(name='taken', type='date', values=[], least='2023-05-17', most='2024-01-02')]
+    """
+    found: dict[str, Counter[str | float | bool]] = {}
+    for meta in metas:
+        for name, value in meta.items():
+            if isinstance(value, str | int | float | bool):
+                found.setdefault(name, Counter())[value] += 1
+    described = (_described(name, values) for name, values in sorted(found.items()))
+    return [field for field in described if field is not None]
+
+
+def _described(name: str, values: Counter[Any]) -> FieldResponse | None:
+    if len(values) < 2 or '"' in name or "\\" in name:
+        return None
+    known = list(values)
+    if all(isinstance(v, bool) for v in known):
+        return FieldResponse(name, "truth", [False, True], None, None)
+    if all(isinstance(v, int | float) and not isinstance(v, bool) for v in known):
+        return FieldResponse(name, "number", [], min(known), max(known))
+    if not all(isinstance(v, str) for v in known):
+        return None
+    if all(DATE.fullmatch(v) for v in known):
+        return FieldResponse(name, "date", [], min(known)[:10], max(known)[:10])
+    if len(known) > CHOICES or len(known) > values.total() / 2 + 1:
+        return None
+    return FieldResponse(name, "text", sorted(known), None, None)
+
+
 @dataclass(frozen=True, slots=True)
 class ReviewResponse(Answer):
     """The findings of an audit, issue by issue, worst first."""
@@ -129,14 +174,6 @@ class ReviewResponse(Answer):
         table = place / TABLE if place.is_dir() else place
         findings = read_table(table)
         return ReviewResponse(sha256(table)[:16], ISSUES, findings)
-
-
-@dataclass(frozen=True, slots=True)
-class Suggestion(Answer):
-    """A caption that says the same more precisely."""
-
-    text: str
-    percentile: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,6 +198,7 @@ def options(service: Service, given: requests.SearchOptions) -> dict[str, Any]:
         "offset": given.offset,
         "exclude": checked_exclude(given.exclude),
         "guarantee": given.guarantee,
+        "promise": given.promise,
     }
 
 
@@ -379,9 +380,7 @@ async def uncertainty_image(request: Request) -> Response:
     engine = service_of(request).engine
     read(requests.Nothing, request)
     async with picture(request, service_of(request)) as image:
-        return await run(
-            request, lambda: engine.uncertainty(engine.model.encode_images([image]), "images")
-        )
+        return await run(request, lambda: engine.picture_uncertainty(image))
 
 
 @route("GET", "/map", "gaussians", Map, errors=(404,))

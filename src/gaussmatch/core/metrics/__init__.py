@@ -1,21 +1,8 @@
 """Measures: pure functions of scores, ranks or ranked ids and a relevance relation."""
 
-from gaussmatch.core.metrics.calibration import (
-    IsotonicProbability,
-    MatchProbability,
-    ResultProbability,
-    brier,
-    calibration_error,
-)
-from gaussmatch.core.metrics.conformal import (
-    Guarantee,
-    conformal_threshold,
-    coverage_over_splits,
-    fit_evidence,
-    learn_guarantee,
-    tertiles,
-)
-from gaussmatch.core.metrics.evidence import evidence, fit_temperature, log_perplexity
+from gaussmatch.core.metrics.calibration import ResultProbability, brier, calibration_error
+from gaussmatch.core.metrics.conformal import RiskControl
+from gaussmatch.core.metrics.fitting import fit_temperature, log_perplexity
 from gaussmatch.core.metrics.plausible import pmrp, pmrp_each
 from gaussmatch.core.metrics.ranking import (
     Fold,
@@ -50,11 +37,9 @@ from gaussmatch.core.metrics.statistics import (
 
 __all__ = [
     "Fold",
-    "Guarantee",
-    "IsotonicProbability",
-    "MatchProbability",
     "Relevance",
     "ResultProbability",
+    "RiskControl",
     "accuracy_by_bin",
     "auroc",
     "average_ranks",
@@ -62,15 +47,10 @@ __all__ = [
     "bootstrap",
     "brier",
     "calibration_error",
-    "conformal_threshold",
     "contiguous_folds",
-    "coverage_over_splits",
-    "evidence",
     "first_hits",
     "first_ranks",
-    "fit_evidence",
     "fit_temperature",
-    "learn_guarantee",
     "log_perplexity",
     "map_at_r",
     "map_at_r_each",
@@ -90,5 +70,4 @@ __all__ = [
     "risk_coverage",
     "spearman",
     "summary",
-    "tertiles",
 ]

@@ -55,11 +55,6 @@ MEASURES: dict[str, Measure] = {
         Measure("aurc_gain", "AURC gain", 3),
         Measure("score_aurc", "AURC by score", 3, lower=True),
         Measure("score_aurc_gain", "AURC gain by score", 3),
-        Measure("ece", "ECE of the match probability", 3, lower=True),
-        Measure("coverage", "coverage of a guarantee of 90 %", lower=None),
-        Measure("coverage_lowest", "the same in the worst third", lower=None),
-        Measure("set_size", "size of its sets", lower=True),
-        Measure("fixed_set_size", "size by one score threshold", lower=None),
         Measure("rho", "ρ", 3),
         *(
             Measure(f"{side}_{name}", f"{side} {name.upper()}")

@@ -17,21 +17,12 @@ from torch import Tensor, nn
 
 from gaussmatch import __version__
 from gaussmatch.core.gaussian import Gaussian
-from gaussmatch.core.metrics import Relevance, bootstrap, calibration_error, paired_test
+from gaussmatch.core.metrics import bootstrap, paired_test
 from gaussmatch.core.similarities import Similarity, similarity
-from gaussmatch.core.similarities.base import Side
 from gaussmatch.data import DataSet
-from gaussmatch.data.pairs import Pairs, read_images, read_texts
+from gaussmatch.data.pairs import Pairs
 from gaussmatch.files import sha256, write_json, write_text
-from gaussmatch.learn.evaluation.reliability import (
-    REFERENCE,
-    ambiguity,
-    best_scores,
-    evenly,
-    guaranteed,
-    match_probabilities,
-    selective,
-)
+from gaussmatch.learn.evaluation.reliability import ambiguity, best_scores, selective
 from gaussmatch.learn.evaluation.retrieval import (
     FOLDED_FROM,
     FOLDS,
@@ -40,7 +31,6 @@ from gaussmatch.learn.evaluation.retrieval import (
     eccv,
     folded,
     measures_of,
-    ranks_of,
 )
 from gaussmatch.learn.evaluation.scores import blocks_of
 from gaussmatch.learn.evaluation.tables import latex, markdown
@@ -53,16 +43,10 @@ from gaussmatch.models.run import is_shipped, load, model_files, read_recipe
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The measures of a model on a split, and the values that they are means of.
-
-    Args:
-        stated: way → the match probability of the first item of each query, and whether it is
-            right; on test only.
-    """
+    """The measures of a model on a split, and the values that they are means of."""
 
     measures: dict[str, Any]
     each: Each
-    stated: Mapping[str, tuple[Tensor, Tensor]]
 
 
 def evaluate_run(run: Path, split: str = "test", data: DataSet | None = None) -> dict[str, Any]:
@@ -164,9 +148,9 @@ def measure(
     model: Model, data: DataSet, split: str = "test", s: Similarity | None = None
 ) -> Evaluation:
     """Retrieval always; R-Precision and mAP@R where true matches are known, and on ECCV Caption;
-    PMRP where classes are; five folds (1K) of a large split; selective answering and, on test, a
-    calibrated match probability; coverage and size of guaranteed sets where there are enough
-    queries; ρ where there are variances too; binary selection where there are regions."""
+    PMRP where classes are; five folds (1K) of a large split; selective answering; ρ where there are
+    variances too; binary selection where there are regions. What the run's calibration says is
+    measured by ``trust.judged``."""
     pairs = data.split(split)
     images, captions = model.encode_pairs(pairs)
     s, truth = s or model.matcher.similarity, Truth.of(pairs)
@@ -184,15 +168,13 @@ def measure(
             notes.append(f"1K: means over {FOLDS} folds of about {len(images) // FOLDS} images")
     if notes:
         measures["notes"] = notes
-    reliability, stated = _reliability(model, s, data, split, images, captions, each)
-    measures |= reliability
-    measures |= _guarantee(model, s, data.train, pairs, images, captions)
+    measures |= _selective(s, images, captions, each)
     if pairs.relevance is not None and not captions.is_point:
         measures |= ambiguity(images, captions, pairs.relevance)
     if pairs.regions is not None and pairs.images.picture(0) is not None:
         measures["selection"] = selection(model, pairs, s=s)
     measures["intervals"] = _intervals(each)
-    return Evaluation(measures, each, stated)
+    return Evaluation(measures, each)
 
 
 def against(
@@ -218,71 +200,16 @@ def paired(ours: Tensor, theirs: Tensor) -> dict[str, float]:
     return means | {"difference": found.mean, "low": found.low, "high": found.high, "p": found.p}
 
 
-def _reliability(
-    model: Model,
-    s: Similarity,
-    data: DataSet,
-    split: str,
-    images: Gaussian,
-    captions: Gaussian,
-    each: Each,
-) -> tuple[dict[str, Any], dict[str, tuple[Tensor, Tensor]]]:
+def _selective(s: Similarity, images: Gaussian, captions: Gaussian, each: Each) -> dict[str, Any]:
+    """What is gained by answering the surest queries only: by variance, by the best score."""
     best = dict(zip(("i2t", "t2i"), best_scores(blocks_of(s, images, captions)), strict=True))
-    correct = {way: each[f"{way}_r1"] / 100 for way in best}
     measures: dict[str, Any] = {}
     for way, queries in (("i2t", images), ("t2i", captions)):
+        correct = each[f"{way}_r1"] / 100
         if not queries.is_point:
-            measures |= selective(way, correct[way], queries.uncertainty().double())
-        measures |= selective(way, correct[way], -best[way], "score_")
-    if split != "test":
-        return measures, {}
-    judged = {way: (best[way], correct[way]) for way in best}
-    stated = match_probabilities(_scores_and_hits(s, model, data.dev), judged)
-    measures |= {f"{way}_ece": calibration_error(*pair) for way, pair in stated.items()}
-    return measures, stated
-
-
-GUARANTEED_FROM = 200
-"""Queries from which guaranteed sets are measured: half of them calibrate, in three groups."""
-
-
-def _guarantee(
-    model: Model, s: Similarity, train: Pairs, pairs: Pairs, images: Gaussian, captions: Gaussian
-) -> dict[str, Any]:
-    """``guarantee``: way → figures of ``coverage_over_splits``; its summary among the measures."""
-    own, chosen = pairs.pairs(), evenly(len(train.captions), REFERENCE).tolist()
-    seen = {"i2t": model.encode_texts(read_texts(train, chosen), allow_unknown=True)}
-    chosen = evenly(len(train.images), REFERENCE).tolist()
-    seen["t2i"] = model.encode_images(read_images(train, chosen))
-    sides: tuple[tuple[str, Side, Gaussian, Gaussian, Relevance], ...] = (
-        ("i2t", "captions", images, captions, own.transpose()),
-        ("t2i", "images", captions, images, own),
-    )
-    found = {
-        way: guaranteed(s, queries, items, gallery, truth, seen[way])
-        for way, gallery, queries, items, truth in sides
-        if len(queries) >= GUARANTEED_FROM and bool(truth.counts.all())
-    }
-    measures: dict[str, Any] = {"guarantee": found} if found else {}
-    for way, figures in found.items():
-        lowest = min(share for share in figures["coverage_by_tertile"] if share is not None)
-        measures |= {
-            f"{way}_coverage": 100 * figures["coverage"],
-            f"{way}_coverage_lowest": 100 * lowest,
-            f"{way}_set_size": figures["size"],
-            f"{way}_fixed_set_size": figures["fixed_size"],
-        }
+            measures |= selective(way, correct, queries.uncertainty().double())
+        measures |= selective(way, correct, -best[way], "score_")
     return measures
-
-
-def _scores_and_hits(s: Similarity, model: Model, pairs: Pairs) -> dict[str, tuple[Tensor, Tensor]]:
-    blocks = blocks_of(s, *model.encode_pairs(pairs))
-    return {
-        way: (best, (ranks == 0).double())
-        for way, best, ranks in zip(
-            ("i2t", "t2i"), best_scores(blocks), ranks_of(blocks, pairs.pairs()), strict=True
-        )
-    }
 
 
 def _intervals(each: Each) -> Mapping[str, list[float]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,13 +11,9 @@ from torch import Tensor
 from gaussmatch.core import metrics
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.metrics import Relevance
-from gaussmatch.core.similarities import Similarity
-from gaussmatch.core.similarities.base import Side
-from gaussmatch.learn.evaluation.scores import BothWays, query_scores
+from gaussmatch.learn.evaluation.scores import BothWays
 
 POINTS = 50  # of a stored curve
-REFERENCE = 256
-"""Training items of each side that the evidence of a result is relative to, at most."""
 
 
 def ambiguity(images: Gaussian, captions: Gaussian, relevance: Relevance) -> dict[str, float]:
@@ -67,52 +62,6 @@ def selective(way: str, correct: Tensor, unsure: Tensor, by: str = "") -> dict[s
     if not math.isnan(curve.gain):
         measures[f"{name}aurc_gain"] = curve.gain
     return measures
-
-
-def match_probabilities(
-    fit_on: Mapping[str, tuple[Tensor, Tensor]], judge_on: Mapping[str, tuple[Tensor, Tensor]]
-) -> dict[str, tuple[Tensor, Tensor]]:
-    """Way → the stated probability that the first item of each query is right, and whether it is.
-
-    Args:
-        fit_on: way → (best scores, correct) of validation, where the probability is fitted.
-        judge_on: the same of the split that is measured.
-    """
-    return {
-        way: (metrics.MatchProbability.fit(*fit_on[way])(scores), correct)
-        for way, (scores, correct) in judge_on.items()
-    }
-
-
-def guaranteed(
-    s: Similarity,
-    queries: Gaussian,
-    items: Gaussian,
-    gallery: Side,
-    own: Relevance,
-    reference: Gaussian,
-) -> dict[str, Any]:
-    """What conformal sets of ``queries`` hold and how large they are, see ``coverage_over_splits``.
-
-    Args:
-        items: the gallery, of the side ``gallery``.
-        own: queries × items, the pairs that a guarantee is about; each query has one.
-        reference: training items of the side ``gallery`` that evidence is relative to.
-    """
-
-    def rows(start: int, stop: int) -> Tensor:
-        return query_scores(s, queries[start:stop], items, gallery)
-
-    def best(scores: Tensor, relevant: Tensor) -> Tensor:
-        return scores.masked_fill(~relevant, -torch.inf).amax(1)
-
-    point = torch.zeros(len(queries))
-    return metrics.coverage_over_splits(
-        rows,
-        metrics.over_queries(best, rows, own),
-        query_scores(s, queries, reference, gallery),
-        point if queries.is_point else queries.uncertainty(),
-    )
 
 
 def _rho(items: Gaussian, counts: Tensor) -> float:

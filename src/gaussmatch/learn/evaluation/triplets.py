@@ -131,6 +131,22 @@ def selection(
     return measures
 
 
+def crops_a_and_c(
+    model: Model, pairs: Pairs, most: int = MOST, thresholds: Sequence[float] = THRESHOLDS
+) -> dict[str, tuple[Gaussian, Gaussian]]:
+    """The crops A and C of up to ``most`` pictures at each threshold that any picture has some for;
+    each is encoded once."""
+    features: Features = {}
+    found = {}
+    for threshold in thresholds:
+        some = triplets(pairs, threshold, most)
+        if some:
+            sides = ([(t.image, getattr(t, side).box) for t in some] for side in ("a", "c"))
+            a, c = (_encode_crops(model, pairs, crops, cut, features) for crops in sides)
+            found[f"{threshold:.0%}"] = a, c
+    return found
+
+
 def area(box: Box) -> float:
     """Width times height; zero for a box turned inside out."""
     return max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1])

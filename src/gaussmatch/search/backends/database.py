@@ -325,6 +325,15 @@ class RowsView(ABC):
     def lifted(self, queries: ArrayGaussian) -> LiftedQueries:
         return self.lift.queries(queries)
 
+    def sample(self, count: int) -> np.ndarray:
+        """Whichever rows the database gives first."""
+        numbers: list[int] = []
+        for rows in self.all():
+            numbers += [self._meet(row) for row in rows[: count - len(numbers)]]
+            if len(numbers) >= count:
+                break
+        return np.array(numbers, dtype=np.int64)
+
     def candidates(self, queries: LiftedQueries, count: int) -> Candidates:
         """The best of each lift, as the database finds them."""
         found, whole = [], True

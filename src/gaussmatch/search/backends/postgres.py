@@ -162,7 +162,8 @@ class Postgres(Database):
         self, gallery: Gallery, where: Where, exclude: Collection[str]
     ) -> Sequence[RowsView]:
         found = [condition(c, self.settings.fields) for c in where.conditions]
-        found += [(q("id <> ALL(%s)"), [[*exclude]])] if exclude else []
+        text, ids = among([*exclude])
+        found += [(q("NOT ({})", text), ids)] if exclude else []
         texts, values = [text for text, _ in found], [v for _, some in found for v in some]
         all_ = (sql.SQL(" AND ").join(texts), values) if found else ALL
         return [TableView(self, gallery, all_)] if self._has(gallery) else []
@@ -500,7 +501,8 @@ def indexed(number: int, width: int, structure: str) -> tuple[sql.Composed, str]
 
 
 def among(ids: Sequence[str]) -> Filter:
-    return q("id = ANY(%s)"), [list(ids)]
+    """No item has an id with a zero byte, and none can be asked for."""
+    return q("id = ANY(%s)"), [[id_ for id_ in ids if "\x00" not in id_]]
 
 
 def condition(c: Condition, fields: Mapping[str, str]) -> Filter:

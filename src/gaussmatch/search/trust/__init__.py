@@ -3,20 +3,23 @@
 Everything here is learned from a run's own data, never from its test split, and kept with the run.
 """
 
+from gaussmatch.data.language import canonical
 from gaussmatch.search.trust.calibration import Calibration, Judgement
 from gaussmatch.search.trust.familiarity import Familiarity
+from gaussmatch.search.trust.gauges import Gauge
 from gaussmatch.search.trust.learn import (
     calibrate,
     calibrate_gaussians,
     calibrate_run,
     kept_calibration,
+    with_inputs,
 )
 from gaussmatch.search.trust.probe import probe
-from gaussmatch.search.trust.wording import canonical
 
 __all__ = [
     "Calibration",
     "Familiarity",
+    "Gauge",
     "Judgement",
     "calibrate",
     "calibrate_gaussians",
@@ -24,4 +27,5 @@ __all__ = [
     "canonical",
     "kept_calibration",
     "probe",
+    "with_inputs",
 ]

@@ -14,12 +14,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from gaussmatch.data.language import words_of
 from gaussmatch.data.pairs import Pairs, image_batches
 from gaussmatch.data.pictures import jpeg
 from gaussmatch.files import atomic, claim_folder, read_csv, rendered, write_csv, write_text
 from gaussmatch.models.model import Model
 from gaussmatch.search.trust.audit import ISSUES, Finding, audit
-from gaussmatch.search.trust.wording import words_of
 
 WORDS = 1000
 """Frequent words that captions are counted by where no model reads them."""

@@ -1,34 +1,86 @@
-"""What numbers mean for one model: how vague, how familiar, a match or not, and with what
-guarantee. ``learn`` makes one from training and validation data; it is kept with the run."""
+"""What numbers mean for one model: how vague, how familiar, whether a result fits, how many do, and
+with what guarantee. ``learn`` makes one from training and judged data; it is kept with the run."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
-from gaussmatch.core.metrics import Guarantee, ResultProbability, evidence, log_perplexity
-from gaussmatch.core.similarities import Similarity
-from gaussmatch.core.similarities.base import SIDES, Side, other_side
+from gaussmatch.core.metrics import ResultProbability, RiskControl
+from gaussmatch.core.metrics.fitting import (
+    TOP,
+    Level,
+    base_features,
+    expanded,
+    expected_count,
+    falling,
+)
+from gaussmatch.core.similarities.base import SIDES, Side
 from gaussmatch.files import read_json, write_json
 from gaussmatch.models.encoders.base import Reading
-from gaussmatch.search.trust.familiarity import CLEARLY, Familiarity
+from gaussmatch.search.trust.familiarity import CLEARLY, Familiarity, Features, Words
+from gaussmatch.search.trust.gauges import Gauge
 
 Gallery = Side
 GALLERIES = SIDES
 
-TOP = 10
-"""Results of a query that its match probabilities are computed from."""
-ANNOTATED_PAIRS, TRUE_PAIRS = "annotated pairs", "true pairs"
-"""What a calibration takes for matches."""
+Promise = Literal["recall", "one"]
+PROMISES: tuple[Promise, ...] = get_args(Promise)
+"""What a guarantee holds: a share of all that fits, or the one item that is meant."""
+WHOLE, IMAGE = "whole", "image"
+"""Kinds of queries: whole captions, where nothing else is said, and images. Shorter texts are kinds
+of their own, see ``data.fits.length_of``."""
+
+DOUBT = 0.2
+"""p-value of "nothing fits" above which no number is said."""
+FACTOR = 4
+"""The width of an interval from which on no number is said."""
+
+
+@dataclass(frozen=True)
+class QueryKind:
+    """What was learned of one kind of query.
+
+    Args:
+        queries: how many were held out.
+        fits: P(fits) of a result from its standardized features (``metrics.fitting``).
+        expected: bounds of ln(Σ p + 1) that part queries by how many are expected to fit.
+        interval: of each part, ln(true + 1) − ln(Σ p + 1): what it exceeds nine times in ten, five,
+            and one.
+        absent: the presence (``Way.presence``) of queries whose fitting items were removed, at 0 %,
+            1 %, … 100 %.
+        nothing: the presence below which two in a hundred queries lie that have fitting items.
+        bounds: the uncertainties that part queries into groups.
+        recall, one: of each group, the sets that keep a promise.
+    """
+
+    queries: int
+    fits: ResultProbability
+    expected: tuple[float, ...]
+    interval: tuple[tuple[float, float, float], ...]
+    absent: tuple[float, ...]
+    nothing: float
+    bounds: tuple[float, ...]
+    recall: tuple[RiskControl, ...]
+    one: tuple[RiskControl, ...]
+
+    def count(self, expected: np.ndarray, size: int) -> np.ndarray:
+        """(n, 3): how many fit, as an 80 % interval around the middle: low, about, high."""
+        told = np.log(expected + 1)
+        part = np.searchsorted(np.asarray(self.expected), told, "right")
+        return np.clip(np.exp(told[:, None] + np.asarray(self.interval)[part]) - 1, 0, size)
+
+    def group(self, unsure: np.ndarray) -> np.ndarray:
+        return np.searchsorted(np.asarray(self.bounds), unsure, "right")
 
 
 @dataclass(frozen=True)
@@ -36,32 +88,108 @@ class Way:
     """What scores mean when a gallery is searched with queries of the other side.
 
     Args:
-        temperature, weight: of the evidence of a result, see ``metrics.evidence``.
-        probability: p(match) of a result from its evidence, that of its rivals, the size of the
-            gallery, the strangeness of the query and both uncertainties (``match_features``).
-        nothing: the best evidence of validation queries whose matches were removed, ascending.
-        size: items in the validation gallery, and ``growth``: by how much the best evidence without
-            a match rises when ln of the size does by one.
-        guarantee: conformal thresholds on evidence.
+        temperature: τ of the softmax over the gallery.
+        centre, scale: of the base features (``metrics.fitting``).
+        presence: whether anything fits, from the best result and the number expected.
+        kinds: what was learned of each kind of query; of others nothing is said.
     """
 
     temperature: float
-    weight: float
-    probability: ResultProbability
-    nothing: tuple[float, ...]
-    size: int
-    growth: float
-    guarantee: Guarantee
+    centre: tuple[float, ...]
+    scale: tuple[float, ...]
+    presence: ResultProbability
+    kinds: Mapping[str, QueryKind]
 
-    def absent(self, best: np.ndarray, size: int) -> np.ndarray:
-        """p-value of "nothing matches" from the best evidence in a gallery of so many items."""
-        at_home = best - self.growth * np.log(size / self.size)
-        below = np.searchsorted(self._nothing, at_home, "left")
-        return np.asarray((1 + len(self.nothing) - below) / (1 + len(self.nothing)))
+    def reader(
+        self,
+        scores: np.ndarray | Tensor,
+        sample: np.ndarray | Tensor,
+        size: int,
+        unsure: np.ndarray | Tensor,
+        kinds: Sequence[str],
+    ) -> Reader:
+        """How the results of n queries are to be read.
+
+        Args:
+            scores: (n, k), the best ones, descending.
+            sample: (n, r), of a random sample of the gallery, or of all of it.
+            size: items in the gallery.
+            unsure: (n), log det Σ of the queries; 0 of points.
+            kinds: (n), of the queries.
+        """
+        top, some = (torch.as_tensor(x).double() for x in (scores, sample))
+        top = top[:, :TOP]
+        level = Level.of(top, some, size, self.temperature)
+        number = {name: at for at, name in enumerate(self.kinds)}
+        kind = torch.tensor([number.get(name, -1) for name in kinds])
+        return Reader(self, level, top, some, torch.as_tensor(unsure).double(), kind)
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """The queries of one search among the scores of their gallery."""
+
+    way: Way
+    level: Level
+    top: Tensor
+    sample: Tensor
+    unsure: Tensor
+    kind: Tensor
+
+    def logits(self, scores: np.ndarray | Tensor) -> Tensor:
+        """(n, k), ln P/(1 − P) of fitting, never rising as scores fall; 0 where the query is of a
+        kind that was not judged."""
+        scores, way = torch.as_tensor(scores).double(), self.way
+        base = base_features(scores, self.level, self.unsure, way.temperature)
+        standard = (base - torch.tensor(way.centre)) / torch.tensor(way.scale)
+        values = torch.zeros_like(scores)
+        for kind, rows in self.each():
+            if kind is not None:
+                own = expanded(standard[rows].flatten(0, 1))
+                values[rows] = kind.fits.logit(own).reshape(len(rows), -1)
+        return falling(values, scores)
 
     @cached_property
-    def _nothing(self) -> np.ndarray:
-        return np.asarray(self.nothing)
+    def _judged(self) -> tuple[Tensor, Tensor, Tensor]:
+        """P of the best and of the sample, and the number expected."""
+        both = self.logits(torch.cat([self.top, self.sample], 1)).sigmoid()
+        p_top, p_sample = both[:, : self.top.shape[1]], both[:, self.top.shape[1] :]
+        found = expected_count(p_top, p_sample, self.top, self.sample, self.level.size)
+        return p_top, p_sample, found
+
+    @property
+    def expected(self) -> Tensor:
+        """(n), Σ P(fits) over the gallery."""
+        return self._judged[2]
+
+    def presence_features(self) -> Tensor:
+        """(n, f), what tells whether anything fits: the best result by P, score and standing, how
+        many are expected, the query's uncertainty and the size of the gallery."""
+        p_top, _, expected = self._judged
+        best = p_top[:, 0].logit(1e-6)
+        base = base_features(self.top[:, :1], self.level, self.unsure, self.way.temperature)[:, 0]
+        return torch.cat([best[:, None], (expected + 0.01).log()[:, None], base], 1)
+
+    def presence(self) -> np.ndarray:
+        """(n), higher where something fits."""
+        return self.way.presence.logit(self.presence_features()).numpy()
+
+    def each(self) -> list[tuple[QueryKind | None, np.ndarray]]:
+        """The kinds of the queries, each with the rows of its queries."""
+        kinds = list(self.way.kinds.values())
+        rows = self.kind.numpy()
+        return [(None if k < 0 else kinds[k], np.flatnonzero(rows == k)) for k in np.unique(rows)]
+
+    def needed(self, promise: Promise, level: float, missed: float = 0.0) -> np.ndarray:
+        """(n), the least logit of a result in the set that keeps a promise; NaN where none can be
+        given, as the query is of a kind that was not judged."""
+        found = np.full(len(self.kind), np.nan)
+        for kind, rows in self.each():
+            if kind is not None:
+                controls = kind.recall if promise == "recall" else kind.one
+                least = np.array([control.threshold(level, missed) for control in controls])
+                found[rows] = least[kind.group(self.unsure[rows].numpy())]
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,24 +199,26 @@ class Judgement:
     Args:
         uncertainty: (n), log det Σ of the queries.
         percentile: (n), the share (0–100) of training items that are surer than the query; texts
-            are compared with whole captions and shortened ones in equal parts.
+            are compared with whole captions.
         familiar: (n), p-value: the share of validation queries at least as far from training.
-        evidence: (n, k), see ``metrics.evidence``.
-        probability: (n, k), that a result is a match, never increasing; NaN for an unfamiliar
-            query, about which the model cannot know.
-        absent: (n), p-value of "nothing in this gallery matches": the share of such queries whose
-            best result looks as good. Small where there is a match.
-        p_value: (n, k), conformal p-value of "this is the match", never increasing; NaN for an
-            unfamiliar query. See ``metrics.Guarantee``.
+        probability: (n, k), that a result fits, never increasing; NaN for an unfamiliar query,
+            about which the model cannot know.
+        absent: (n), p-value of "nothing in this gallery fits": the share of queries of the same
+            kind without a fitting item that look as promising. Small where something fits.
+        nothing: (n), whether fewer than two in a hundred queries that have a fitting item look as
+            bad.
+        count: (n, 3), how many fit: low and high of an 80 % interval, and the middle between.
+        reader: for promises.
     """
 
     uncertainty: np.ndarray | None = None
     percentile: np.ndarray | None = None
     familiar: np.ndarray | None = None
-    evidence: np.ndarray | None = None
     probability: np.ndarray | None = None
     absent: np.ndarray | None = None
-    p_value: np.ndarray | None = None
+    nothing: np.ndarray | None = None
+    count: np.ndarray | None = None
+    reader: Reader | None = None
 
 
 @dataclass(frozen=True)
@@ -98,12 +228,13 @@ class Calibration:
     Args:
         quantiles: side → the uncertainties of training items at 0 %, 0.1 %, …, 100 %.
         reference: side → some training items.
-        familiarity: side → how far held-out items lie from the reference.
+        familiarity: side → how far held-out items lie from training.
         ways: gallery → what scores mean in it.
         gauges: side → whether ``probe`` found that uncertainty means ambiguity. One that it did
             not judge is left out, and shown no more than one that failed.
         about: what it was learned from and how good it is, for people.
-        words: of the words that a sub-word encoder reads in parts, those of training captions.
+        words: those of training captions, and in how many of them each stands.
+        image_gauges: what an image's Gaussian says of its ambiguity, see ``gauges``.
     """
 
     quantiles: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -112,13 +243,37 @@ class Calibration:
     ways: Mapping[str, Way] = field(default_factory=dict)
     gauges: Mapping[str, bool] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
-    words: frozenset[str] = frozenset()
+    words: Words = field(default_factory=Words)
+    image_gauges: Mapping[str, Gauge] = field(default_factory=dict)
 
     def unknown_words(self, reading: Reading) -> list[str]:
         """The words of a text that the model does not know. A sub-word encoder can read any, also
         "qwer"; one that it has no token for is known if training captions hold it."""
-        unseen = [word for word in reading.cut if word.lower() not in self.words]
-        return [*reading.unknown, *unseen] if self.words else reading.unknown
+        unseen = [word for word in reading.cut if word not in self.words]
+        return [*reading.unknown, *unseen] if len(self.words) else reading.unknown
+
+    def familiar(
+        self, side: Gallery, features: Features, texts: Sequence[str] | None = None
+    ) -> np.ndarray | None:
+        """(n), p-values: the share of validation inputs that are at least as unlike training;
+        ``None`` where it is not known. See ``familiarity.Features``.
+
+        Args:
+            texts: in canonical form, for their rarest words.
+        """
+        near = self.familiarity.get(side)
+        if near is None:
+            return None
+        known = texts is not None and len(self.words) > 0
+        counts = [self.words.rarest(text) for text in texts] if known and texts else None
+        return near.p_value(features, counts)
+
+    def ambiguity(self, images: Gaussian) -> list[dict[str, float]]:
+        """For each image, gauge → percentile (0–100) among training images; only gauges that a
+        probe has confirmed."""
+        shown = {n: g for n, g in self.image_gauges.items() if self.gauges.get(n, False)}
+        columns = {name: gauge.percentile(gauge(images)) for name, gauge in shown.items()}
+        return [{n: float(c[row]) for n, c in columns.items()} for row in range(len(images))]
 
     def percentile(
         self, side: Gallery, uncertainty: np.ndarray, familiar: np.ndarray | None = None
@@ -137,102 +292,60 @@ class Calibration:
         found = np.where(low == 0, 0.0, np.where(low == len(values), 100.0, inside))
         return found if familiar is None else np.where(familiar < CLEARLY, np.nan, found)
 
-    @property
-    def exhaustive(self) -> bool:
-        """Whether it was learned from every true match, and not from annotated pairs only."""
-        return self.about.get("matches_are") == TRUE_PAIRS
-
     @cached_property
     def _values(self) -> dict[str, np.ndarray]:
         return {side: np.asarray(known) for side, known in self.quantiles.items()}
 
     def judge(
         self,
-        similarity: Similarity,
         queries: Gaussian | ArrayGaussian,
         side: Gallery,
         gallery: Gallery,
         scores: np.ndarray,
-        uncertainty: np.ndarray | None,
+        sample: np.ndarray,
         size: int,
+        kinds: Sequence[str] | None = None,
+        familiar: np.ndarray | None = None,
     ) -> Judgement:
         """Everything that is known about queries and their results.
 
         Args:
             side: what the queries are.
-            scores: (n, k), best first; k should be at least ``TOP`` where the gallery has as many,
-                as fewer rivals make a result look better than it is.
-            uncertainty: (n, k), of the results; ``None`` for a point model.
+            scores: (n, k), best first; k should be at least ``TOP`` where the gallery has as many.
+            sample: (n, r), scores of a random sample of the gallery, or of all of it.
             size: items in the gallery.
+            kinds: (n), of the queries; whole captions, or images, if not given.
+            familiar: (n), p-values of the queries' inputs, see ``familiar``; by their means if
+                not given.
         """
         own = queries.numpy() if isinstance(queries, Gaussian) else queries
         unsure = None if own.is_point else own.uncertainty().astype(np.float64)
-        near = self.familiarity.get(side)
-        far = None if near is None else near.distance(own.gaussian())
-        familiar = None if near is None or far is None else near.p_value(far)
+        if familiar is None:  # its inputs are not known, and perhaps not needed
+            familiar = self.familiar(side, Features.of_gaussians(own.gaussian()))
         share = None if unsure is None else self.percentile(side, unsure, familiar)
         way = self.ways.get(gallery)
         if way is None or side == gallery or not scores.shape[1]:
             return Judgement(unsure, share, familiar)
-        if far is None:
-            far = torch.zeros(len(queries), dtype=torch.float64)
-        with torch.no_grad():  # a similarity may have learned parameters
-            reference = self._reference_scores(similarity, gallery)(own.gaussian())
-        found = evidence(torch.from_numpy(scores), reference, way.temperature, way.weight)
-        spread = log_perplexity(reference, way.temperature)
-        sure = [] if unsure is None or uncertainty is None else [unsure, uncertainty]
-        features = match_features(found, size, far, spread, *map(torch.from_numpy, sure))
-        learned = len(way.probability.weights)
-        if features.shape[-1] == learned + 1:  # of an earlier version: without the last one
-            features = features[..., :-1]
-        if features.shape[-1] != learned:
-            return Judgement(unsure, share, familiar, found.numpy())
-        chance = never_rising(way.probability, features)
-        absent = way.absent(found[:, 0].numpy(), size)
-        group = np.zeros(len(queries)) if unsure is None else unsure
-        probability = chance.numpy()
-        fits = way.guarantee.p_value(found.numpy(), group)
+        kinds = kinds or [IMAGE if side == "images" else WHOLE] * len(queries)
+        vague = np.zeros(len(queries)) if unsure is None else unsure
+        reader = way.reader(scores, sample, size, vague, kinds)
+        probability = reader.logits(scores).sigmoid().numpy()
+        present, expected = reader.presence(), reader.expected.numpy()
+        absent, count = np.full(len(queries), np.nan), np.full((len(queries), 3), np.nan)
+        nothing = np.zeros(len(queries), dtype=bool)
+        for kind, rows in reader.each():
+            if kind is None:
+                probability[rows] = np.nan
+                continue
+            count[rows] = kind.count(expected[rows], size)
+            below = np.searchsorted(np.asarray(kind.absent), present[rows], "left")
+            absent[rows] = (1 + len(kind.absent) - below) / (1 + len(kind.absent))
+            nothing[rows] = present[rows] < kind.nothing
         if familiar is not None:
-            probability[familiar < CLEARLY] = fits[familiar < CLEARLY] = np.nan
-        return Judgement(unsure, share, familiar, found.numpy(), probability, absent, fits)
-
-    @torch.no_grad()
-    def needed_score(
-        self,
-        similarity: Similarity,
-        queries: Gaussian,
-        gallery: Gallery,
-        coverage: float,
-        missed: float = 0.0,
-    ) -> np.ndarray:
-        """(n), the least score of a result in the set that holds the match with a probability of
-        at least ``coverage``, see ``Guarantee``."""
-        way = self.ways.get(gallery)
-        if way is None:
-            raise ValueError(
-                f"no guarantee: nothing is known about scores among {gallery}; "
-                "run 'gaussmatch calibrate RUN' and make the index again"
-            )
-        own = np.zeros(len(queries)) if queries.is_point else queries.uncertainty().double().numpy()
-        needed = way.guarantee.threshold(own, coverage, missed)
-        reference = self._reference_scores(similarity, gallery)(queries)
-        zero = evidence(reference[:, :1] * 0, reference, way.temperature, way.weight)[:, 0]
-        return np.asarray((needed - zero.numpy()) * way.temperature)
-
-    def _reference_scores(
-        self, similarity: Similarity, gallery: Gallery
-    ) -> Callable[[Gaussian], Tensor]:
-        """Queries → their scores with the reference of a gallery, (n, r), which is lifted once."""
-        held = self._lifted.get(gallery)
-        if held is None or held[0] is not similarity:
-            way = similarity.for_query(other_side(gallery))
-            held = similarity, way.against(self.reference[gallery], gallery)
-            self._lifted[gallery] = held
-        return held[1]
-
-    @cached_property
-    def _lifted(self) -> dict[Gallery, tuple[Similarity, Callable[[Gaussian], Tensor]]]:
-        return {}
+            strange = familiar < CLEARLY
+            probability[strange] = absent[strange] = count[strange] = np.nan
+            nothing &= ~strange
+        return Judgement(unsure, share, familiar, probability, absent, nothing, count, reader)
 
     def save(self, path: Path) -> None:
         """One JSON file; the reference is kept in float16."""
@@ -251,7 +364,11 @@ class Calibration:
                 "ways": {gallery: asdict(way) for gallery, way in self.ways.items()},
                 "gauges": self.gauges,
                 "about": self.about,
-                "words": sorted(self.words),
+                "words": dict(sorted(self.words.counts.items())),
+                "image_gauges": {
+                    name: {part: _packed(t) for part, t in gauge.tensors().items()}
+                    for name, gauge in self.image_gauges.items()
+                },
             },
         )
 
@@ -273,60 +390,44 @@ class Calibration:
                 {gallery: _way_from(way) for gallery, way in content.get("ways", {}).items()},
                 content.get("gauges", {}),
                 content["about"],
-                frozenset(content.get("words", ())),
+                Words(content.get("words", {})),
+                {
+                    name: Gauge.from_tensors({part: _unpacked(t) for part, t in parts.items()})
+                    for name, parts in content.get("image_gauges", {}).items()
+                },
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"{path}: not a calibration ({error})") from error
-
-
-def match_features(
-    e: Tensor,
-    size: int,
-    far: Tensor,
-    spread: Tensor,
-    query: Tensor | None = None,
-    item: Tensor | None = None,
-) -> Tensor:
-    """What the match probability goes by, (n, k, 8), or (n, k, 6) of a point model: the evidence of
-    a result and of the others of the best ``TOP`` together, ln of the gallery's size, the query's
-    distance from training, its perplexity over the reference, both uncertainties, and the
-    perplexity over the best ``TOP``."""
-    e = e.double().clamp_min(-1e4)
-    best = e[:, :TOP]
-    own = torch.eye(best.shape[1], dtype=torch.bool)
-    others = best.logsumexp(1, keepdim=True).expand_as(e).clone()
-    others[:, :TOP] = best[:, None].masked_fill(own, -torch.inf).logsumexp(2)
-    rivals = torch.logaddexp(others, torch.zeros_like(others))
-    columns = [e, rivals, torch.full_like(e, float(np.log(size)))]
-    columns += [each[:, None].expand_as(e) for each in (far, spread)]
-    if query is not None and item is not None:
-        columns += [query[:, None].expand_as(e), item.double()]
-    columns.append(log_perplexity(best, 1.0)[:, None].expand_as(e))
-    return torch.stack(columns, -1)
-
-
-def never_rising(probability: ResultProbability, features: Tensor) -> Tensor:
-    """(n, k), p(match) of results in their order: none is likelier than one above it."""
-    chance = probability(features.flatten(0, 1)).reshape(features.shape[:2])
-    return chance.cummin(1).values
 
 
 # ---- files ----
 
 
 def _way_from(content: Mapping[str, Any]) -> Way:
-    fit, sets = content["probability"], content["guarantee"]
-    weights, centre, scale = (tuple(fit[name]) for name in ("weights", "centre", "scale"))
-    held_out = tuple(tuple(part) for part in sets["held_out"])
     return Way(
         content["temperature"],
-        content["weight"],
-        ResultProbability(weights, fit["bias"], centre, scale),
-        tuple(content["nothing"]),
-        content["size"],
-        content["growth"],
-        Guarantee(tuple(sets["bounds"]), held_out),
+        tuple(content["centre"]),
+        tuple(content["scale"]),
+        _probability_from(content["presence"]),
+        {name: _kind_from(kind) for name, kind in content["kinds"].items()},
     )
+
+
+def _probability_from(content: Mapping[str, Any]) -> ResultProbability:
+    weights, centre, scale = (tuple(content[name]) for name in ("weights", "centre", "scale"))
+    return ResultProbability(weights, content["bias"], centre, scale)
+
+
+def _kind_from(content: Mapping[str, Any]) -> QueryKind:
+    known: dict[str, Any] = {**content, "fits": _probability_from(content["fits"])}
+    known |= {name: tuple(content[name]) for name in ("expected", "absent", "bounds")}
+    known["interval"] = tuple(tuple(part) for part in content["interval"])
+    for name in PROMISES:
+        known[name] = tuple(
+            RiskControl(tuple(c["thresholds"]), tuple(c["held"]), c["queries"])
+            for c in content[name]
+        )
+    return QueryKind(**known)
 
 
 def _gaussian(tensors: Sequence[Tensor], side: Side) -> Gaussian:

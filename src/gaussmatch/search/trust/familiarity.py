@@ -1,99 +1,194 @@
-"""Is an input like those the model was trained on? Distance to training embeddings, calibrated."""
+"""Is an input like those the model was trained on? Distance to training features, calibrated.
+
+Features are what an encoder gives before its head learns from them: an image network knows an X-ray
+from a beach, but the head maps both into the space of its captions, where they look alike.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.data.language import base, content_words, spelling
 
-RIDGE = 1e-3
-"""Share of the mean variance that is added to every direction."""
 CLEARLY = 0.01
 """Below this p-value an input counts as unfamiliar: one held-out item in a hundred does."""
+CENTERS: dict[str, int] = {"images": 64, "captions": 256}
+"""Means of the training features of each side that a distance is measured from, at most."""
+PER_CENTER = 4
+"""Training items for each mean, at least."""
+ROUNDS = 10
+"""Of k-means."""
+
+
+class Features(NamedTuple):
+    """What familiarity goes by, (n, W)."""
+
+    values: Tensor
+    of_means: bool
+
+    @staticmethod
+    def of(inputs: Any, g: Gaussian) -> Features:
+        """The inputs of an encoder's head if they are features, or else the means of its
+        Gaussians, as of a network that takes pixels or words."""
+        if isinstance(inputs, np.ndarray | Tensor) and inputs.ndim == 2:
+            return Features(torch.as_tensor(np.asarray(inputs)).float(), of_means=False)
+        return Features.of_gaussians(g)
+
+    @staticmethod
+    def of_gaussians(g: Gaussian) -> Features:
+        return Features(g.mean.float().flatten(1), of_means=True)
+
+
+@dataclass(frozen=True)
+class Words:
+    """In how many training captions each word stands, in its base form; rare ones are left out.
+
+    >>> words = Words.of(["two dogs", "a dog", "a dog in snow", "deep snow"])
+    >>> words.counts, words.rarest("a dog in the snow"), words.rarest("of the"), words.meant("snwo")
+    ({'dog': 3, 'snow': 2}, 2, 0, 'snow')
+    """
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(captions: Sequence[str], least: int = 2) -> Words:
+        counts: dict[str, int] = {}
+        for caption in captions:
+            for word in content_words(caption):
+                counts[word] = counts.get(word, 0) + 1
+        return Words({word: n for word, n in counts.items() if n >= least})
+
+    def __contains__(self, word: str) -> bool:
+        return base(word.lower()) in self.counts
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def rarest(self, text: str) -> int:
+        """The count of the rarest content word of a text; 0 if it has none."""
+        return min((self.counts.get(word, 0) for word in content_words(text)), default=0)
+
+    def meant(self, word: str) -> str | None:
+        """The word that was probably meant by one that is not known."""
+        return spelling(word, self.counts)
 
 
 @dataclass(frozen=True, eq=False)
 class Familiarity:
-    """The Mahalanobis distance of a mean from the training means, against that of held-out items.
+    """The distance to the nearest of some means of training features, against that of items that
+    were held out. Features have unit length; the means of Gaussians, which stand for them if a
+    network takes pixels or words, stay as they are.
 
-    d² = (μ − m)ᵀ C⁻¹ (μ − m) with the mean m and the covariance C of training means: what lies in
-    directions that training hardly used is strange, also where it is near the centre. Nearest
-    neighbours and the Laplace variance of the projection were worse (docs/trust.md).
+    A text is judged by its rarest word too: Fisher's ln p + ln p′ of the distance and of the count
+    of that word in training captions, again against held-out queries. So neither one odd word nor
+    an unusual sentence of ordinary words is unfamiliar, but both together are.
 
     Args:
-        centre: m, (D).
-        whitening: W with W Wᵀ = C⁻¹, (D, D), lower triangular.
-        held_out: the distances of items that were held out, ascending.
+        centers: (K, W), k-means of training features.
+        held_out: (m), the distances of items that were held out, ascending.
+        counts: (m), the counts of their rarest words, ascending; none for images.
+        joined: (m), the sums of both logarithms, ascending.
+        of_means: whether the features are the means of Gaussians.
     """
 
-    centre: Tensor
-    whitening: Tensor
+    centers: Tensor
     held_out: Tensor
+    counts: Tensor | None = None
+    joined: Tensor | None = None
+    of_means: bool = False
 
     @staticmethod
-    def fit(seen: Gaussian, held_out: Gaussian) -> Familiarity:
-        x = _flat(seen)
-        centre = x.mean(0)
-        cov = (x - centre).T @ (x - centre) / len(x)
-        ridge = RIDGE * cov.diagonal().mean().clamp_min(1e-12) * torch.eye(len(cov))
-        whitening = torch.linalg.cholesky(torch.linalg.inv(cov + ridge))
-        scale = _scale(whitening)
-        stored = (whitening / scale).half().float() * scale  # lower triangular, kept in float16
-        fitted = Familiarity(centre.float(), stored, torch.zeros(0))
-        far = fitted.distance(held_out).sort().values
-        return Familiarity(fitted.centre, fitted.whitening, far.float())
+    def fit(
+        seen: Features, held_out: Features, centers: int, counts: Sequence[int] | None = None
+    ) -> Familiarity:
+        """From training features and those of held-out items, with the count of the rarest word of
+        each if they are texts."""
+        most = min(centers, max(1, len(seen.values) // PER_CENTER))
+        means = _k_means(_placed(seen), most)
+        plain = Familiarity(means.half(), torch.zeros(0), of_means=seen.of_means)
+        far = plain.distance(held_out)
+        plain = replace(plain, held_out=far.sort().values.float())
+        if counts is None:
+            return plain
+        both = replace(plain, counts=torch.tensor(counts).sort().values.int())
+        joined = torch.from_numpy(both._logarithms(far, counts)).sort().values
+        return replace(both, joined=joined.float())
 
-    def distance(self, g: Gaussian) -> Tensor:
-        """(n), the Mahalanobis distance from training, over √D: about 1 for a typical item."""
-        apart = (_flat(g) - self.centre) @ self._whitening
-        return apart.norm(dim=1) / len(self.centre) ** 0.5
+    def distance(self, features: Features) -> Tensor:
+        """(n), Euclidean, to the nearest mean."""
+        parts = _placed(features).split(1024)
+        return torch.cat([torch.cdist(part, self._centers).amin(1) for part in parts]).double()
 
-    def p_value(self, distance: Tensor) -> np.ndarray:
-        """(n), the share of held-out items that lie at least as far out; near 0 is unlike all."""
-        below = np.searchsorted(self._held_out, distance.float().numpy(), "left")
-        return (1 + len(self._held_out) - below) / (1 + len(self._held_out))
+    def p_value(self, features: Features, counts: Sequence[int] | None = None) -> np.ndarray | None:
+        """(n), the share of held-out items that are at least as strange; near 0 is unlike all.
+        ``None`` for features of another kind.
+
+        Args:
+            counts: of the rarest word of each text; without them its distance alone counts.
+        """
+        kind = features.of_means, features.values.shape[1]
+        if kind != (self.of_means, self.centers.shape[1]):
+            return None
+        far = self.distance(features)
+        if self.joined is None or counts is None:
+            return self._far(far)
+        return _share(self.joined.numpy(), self._logarithms(far, counts).astype(np.float32))
+
+    def _far(self, distance: Tensor) -> np.ndarray:
+        return _share(-self.held_out.numpy()[::-1], -distance.float().numpy())
+
+    def _logarithms(self, distance: Tensor, counts: Sequence[int]) -> np.ndarray:
+        assert self.counts is not None
+        rare = _share(self.counts.numpy(), np.asarray(counts))
+        return np.asarray(np.log(self._far(distance)) + np.log(rare))
+
+    @cached_property
+    def _centers(self) -> Tensor:
+        return self.centers.float()
 
     def tensors(self) -> dict[str, Tensor]:
-        """What is stored: of the whitening only the lower triangle, in float16."""
-        rows, columns = torch.tril_indices(len(self.centre), len(self.centre))
-        scale = _scale(self.whitening)
-        triangle = (self.whitening[rows, columns] / scale).half()
-        stored = {"centre": self.centre, "triangle": triangle, "held_out": self.held_out}
-        return stored if scale == 1 else {**stored, "scale": torch.tensor(scale)}
+        """What is stored: the means in float16."""
+        stored = {name: getattr(self, name) for name in _STORED}
+        given = {name: t for name, t in stored.items() if t is not None}
+        return {**given, "of_means": torch.tensor(self.of_means)}
 
     @staticmethod
     def from_tensors(stored: Mapping[str, Tensor]) -> Familiarity:
-        """Read what ``tensors`` gives."""
-        centre = stored["centre"]
-        whitening = torch.zeros(len(centre), len(centre))
-        rows, columns = torch.tril_indices(len(centre), len(centre))
-        whitening[rows, columns] = stored["triangle"].float()
-        whitening *= stored.get("scale", 1.0)
-        return Familiarity(centre, whitening, stored["held_out"])
-
-    @cached_property
-    def _whitening(self) -> Tensor:
-        return self.whitening.double()
-
-    @cached_property
-    def _held_out(self) -> np.ndarray:
-        return self.held_out.numpy()
+        centers, held_out = stored["centers"], stored["held_out"]
+        words = stored.get("counts"), stored.get("joined")
+        return Familiarity(centers, held_out, *words, bool(stored["of_means"]))
 
 
-def _scale(whitening: Tensor) -> float:
-    """What a whitening is divided by to fit into float16: that of a model whose means are nearly
-    all alike does not. A power of two, so that nothing is rounded twice."""
-    over = float(whitening.abs().max()) / torch.finfo(torch.float16).max
-    return 2.0 ** max(0, math.ceil(math.log2(over))) if over > 0 else 1.0
+_STORED = ("centers", "held_out", "counts", "joined")
 
 
-def _flat(g: Gaussian) -> Tensor:
-    """Means as one vector for each item, also where an item has several."""
-    return g.mean.double().flatten(1)
+def _placed(features: Features) -> Tensor:
+    """Features where distances are measured: on the unit sphere."""
+    values = features.values.float()
+    return values if features.of_means else normalize(values, dim=1)
+
+
+def _share(known: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """(n), the share of ascending known values that are no greater, with the value itself."""
+    return np.asarray((1 + np.searchsorted(known, values, "right")) / (1 + len(known)))
+
+
+def _k_means(x: Tensor, k: int) -> Tensor:
+    """k means of vectors, from evenly chosen ones; of unit length if all vectors are."""
+    unit = bool(torch.allclose(x.norm(dim=1), torch.ones(len(x)), atol=1e-4))
+    centers = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:k]]
+    for _ in range(ROUNDS):
+        nearest = torch.cat([torch.cdist(part, centers).argmin(1) for part in x.split(4096)])
+        n = torch.bincount(nearest, minlength=len(centers))[:, None]
+        total = torch.zeros_like(centers).index_add_(0, nearest, x) / n.clamp_min(1)
+        centers = torch.where(n == 0, centers, normalize(total, dim=1) if unit else total)
+    return centers

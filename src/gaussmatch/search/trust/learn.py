@@ -5,77 +5,165 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
-from gaussmatch.core import metrics
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.metrics import Relevance
 from gaussmatch.core.similarities import Similarity
-from gaussmatch.data.pairs import DataSet, Pairs, read_images, read_texts
+from gaussmatch.data.fits import Fits, by_boxes, by_pairs, by_people, by_words
+from gaussmatch.data.language import canonical
+from gaussmatch.data.pairs import DataSet, Pairs, joined, read_images, read_texts
 from gaussmatch.data.queries import shortened
 from gaussmatch.files import write_json
-from gaussmatch.learn.evaluation.reliability import REFERENCE, evenly
-from gaussmatch.learn.evaluation.scores import query_scores
+from gaussmatch.learn.evaluation.reliability import evenly
 from gaussmatch.models.features import load_data
+from gaussmatch.models.features.texts import prepared_texts
 from gaussmatch.models.model import Model
 from gaussmatch.models.run import CALIBRATION, PROBE, keeping, load, read_listed, read_recipe
-from gaussmatch.search.trust.calibration import (
-    ANNOTATED_PAIRS,
-    TOP,
-    TRUE_PAIRS,
-    Calibration,
-    Gallery,
-    Way,
-    match_features,
-    never_rising,
-)
-from gaussmatch.search.trust.familiarity import Familiarity
+from gaussmatch.search.trust.calibration import IMAGE, WHOLE, Calibration, Gallery, Way
+from gaussmatch.search.trust.familiarity import CENTERS, Familiarity, Features, Words
+from gaussmatch.search.trust.gauges import FEWEST_CAPTIONS, Gauge, learn_gauges
+from gaussmatch.search.trust.judged import Judged, learn_way, measure
 from gaussmatch.search.trust.probe import gauges_of, probe
-from gaussmatch.search.trust.wording import canonical
 
 QUANTILES = 1001
 MOST = 20_000
-"""Training items of each side that percentiles are taken from; of the texts, half are whole
-captions and half their shortened forms, as people type queries."""
-SHARES = (1.0, 0.5, 0.25, 0.125)
-"""Parts of the validation gallery that the match probability is fitted on, to know its size."""
-FOLDS = 5
+"""Training items of each side that percentiles are taken from, at most."""
+REFERENCE = 64
+"""Training items of each side that are kept."""
+ASKED = 1000
+"""Images of a split whose captions are asked for, at most."""
+QUERIES = 2500
+"""Judged queries of one source, at most."""
+TYPED = 2000
+"""Training and validation captions, at most, that familiarity knows whole and shortened, as people
+type queries."""
+DESCRIBED = 10_000
+"""Training images with captions that the gauges of images are learned from, at most."""
 FEWEST = 10
 """Validation images, and captions, without which nothing is learned."""
-CELLS = 25_000_000
-"""Scores of validation queries with their gallery that are held at a time, at most."""
-TOPIC = 0.05
-"""Share of a gallery that is taken for the topic of a query: the items most like its match."""
 
 
-def calibrate(model: Model, data: DataSet) -> Calibration:
-    """Percentiles and reference from the training split, everything else from validation."""
+def calibrate(
+    model: Model, data: DataSet, also: Sequence[DataSet] = (), fitting: Path | None = None
+) -> Calibration:
+    """Percentiles and reference from the training split; what fits from validation, or with
+    people's judgements from training and validation photos together.
+
+    Args:
+        also: further data sets to learn what fits from.
+        fitting: the photos that people say captions fit, see ``data.fits.by_people``.
+    """
     _check_enough(len(data.dev.images), len(data.dev.captions), data.dev.name)
-    images, _ = model.encode_pairs(data.dev)
-    captions = _captions(data.dev, range(len(data.dev.captions)), model)
-    truth = data.dev.relevance
-    about = {
-        "percentiles_from": data.train.name,
-        "learned_from": data.dev.name,
-        "matches_are": TRUE_PAIRS if data.dev.exhaustive else ANNOTATED_PAIRS,
-    }
-    learned = calibrate_gaussians(
+    judged: dict[Gallery, list[Judged]] = {"images": [], "captions": []}
+    for one in (data, *also):
+        for gallery, found in judged_searches(model, one, "dev", fitting).items():
+            judged[gallery] += found
+    learned = _calibrated(
         model.matcher.similarity,
-        images,
-        captions,
-        data.dev.pairs() if truth is None else truth,
-        own=data.dev.pairs(),
-        seen=_sample(data.train, model),
-        about=about,
+        judged,
+        {"images": _images(data.dev, model), "captions": _captions(data.dev, model)},
+        _sample(data.train, model),
+        {
+            "percentiles_from": data.train.name,
+            "learned_from": " + ".join(one.name for side in judged.values() for one in side),
+        },
     )
-    return replace(learned, words=_cut_words(data.train, model))
+    return with_inputs(learned, model, data)
+
+
+def with_inputs(calibration: Calibration, model: Model, data: DataSet) -> Calibration:
+    """A calibration that also knows what is learned from the inputs of a model and not from its
+    Gaussians alone: the words of training captions, how familiar pictures and texts are by their
+    features, the gauges of images; and the percentiles of whole captions in canonical form."""
+    quantiles = dict(calibration.quantiles)
+    if data.train.texts is not None:  # ready embeddings: no words to count
+        words, counts = Words(), None
+        typed = _embeddings(data.train), _embeddings(data.dev)
+    else:
+        words = Words.of(data.train.captions)
+        queries = [_queries(pairs) for pairs in (data.train, data.dev)]
+        (seen_texts, g), (held_out, _) = (_text_features(model, texts) for texts in queries)
+        typed = seen_texts, held_out
+        counts = [words.rarest(text) for text in queries[1]]
+        if not g.is_point:
+            quantiles["captions"] = _quantiles(g[: len(g) // 2])
+    seen = _image_features(model, data.train), _image_features(model, data.dev)
+    familiarity = {
+        "images": Familiarity.fit(*seen, CENTERS["images"]),
+        "captions": Familiarity.fit(*typed, CENTERS["captions"], counts),
+    }
+    return replace(
+        calibration,
+        quantiles=quantiles,
+        familiarity=familiarity,
+        words=words,
+        image_gauges=_image_gauges(model, data.train),
+    )
+
+
+def judged_searches(
+    model: Model, data: DataSet, split: str, fitting: Path | None = None
+) -> dict[Gallery, list[Judged]]:
+    """Everything that a data set knows of what fits. With people's judgements the gallery is of
+    all photos up to the split: of training and validation, or of all three."""
+    pairs = data.split(split)
+    images, texts = _images(pairs, model), pairs.texts is None
+    asked = torch.isin(pairs.image_of, evenly(len(pairs.images), ASKED)).nonzero()[:, 0]
+    queries = _captions(pairs, model, asked.tolist())
+    fits = by_pairs(pairs).some(asked)
+    own = pairs.pairs().subset(asked, torch.arange(len(images)))
+    name = f"{pairs.name} {fits.truth}"
+    answered = (own.transpose().counts > 0).nonzero()[:, 0]  # the images of these captions
+    truth, mine = (
+        r.transpose().subset(answered, torch.arange(len(asked))) for r in (fits.relevance, own)
+    )
+    answer = Judged.of_pairs(name, images[answered], queries, truth, mine, IMAGE)
+    whole = Judged.of_pairs(name, queries, images, fits.relevance, own, WHOLE)
+    if not texts:
+        return {"images": [whole], "captions": [answer]}
+    whole = replace(whole, kinds=fits.lengths)
+    known = [pairs]
+    if fitting is not None:
+        known = [data.train, data.dev, *([data.test] if split == "test" else [])]
+        images = Gaussian.cat([_images(part, model) for part in known])
+    every = known[0] if len(known) == 1 else _all(known)
+    more: list[Fits] = []
+    if (short := by_words(every.captions, every.image_of, len(every.images))) is not None:
+        more.append(short)
+        if fits.truth == "pairs":  # of the short ones more is known by their words
+            kept = [q for q, kind in enumerate(whole.kinds) if kind == WHOLE]
+            whole = whole.some(torch.tensor(kept).long())
+    if every.classes is not None and every.class_names:
+        more.append(by_boxes(every.classes, every.class_names))
+    if fitting is not None and every.ids is not None:
+        judged = by_people(fitting, {id: at for at, id in enumerate(every.ids[0])})
+        more += [judged] if len(judged.relevance.items) else []
+    found = [whole]
+    for fits in more:
+        some = fits.some(evenly(len(fits), QUERIES)) if len(fits) > QUERIES else fits
+        read = model.encode_texts([canonical(t) for t in some.texts], allow_unknown=True)
+        found.append(Judged.of_fits(every.name, some, read, images))
+    return {"images": found, "captions": [answer]}
+
+
+def _all(parts: Sequence[Pairs]) -> Pairs:
+    """Several splits as one, with their classes and the names of their photos."""
+    every = joined(parts)
+    classes = [part.classes for part in parts if part.classes is not None]
+    ids = [part.ids for part in parts if part.ids is not None]
+    if len(classes) == len(parts):
+        every = replace(every, classes=torch.cat(classes), class_names=parts[0].class_names)
+    if len(ids) == len(parts):
+        names = [id for photos, _ in ids for id in photos], [id for _, said in ids for id in said]
+        every = replace(every, ids=names)
+    return every
 
 
 @torch.no_grad()
@@ -93,13 +181,12 @@ def calibrate_gaussians(
 
     Args:
         images, captions: held out from training.
-        truth: which images match each caption.
-        own: the image that each caption was written for, which a guarantee is about; ``truth`` if
-            not given.
-        seen: ``"images"`` and ``"captions"`` as the model has seen them, and perhaps
-            ``"queries"``, short ones as people type them, which join the captions in their
-            percentiles. Without it percentiles and reference are taken from what is held out, and
-            familiarity is not known.
+        truth: which images fit each caption.
+        own: the image that each caption was written for, which the guarantee of the one that is
+            meant is about; ``truth`` if not given.
+        seen: ``"images"`` and ``"captions"`` as the model has seen them. Without it percentiles and
+            reference are taken from what is held out, and familiarity is not known. Familiarity
+            goes by the means; ``with_inputs`` knows better ones.
         about: what it was learned from, for people.
     """
     _check_enough(len(images), len(captions), "validation")
@@ -110,51 +197,88 @@ def calibrate_gaussians(
                 f"{name} relates {relation.queries} captions to {relation.gallery} images, but "
                 f"there are {len(captions)} and {len(images)}"
             )
-    held_out = {"images": images, "captions": captions}
-    known = held_out if seen is None else seen
-    typed = {"captions": [known["queries"]]} if "queries" in known else {}
-    quantiles = {
-        k: _quantiles(Gaussian.cat([known[k], *typed.get(k, ())]))
-        for k in held_out
-        if not known[k].is_point
+    judged: dict[Gallery, list[Judged]] = {
+        "images": [Judged.of_pairs("pairs", captions, images, truth, own, WHOLE)],
+        "captions": [
+            Judged.of_pairs("pairs", images, captions, truth.transpose(), own.transpose(), IMAGE)
+        ],
     }
+    held_out = {"images": images, "captions": captions}
+    return _calibrated(similarity, judged, held_out, seen, about or {})
+
+
+def _calibrated(
+    similarity: Similarity,
+    judged: Mapping[Gallery, Sequence[Judged]],
+    held_out: Mapping[str, Gaussian],
+    seen: Mapping[str, Gaussian] | None,
+    about: Mapping[str, Any],
+) -> Calibration:
+    known = held_out if seen is None else seen
+    quantiles = {k: _quantiles(known[k]) for k in held_out if not known[k].is_point}
     reference = {
         k: known[k][evenly(len(known[k]), REFERENCE)].to(torch.float16).to(torch.float32)
         for k in held_out
     }  # as it is stored
     familiarity = {}
     if seen is not None:
-        familiarity = {k: Familiarity.fit(seen[k], g) for k, g in held_out.items()}
-    notes: dict[str, Any] = {**(about or {}), "items": {k: len(g) for k, g in known.items()}}
+        familiarity = {
+            k: Familiarity.fit(Features.of_gaussians(seen[k]), Features.of_gaussians(g), CENTERS[k])
+            for k, g in held_out.items()
+        }
+    notes: dict[str, Any] = {**about, "items": {k: len(g) for k, g in known.items()}}
     ways: dict[str, Way] = {}
-    sides: tuple[tuple[Gallery, Gaussian, Relevance, Relevance], ...] = (
-        ("images", captions, truth, own),
-        ("captions", images, truth.transpose(), own.transpose()),
-    )
-    for gallery, queries, relevant, wanted in sides:
-        near = familiarity.get("captions" if gallery == "images" else "images")
-        ways[gallery], notes[gallery] = _learned(
-            similarity, gallery, queries, held_out[gallery], relevant, wanted, reference, near
-        )
+    for gallery, searched in judged.items():
+        ways[gallery] = learn_way(similarity, gallery, [one.part(False) for one in searched])
+        apart = [one.part(True) for one in searched]
+        notes[gallery] = _summary(measure(ways[gallery], similarity, gallery, apart))
     return Calibration(quantiles, reference, familiarity, ways, {}, notes)
+
+
+SUMMARY = ("ece", "softmax_ece", "in_interval", "recall", "one", "absent_auroc")
+
+
+def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """QueryKind → means over sources and sizes of gallery, of queries that were set aside."""
+    found: dict[str, dict[str, float]] = {}
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        same = [row for row in rows if row["kind"] == kind]
+        values = {n: [row[n] for row in same if row[n] is not None] for n in SUMMARY}
+        found[kind] = {n: round(float(np.mean(v)), 4) for n, v in values.items() if v}
+    return found
 
 
 # ---- kept with a run ----
 
 
-def calibrate_run(run: Path, overrides: Mapping[str, Any] = {}) -> Calibration:
+def calibrate_run(
+    run: Path,
+    overrides: Mapping[str, Any] = {},
+    fitting: Path | None = None,
+    out: Path | None = None,
+) -> Calibration:
     """Learn what the numbers of a run mean, judge its uncertainty on validation unless a probe has
     done so, and keep both in its folder.
 
     Args:
         overrides: fields of other data than the run's own, as on the command line. The model is
-            judged on that then, whatever a probe has found elsewhere.
+            judged on that then, whatever a probe has found elsewhere. What fits is learned from
+            the data sets of ``data.also`` too.
+        fitting: people's judgements, see ``calibrate``.
+        out: a file for the calibration, instead of the run's own; no probe then.
     """
     model = load(run)
-    data = load_data(read_recipe(run, overrides).data)
-    calibration = calibrate(model, data)
+    recipe = read_recipe(run, overrides).data
+    also = [
+        load_data(replace(recipe, name=name, root=root, also={}))
+        for name, root in recipe.also.items()
+    ]
+    calibration = calibrate(model, load_data(recipe), also, fitting)
+    if out is not None:
+        calibration.save(out)
+        return calibration
     before = None if overrides else read_listed(run, PROBE)
-    found = before or probe(model, data, calibration, split="dev")
+    found = before or probe(model, load_data(recipe), calibration, split="dev")
     try:
         with keeping(run, CALIBRATION) as temporary:
             calibration.save(temporary)
@@ -187,174 +311,148 @@ def kept_calibration(run: Path) -> Calibration:
         return Calibration()
 
 
-# ---- one gallery ----
+# ---- measure ----
 
 
-def _learned(
-    s: Similarity,
-    gallery: Gallery,
-    queries: Gaussian,
-    items: Gaussian,
-    truth: Relevance,
-    own: Relevance,
-    reference: Mapping[str, Gaussian],
-    near: Familiarity | None,
-) -> tuple[Way, dict[str, float]]:
-    """Everything about one gallery, and how good the match probability is."""
-    some = evenly(len(queries), max(FOLDS, CELLS // len(items)))
-    queries, truth, own = queries[some], _rows(truth, some), _rows(own, some)
-    scores = query_scores(s, queries, items, gallery).double()
-    level = query_scores(s, queries, reference[gallery], gallery).double()
-    unsure = None if queries.is_point else queries.uncertainty().double()
-    far = torch.zeros(len(queries)).double() if near is None else near.distance(queries)
-    answerable = own.counts > 0
-    match = scores.new_full((len(scores),), -torch.inf).scatter_reduce(
-        0, own.query_of, scores[own.query_of, own.items], "amax"
-    )
-    groups = torch.zeros_like(match) if unsure is None else unsure
-    temperature, weight, guarantee = metrics.learn_guarantee(
-        match[answerable], level[answerable], groups[answerable]
-    )
-    e = metrics.evidence(scores, level, temperature, weight)
-    spread = metrics.log_perplexity(level, temperature)
-    sides = [] if unsure is None else [unsure, items.uncertainty().double()]
-
-    right = truth.dense()
-    parts = [_Results.best(scores, e, right, share, far, spread, sides) for share in SHARES]
-    probability = metrics.ResultProbability.fit(
-        torch.cat([part.features.flatten(0, 1) for part in parts]),
-        torch.cat([part.right.flatten() for part in parts]),
-    )
-    quality = _cross_validated(parts)
-    nothing, growth = _best_without_match(e, right)
-    if len(nothing) and len(parts[0].query):  # else there is nothing to separate
-        present = parts[0].features[:, 0, 0]
-        quality["absent_auroc"] = metrics.auroc(present, nothing)
-        off_topic = _best_without_topic(e, items, own)
-        if len(off_topic):
-            quality["absent_topic_auroc"] = metrics.auroc(present, off_topic)
-
-    null = tuple(nothing.sort().values.tolist())
-    way = Way(temperature, weight, probability, null, len(items), growth, guarantee)
-    return way, quality
+def measure_kept(
+    run: Path, data: DataSet, split: str = "test", fitting: Path | None = None
+) -> list[dict[str, Any]]:
+    """What the calibration kept in a run says of a split, see ``judged.measure``. Queries that it
+    was learned from are left out, by their words."""
+    calibration, model = kept_calibration(run), load(run)
+    found = []
+    for gallery, searched in judged_searches(model, data, split, fitting).items():
+        way = calibration.ways.get(gallery)
+        if way is not None:
+            unseen = [one.part(True) if fitting else one for one in searched]
+            rows = measure(way, model.matcher.similarity, gallery, unseen)
+            found += [{"gallery": gallery, **row} for row in rows]
+    return found
 
 
-def _best_without_match(e: Tensor, right: Tensor) -> tuple[Tensor, float]:
-    """The best evidence of each query without its matches; and the slope of its median over ln of
-    the size of the gallery, from one half of it to the whole."""
-    without = e.masked_fill(right, -torch.inf)
-    some = torch.randperm(e.shape[1], generator=torch.Generator().manual_seed(0))
-    best, best_of_half = without.amax(1), without[:, some[: (e.shape[1] + 1) // 2]].amax(1)
-    growth = float(best.median() - best_of_half.median()) / float(np.log(2))
-    return best[best.isfinite()], growth if np.isfinite(growth) else 0.0
+COLUMNS = {
+    "queries": "queries",
+    "ece": "ECE",
+    "softmax_ece": "softmax",
+    "brier": "Brier",
+    "softmax_brier": "softmax",
+    "constant_brier": "constant",
+    "count_ratio": "said/true",
+    "within_3": "in 3×",
+    "in_interval": "80 %",
+    "narrow": "number",
+    "recall": "recall",
+    "one": "one",
+    "false_nothing": "nothing?",
+    "false_number": "number?",
+    "absent_auroc": "absent",
+    "aurc": "AURC",
+    "softmax_aurc": "softmax",
+}
 
 
-def _best_without_topic(e: Tensor, items: Gaussian, own: Relevance) -> Tensor:
-    """The best evidence of each query without the items most like its match: the topic is absent,
-    not only the one match among others that fit as well."""
-    unit = normalize(items.mean.double().flatten(1), dim=1)
-    answerable = (own.counts > 0).nonzero()[:, 0]
-    match = own.items[own.indptr[answerable]]
-    topic = (unit[match] @ unit.T).topk(max(1, round(TOPIC * len(items)))).indices
-    best = e[answerable].scatter(1, topic, -torch.inf).amax(1)
-    return best[best.isfinite()]
+def fits_table(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """The figures of ``measure`` as a table."""
 
+    def cell(value: float | int | None) -> str:
+        return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
 
-@dataclass(frozen=True, eq=False)
-class _Results:
-    """The best results of each query that has a match in a random part of the gallery: their
-    features (q, k, f), scores and whether they are matches (q, k), and which queries (q)."""
-
-    features: Tensor
-    scores: Tensor
-    right: Tensor
-    query: Tensor
-
-    @staticmethod
-    def best(
-        scores: Tensor,
-        e: Tensor,
-        right: Tensor,
-        share: float,
-        far: Tensor,
-        spread: Tensor,
-        sides: Sequence[Tensor],
-    ) -> _Results:
-        size = max(min(TOP, e.shape[1]), round(share * e.shape[1]))
-        chosen = torch.randperm(e.shape[1], generator=torch.Generator().manual_seed(0))[:size]
-        query = right[:, chosen].any(1).nonzero()[:, 0]
-        found = e[query][:, chosen].topk(min(TOP, size))
-        unsure = [sides[0][query], sides[1][chosen][found.indices]] if sides else []
-
-        def of(values: Tensor) -> Tensor:
-            return values[query][:, chosen].gather(1, found.indices)
-
-        features = match_features(found.values, size, far[query], spread[query], *unsure)
-        return _Results(features, of(scores), of(right).double(), query)
-
-
-def _cross_validated(parts: Sequence[_Results]) -> dict[str, float]:
-    """ECE and Brier of the match probability over folds of queries, on the whole gallery; beside
-    them those of isotonic regression on the bare score."""
-    ours, isotonic, right = [], [], []
-    for fold in range(FOLDS):
-        fit = [part.query % FOLDS != fold for part in parts]
-        features = [part.features[f].flatten(0, 1) for part, f in zip(parts, fit, strict=True)]
-        matches = [part.right[f].flatten() for part, f in zip(parts, fit, strict=True)]
-        whole, known = parts[0], fit[0]
-        if not bool(known.any()) or bool(known.all()):
-            continue
-        fitted = metrics.ResultProbability.fit(torch.cat(features), torch.cat(matches))
-        plain = metrics.IsotonicProbability.fit(whole.scores[known].flatten(), matches[0])
-        ours.append(never_rising(fitted, whole.features[~known]).flatten())
-        isotonic.append(plain(whole.scores[~known].flatten()))
-        right.append(whole.right[~known].flatten())
-    if not right:
-        return {}
-    p, q, r = (torch.cat(values) for values in (ours, isotonic, right))
-    return {
-        "ece": metrics.calibration_error(p, r),
-        "brier": metrics.brier(p, r),
-        "isotonic_ece": metrics.calibration_error(q, r),
-        "isotonic_brier": metrics.brier(q, r),
-    }
+    head = ("source, kind of query, size of gallery", *COLUMNS.values())
+    return [
+        head,
+        *(
+            (
+                f"{row['source']}, {row['kind']}, {row['size']:,}",
+                *(cell(row[name]) for name in COLUMNS),
+            )
+            for row in rows
+        ),
+    ]
 
 
 # ---- samples ----
 
 
 def _sample(pairs: Pairs, model: Model) -> dict[str, Gaussian]:
-    """Training items of each side, evenly spread, and shortened captions as queries."""
-    images = evenly(len(pairs.images), MOST)
+    """Training items of each side, evenly spread."""
+    captions = evenly(len(pairs.captions), MOST // 2).tolist()
+    return {
+        "images": _images(pairs, model, evenly(len(pairs.images), MOST)),
+        "captions": _captions(pairs, model, captions),
+    }
+
+
+def _images(pairs: Pairs, model: Model, numbers: Tensor | None = None) -> Gaussian:
+    """Images, or some of them."""
+    chosen = torch.arange(len(pairs.images)) if numbers is None else numbers
     parts = [
-        model.encode_images(read_images(pairs, images[k : k + 256].tolist()))
-        for k in range(0, len(images), 256)
+        model.encode_images(read_images(pairs, chosen[k : k + 256].tolist()))
+        for k in range(0, len(chosen), 256)
     ]
-    found = {"images": Gaussian.cat(parts)}
-    if pairs.texts is not None:
-        found["captions"] = _captions(pairs, evenly(len(pairs.captions), MOST).tolist(), model)
-        return found
-    half = evenly(len(pairs.captions), MOST // 2).tolist()
-    found["captions"] = _captions(pairs, half, model)
-    queries = [shortened(pairs.captions[at], np.random.default_rng(at)) for at in half]
-    found["queries"] = model.encode_texts([canonical(q) for q in queries], allow_unknown=True)
-    return found
+    return Gaussian.cat(parts)
 
 
-def _captions(pairs: Pairs, numbers: Sequence[int], model: Model) -> Gaussian:
-    """Some captions as a search reads them: in canonical form, or their ready embeddings."""
-    texts = read_texts(pairs, numbers)
+def _captions(pairs: Pairs, model: Model, numbers: Sequence[int] | None = None) -> Gaussian:
+    """Captions as a search reads them: in canonical form, or their ready embeddings."""
+    texts = read_texts(pairs, range(len(pairs.captions)) if numbers is None else numbers)
     if not isinstance(texts, np.ndarray):
         texts = [canonical(text) for text in texts]
     return model.encode_texts(texts, allow_unknown=True)
 
 
-def _cut_words(pairs: Pairs, model: Model) -> frozenset[str]:
-    """The words of captions that the text encoder reads in parts; none of ready embeddings."""
-    if pairs.texts is not None:
-        return frozenset()
-    words = sorted({word for caption in pairs.captions for word in caption.lower().split()})
-    return frozenset(word for reading in model.read(words) for word in reading.cut)
+# ---- inputs ----
+
+
+def _queries(pairs: Pairs) -> list[str]:
+    """Captions, evenly spread, in canonical form: first whole, then shortened."""
+    whole = [pairs.captions[int(at)] for at in evenly(len(pairs.captions), TYPED)]
+    short = [shortened(text, np.random.default_rng(at)) for at, text in enumerate(whole)]
+    return [canonical(text) for text in (*whole, *short)]
+
+
+def _embeddings(pairs: Pairs) -> Features:
+    texts = read_texts(pairs, evenly(len(pairs.captions), 2 * TYPED).tolist())
+    return Features(torch.from_numpy(np.asarray(texts)).float(), of_means=False)
+
+
+def _text_features(model: Model, texts: Sequence[str]) -> tuple[Features, Gaussian]:
+    rows = model.featurise_texts(texts, allow_unknown=True)
+    g = model.encode_rows(rows)
+    return Features.of(rows, g), g
+
+
+def _image_features(model: Model, pairs: Pairs) -> Features:
+    parts = []
+    numbers = evenly(len(pairs.images), MOST)
+    for start in range(0, len(numbers), 256):
+        inputs = read_images(pairs, numbers[start : start + 256].tolist())
+        parts.append(Features.of(inputs, model.encode_images(inputs)))
+    return Features(torch.cat([part.values for part in parts]), parts[0].of_means)
+
+
+def _image_gauges(model: Model, pairs: Pairs) -> dict[str, Gauge]:
+    """From images with as many captions as there are, evenly spread; none of a model whose items
+    have several embeddings."""
+    if model.matcher.similarity.several:
+        return {}
+    times = torch.bincount(pairs.image_of, minlength=len(pairs.images))
+    several = (times >= FEWEST_CAPTIONS).nonzero()[:, 0]
+    chosen = several[evenly(len(several), DESCRIBED)]
+    if not len(chosen):
+        return {}
+    row = torch.full((len(pairs.images),), -1)
+    row[chosen] = torch.arange(len(chosen))
+    numbers = (row[pairs.image_of] >= 0).nonzero()[:, 0]
+    rows = prepared_texts(pairs, model.matcher.text_encoder)  # of a frozen encoder: once, cached
+    some: Any = [rows[int(i)] for i in numbers]
+    if isinstance(some[0], np.ndarray):
+        some = np.stack(some)
+    captions = model.encode_rows(some)
+    said = Features.of(some, captions).values
+    images = [model.encode_images(read_images(pairs, part.tolist())) for part in chosen.split(256)]
+    return learn_gauges(
+        model.matcher.similarity, Gaussian.cat(images), captions, row[pairs.image_of[numbers]], said
+    )
 
 
 def _check_enough(images: int, captions: int, name: str) -> None:
@@ -363,10 +461,6 @@ def _check_enough(images: int, captions: int, name: str) -> None:
             f"{name} has {images} images and {captions} captions; a calibration needs at least "
             f"{FEWEST} of each"
         )
-
-
-def _rows(relevance: Relevance, chosen: Tensor) -> Relevance:
-    return relevance.subset(chosen, torch.arange(relevance.gallery))
 
 
 def _quantiles(g: Gaussian) -> tuple[float, ...]:

@@ -23,19 +23,22 @@ from torch import Tensor
 from gaussmatch.core import metrics
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.metrics import Relevance
+from gaussmatch.core.metrics.fitting import TOP
+from gaussmatch.data import language
 from gaussmatch.data.flickr import read_judgements, read_tokens
-from gaussmatch.data.pairs import DataSet, Pairs
+from gaussmatch.data.pairs import DataSet, Pairs, read_images
 from gaussmatch.data.pictures import SUFFIXES, open_picture
 from gaussmatch.data.scenes import SIZES, balanced, make_split
 from gaussmatch.data.scenes.world import draw
 from gaussmatch.data.stored import read_lines
 from gaussmatch.learn.evaluation.reliability import evenly, thinned
 from gaussmatch.learn.evaluation.scores import query_scores
+from gaussmatch.learn.evaluation.triplets import crops_a_and_c
 from gaussmatch.models.model import Model
 from gaussmatch.models.recipe import DataRecipe
-from gaussmatch.search.trust import wording
-from gaussmatch.search.trust.calibration import TOP, Calibration, Gallery
-from gaussmatch.search.trust.familiarity import CLEARLY
+from gaussmatch.search.trust.calibration import Calibration, Gallery
+from gaussmatch.search.trust.familiarity import CLEARLY, Features
+from gaussmatch.search.trust.gauges import disagreement, disagreements, near_captions
 
 GALLERY = 1000
 """Images of the split that queries are scored with, at most."""
@@ -43,6 +46,8 @@ QUERIES = 5000
 """Captions whose searches are judged, at most."""
 CASES = 300
 """Captions and photos that each edit is tried on, at most."""
+CROPS = 400
+"""Photos that crops are cut from at each area threshold, at most."""
 MOVED = 3.0
 """Points of the percentile that a filler may move a query."""
 
@@ -55,6 +60,16 @@ LEAST = {
     ("edits", "fillers"): 0.9,
 }
 """What each figure must reach, where it was measured, for the gauge of captions to be shown."""
+LEAST_GAUGES = {
+    "fits_many": {("crowd_images", "fits_many"): 0.3, ("own_captions", "fits_many"): 0.2},
+    "many_ways": {
+        ("specificity", "many_ways"): 0.1,
+        ("agreement", "many_ways"): 0.2,
+        ("own_captions", "many_ways"): 0.1,
+    },
+}
+"""The same for each gauge of images: the least correlation with what people said, or with the
+captions of images that were held out."""
 LEAST_PHOTOS = 0.6
 """Mean share of edited photos that must be less sure for the gauge of images to be shown."""
 LEAST_HALF = 1.05
@@ -92,7 +107,7 @@ class Prober:
 
     def texts(self, texts: Sequence[str], *, as_typed: bool = False) -> Gaussian:
         """Queries as a search reads them: in canonical form, unless ``as_typed``."""
-        read = texts if as_typed else [wording.canonical(text) for text in texts]
+        read = texts if as_typed else [language.canonical(text) for text in texts]
         return self.model.encode_texts(read, allow_unknown=True)
 
     def sigma(self, texts: Sequence[str], *, as_typed: bool = False) -> Tensor | None:
@@ -100,7 +115,7 @@ class Prober:
         return None if g.is_point else g.uncertainty().double()
 
     def captions(self, texts: Sequence[str], *, as_typed: bool = False) -> Gauges:
-        words = torch.tensor([-float(len(wording.words_of(text))) for text in texts]).double()
+        words = torch.tensor([-float(len(language.words_of(text))) for text in texts]).double()
         return self.gauges(self.texts(texts, as_typed=as_typed), self.gallery, "images", words)
 
     @torch.no_grad()
@@ -110,15 +125,13 @@ class Prober:
         """Gauges of queries among items of a gallery of the other side."""
         parts: list[tuple[Tensor, ...]] = []
         s = self.model.matcher.similarity
-        unsure = None if items.is_point else items.uncertainty().double()
         side: Gallery = "captions" if gallery == "images" else "images"
         for start in range(0, len(queries), 1000):
             some = queries[start : start + 1000]
             scores = query_scores(s, some, items, gallery).double()
             best = scores.topk(min(TOP, len(items)))
-            of_items = None if unsure is None else unsure[best.indices].numpy()
             judged = self.calibration.judge(
-                s, some, side, gallery, best.values.numpy(), of_items, len(items)
+                some, side, gallery, best.values.numpy(), scores.numpy(), len(items)
             )
             first = torch.zeros(len(some)).double()
             if judged.probability is not None:
@@ -128,6 +141,22 @@ class Prober:
         sigma = None if queries.is_point else queries.uncertainty().double()
         none = torch.zeros_like(best_score) if words is None else words
         return Gauges(sigma, none, best_score, perplexity, probability)
+
+    def familiar(self, texts: Sequence[str]) -> np.ndarray | None:
+        """p-values of queries as a search reads them, see ``Calibration.familiar``."""
+        plain = [language.canonical(text) for text in texts]
+        rows = self.model.featurise_texts(plain, allow_unknown=True)
+        return self.calibration.familiar(
+            "captions", Features.of(rows, self.model.encode_rows(rows)), plain
+        )
+
+    def known(self, texts: Sequence[str]) -> Tensor:
+        """(n), the share of the content words of each text that the model knows."""
+        read = self.model.read(texts)
+        unknown = [self.calibration.unknown_words(reading) for reading in read]
+        return torch.tensor(
+            [language.known_share(t, u) for t, u in zip(texts, unknown, strict=True)]
+        ).double()
 
     def takes_pictures(self, picture: Image.Image) -> bool:
         """Whether the model reads pictures. One that takes ready embeddings does not; a library or
@@ -155,8 +184,10 @@ def probe(
     fitting: Path | None = None,
     chains: Path | None = None,
     crowd: Path | None = None,
+    specificity: Path | None = None,
     unfamiliar: Path | None = None,
     photos: Path | None = None,
+    crops: Pairs | None = None,
 ) -> dict[str, Any]:
     """Everything that can be judged about the uncertainty of a model, as JSON. Captions that are
     given as ready embeddings have no text to edit: what needs one is left out.
@@ -165,10 +196,14 @@ def probe(
         split: whose images are the gallery and whose captions are edited.
         fitting: JSON lines with ``caption`` and ``fits``, the number of photos that it fits.
         chains: CSV of captions from general (``level_1``) to specific.
-        crowd: Flickr8k's judgements of captions with other photos.
+        crowd: Flickr8k's judgements of captions with other photos; if the photos are in ``images``
+            beside the file, they are judged too.
+        specificity: JSON lines with ``image``, a file beside it, and ``specificity``, how alike
+            people find its descriptions, or else ``sentences`` that describe it.
         unfamiliar: a text file, one query of another domain a line; a list of our own if not given.
         photos: a folder of pictures of another kind than the model's; drawn scenes if not given,
             for a model of photos.
+        crops: photos with boxes, for pictures of one thing and of two.
     """
     pairs = data.split(split)
     worded = pairs.texts is None
@@ -191,6 +226,14 @@ def probe(
     if worded:
         found["edits"] = edits(prober, _some(pairs.captions))
     known = captions[evenly(len(captions), GALLERY)]
+    found |= images_like(prober, images, captions, pairs, known)
+    if crowd is not None and (judged := read_crowd_images(crowd)):
+        found["crowd_images"] = ambiguous_photos(prober, *judged, known)
+    if specificity is not None:
+        for name, (files, target) in read_specificity(specificity, model).items():
+            found[name] = ambiguous_photos(prober, files, target, known)
+    if crops is not None:
+        found["crops"] = crop_gaps(prober, crops, known)
     if edited := photo_edits(prober, pairs, known):
         found["photo_edits"] = edited
     found["surest_half"] = surest_half(prober, images, captions, pairs)
@@ -201,7 +244,7 @@ def probe(
         found["unfamiliar"] = unfamiliar_queries(prober, _some(pairs.captions), strange)
     elif unfamiliar is not None:
         raise ValueError(f"{unfamiliar}: {pairs.name} is ready embeddings, without texts")
-    if strange_photos := unfamiliar_photos(prober, images, known, photos):
+    if strange_photos := unfamiliar_photos(prober, pairs, images, known, photos):
         found["unfamiliar_photos"] = strange_photos
     found["verdict"] = verdict(found)
     return found
@@ -268,6 +311,116 @@ def read_crowd(path: Path) -> tuple[list[str], Tensor]:
     return [texts[c] for c in judged], torch.tensor([1e-3 + v for v in judged.values()])
 
 
+# ---- how ambiguous an image is ----
+
+
+def image_gauges(prober: Prober, images: Gaussian, captions: Gaussian) -> dict[str, Tensor]:
+    """What each gauge says of images: log det Σ, those learned from captions, and what needs no
+    variances, by the scores with some captions."""
+    known = prober.gauges(images, captions, "captions").named()
+    for name in ("words", "probability"):
+        known.pop(name)
+    return known | {name: gauge(images) for name, gauge in prober.calibration.image_gauges.items()}
+
+
+def _with(target: Tensor, gauges: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Spearman's ρ of each gauge with a target."""
+    rho = {name: metrics.spearman(values, target) for name, values in gauges.items()}
+    return {"images": len(target)} | {n: None if math.isnan(v) else v for n, v in rho.items()}
+
+
+def images_like(
+    prober: Prober, images: Gaussian, captions: Gaussian, pairs: Pairs, known: Gaussian
+) -> dict[str, Any]:
+    """Gauges of images with what their own captions say, which were held out: how far they
+    disagree, and how many captions of other images say the same. Empty for images with few
+    captions, and for items of several embeddings."""
+    if prober.model.matcher.similarity.several:
+        return {}
+    some = evenly(len(images), GALLERY)
+    row = torch.full((len(images),), -1)
+    row[some] = torch.arange(len(some))
+    own = row[pairs.image_of]
+    said, image_of = captions.mean[own >= 0], own[own >= 0]
+    several, apart = disagreements(said, image_of, len(some))
+    with_captions, count = near_captions(said, image_of, len(some))
+    if len(several) < 10:
+        return {}
+    gauges = image_gauges(prober, images[some], known)
+    ways = _with(apart, {name: values[several] for name, values in gauges.items()})
+    fits = _with(count, {name: values[with_captions] for name, values in gauges.items()})
+    return {
+        "own_disagreement": ways,
+        "near_captions": fits,
+        "own_captions": {"many_ways": ways.get("many_ways"), "fits_many": fits.get("fits_many")},
+    }
+
+
+def ambiguous_photos(
+    prober: Prober, files: Sequence[Path], target: Tensor, captions: Gaussian
+) -> dict[str, Any]:
+    """The same for photos that people judged; ``target`` is high for ambiguous ones."""
+    return _with(target, image_gauges(prober, prober.model.encode_images(files), captions))
+
+
+def crop_gaps(prober: Prober, pairs: Pairs, captions: Gaussian) -> dict[str, Any]:
+    """How much more ambiguous the crop of two things (C) is than that of one (A), at each area
+    threshold: the mean of C − A in standard deviations of the gauge, and the share of C above A."""
+    found: dict[str, Any] = {}
+    for threshold, (a, c) in crops_a_and_c(prober.model, pairs, CROPS).items():
+        first, both = (image_gauges(prober, crops, captions) for crops in (a, c))
+        found[threshold] = {"triplets": len(a)}
+        for name, values in first.items():
+            apart, scale = both[name] - values, torch.cat([values, both[name]]).std()
+            found[threshold][name] = {
+                "gap": float(apart.mean() / scale.clamp_min(1e-12)),
+                "above": float((apart > 0).double().mean()),
+            }
+    return found
+
+
+def read_crowd_images(path: Path) -> tuple[list[Path], Tensor] | None:
+    """The photos that were judged with other photos' captions, and the mean share of Yes of each;
+    ``None`` if they are not in ``images`` beside the file."""
+    shares: dict[str, list[float]] = {}
+    for photo, caption, share in read_judgements(path):
+        if not caption.startswith(photo):
+            shares.setdefault(photo, []).append(share)
+    files = {path.parent / "images" / photo: float(np.mean(s)) for photo, s in shares.items()}
+    there = {file: share for file, share in files.items() if file.is_file()}
+    return (list(there), torch.tensor(list(there.values())).double()) if there else None
+
+
+def read_specificity(path: Path, model: Model) -> dict[str, tuple[list[Path], Tensor]]:
+    """``"specificity"``: photos and how little alike people find their descriptions; and
+    ``"agreement"``: photos without that, and how far their sentences disagree."""
+    people: dict[Path, float] = {}
+    sentences: dict[Path, list[str]] = {}
+    for number, line in enumerate(read_lines(path), start=1):
+        try:
+            row = json.loads(line)
+            file = path.parent / str(row["image"])
+            if "specificity" in row:
+                people[file] = -float(row["specificity"])
+            else:
+                sentences[file] = [str(text) for text in row["sentences"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path}, line {number}: not JSON with 'image' and 'specificity' or 'sentences' "
+                f"({error})"
+            ) from error
+    found = {}
+    if people:
+        found["specificity"] = list(people), torch.tensor(list(people.values())).double()
+    if sentences:
+        apart = []
+        for texts in sentences.values():
+            rows = model.featurise_texts(texts, allow_unknown=True)
+            apart.append(disagreement(Features.of(rows, model.encode_rows(rows)).values))
+        found["agreement"] = list(sentences), torch.tensor(apart).double()
+    return found
+
+
 # ---- from general to specific ----
 
 
@@ -298,9 +451,9 @@ def read_chains(path: Path) -> list[list[str]]:
 # ---- edits of known effect ----
 
 EDITS: dict[str, Callable[[str], str | None]] = {
-    "truncation": wording.truncated,
-    "adjectives": wording.without_adjectives,
-    "hypernyms": wording.generalised,
+    "truncation": language.truncated,
+    "adjectives": language.without_adjectives,
+    "hypernyms": language.generalised,
 }
 
 
@@ -320,7 +473,7 @@ def edits(prober: Prober, texts: Sequence[str]) -> dict[str, Any]:
             found[name] = shares.pop("sigma")
         others[name] = {"cases": len(cases), **shares}
     plain = [text.strip().rstrip(".") for text in texts[:CASES]]
-    frames = wording.FILLERS
+    frames = language.FILLERS
     padded = [frames[i % len(frames)].replace("{}", text) for i, text in enumerate(plain)]
     for name, as_typed in (("fillers", False), ("fillers_as_typed", True)):
         moved = [prober.sigma(column, as_typed=as_typed) for column in (plain, padded)]
@@ -424,7 +577,7 @@ def surest_half(
         words = None
         if side == "captions" and pairs.texts is None:
             chosen = [pairs.captions[int(i)] for i in some]
-            words = torch.tensor([-float(len(wording.words_of(text))) for text in chosen]).double()
+            words = torch.tensor([-float(len(language.words_of(text))) for text in chosen]).double()
         gauges = prober.gauges(queries, items, gallery, words).named()
         if words is None:
             gauges.pop("words")
@@ -459,8 +612,8 @@ def _first_right(
 
 def other_domains(model: Model, split: str) -> list[str]:
     """Queries of other domains than the model's: one list to choose by, another for tests."""
-    strange = wording.OTHER_DOMAINS_DEV if split == "dev" else wording.OTHER_DOMAINS
-    return [*strange, *(wording.EVERYDAY if model.recipe.data.name == "scenes" else ())]
+    strange = language.OTHER_DOMAINS_DEV if split == "dev" else language.OTHER_DOMAINS
+    return [*strange, *(language.EVERYDAY if model.recipe.data.name == "scenes" else ())]
 
 
 def unfamiliar_queries(
@@ -469,38 +622,32 @@ def unfamiliar_queries(
     """AUROC of separating queries of other domains from captions of the split, by familiarity and
     by each gauge; and the share that is called unfamiliar of either."""
     sides = [list(familiar), list(strange)]
-    unlike = [
-        torch.tensor([1 - wording.known_share(t, prober.model.unknown_words(t)) for t in texts])
-        for texts in sides
-    ]
     gauges = [prober.captions(texts).named() for texts in sides]
     found: dict[str, Any] = {"queries": len(strange)}
-    near = prober.calibration.familiarity.get("captions")
-    if near is not None:
-        far = [near.distance(prober.texts(texts)) for texts in sides]
-        found["auroc_distance"] = metrics.auroc(far[1], far[0])
-        p = [torch.from_numpy(near.p_value(d)) * (1 - u) for d, u in zip(far, unlike, strict=True)]
-        ranked = [d + 1e3 * u for d, u in zip(far, unlike, strict=True)]
+    unlike = [1 - prober.known(texts) for texts in sides]
+    p = [p for texts in sides if (p := prober.familiar(texts)) is not None]
+    if len(p) == len(sides):
+        ranked = [u - torch.from_numpy(q) for u, q in zip(unlike, p, strict=True)]
+        called = [(u.numpy() > 0.5) | (q < CLEARLY) for u, q in zip(unlike, p, strict=True)]
         found["auroc"] = metrics.auroc(ranked[1], ranked[0])
-        found["called_unfamiliar"] = float((p[1] < CLEARLY).double().mean())
-        found["called_unfamiliar_wrongly"] = float((p[0] < CLEARLY).double().mean())
+        found["called_unfamiliar"] = float(called[1].mean())
+        found["called_unfamiliar_wrongly"] = float(called[0].mean())
     baselines = {f"auroc_{n}": metrics.auroc(gauges[1][n], v) for n, v in gauges[0].items()}
-    return found | {"auroc_unknown_words": metrics.auroc(unlike[1], unlike[0])} | baselines
+    return found | baselines
 
 
 def unfamiliar_photos(
-    prober: Prober, familiar: Gaussian, captions: Gaussian, folder: Path | None
+    prober: Prober, pairs: Pairs, familiar: Gaussian, captions: Gaussian, folder: Path | None
 ) -> dict[str, Any]:
     """The same for photos of another kind: those of a folder, or drawn scenes for a photo model.
     Empty where there are none, or the model takes none.
 
     Args:
-        familiar: the images of the split.
+        familiar: the images of the split, ``pairs``.
         captions: the gallery that photos are scored with.
     """
-    near = prober.calibration.familiarity.get("images")
     drawn = prober.model.recipe.data.name == "scenes"
-    if near is None or (drawn and folder is None):
+    if "images" not in prober.calibration.familiarity or (drawn and folder is None):
         return {}
     if folder is not None:
         names = sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES)[:CASES]
@@ -511,16 +658,22 @@ def unfamiliar_photos(
         pictures = [draw(scene) for scene in make_split("test", CASES // 3).scenes]
     if not prober.takes_pictures(pictures[0]):
         return {}
-    strange = prober.model.encode_images(pictures)
-    sides = [familiar[evenly(len(familiar), 5 * CASES)], strange]
-    far = [near.distance(g) for g in sides]
-    gauges = [prober.gauges(g, captions, "captions").named() for g in sides]
-    called = [float((near.p_value(d) < CLEARLY).mean()) for d in far]
+    inputs = prober.model.featurise(pictures)
+    strange = prober.model.encode_images(inputs)
+    chosen = evenly(len(familiar), 5 * CASES).tolist()
+    ordinary = read_images(pairs, chosen)
+    p = [
+        prober.calibration.familiar("images", Features.of(seen, g))
+        for seen, g in ((ordinary, familiar[chosen]), (inputs, strange))
+    ]
+    if p[0] is None or p[1] is None:
+        return {}
+    gauges = [prober.gauges(g, captions, "captions").named() for g in (familiar[chosen], strange)]
     return {
         "photos": len(strange),
-        "auroc": metrics.auroc(far[1], far[0]),
-        "called_unfamiliar": called[1],
-        "called_unfamiliar_wrongly": called[0],
+        "auroc": metrics.auroc(-torch.from_numpy(p[1]), -torch.from_numpy(p[0])),
+        "called_unfamiliar": float((p[1] < CLEARLY).mean()),
+        "called_unfamiliar_wrongly": float((p[0] < CLEARLY).mean()),
     } | {
         f"auroc_{name}": metrics.auroc(gauges[1][name], values)
         for name, values in gauges[0].items()
@@ -532,7 +685,8 @@ def unfamiliar_photos(
 
 
 def verdict(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Whether the gauges of captions and of images may be shown, and why not."""
+    """Whether the gauges of captions and of images, and each one learned from captions, may be
+    shown; and why not."""
     values = {place: found.get(place[0], {}).get(place[1]) for place in LEAST}
     judged = {place: value for place, value in values.items() if value is not None}
     failed = [
@@ -549,6 +703,12 @@ def verdict(found: Mapping[str, Any]) -> dict[str, Any]:
         mean = float(np.mean(photos))
         failed = [] if mean >= LEAST_PHOTOS else [f"photo edits {mean:.2f} < {LEAST_PHOTOS}"]
         judgements["images"] = {"passed": not failed, "failed": failed}
+    for name, least in LEAST_GAUGES.items():
+        values = {place: found.get(place[0], {}).get(place[1]) for place in least}
+        judged = {place: value for place, value in values.items() if value is not None}
+        failed = [f"{p[0]} {v:.2f} < {least[p]}" for p, v in judged.items() if v < least[p]]
+        if judged:
+            judgements[name] = {"passed": not failed, "failed": failed}
     for side, half in found.get("surest_half", {}).items():
         ratio = half.get("sigma", {}).get("ratio")
         if side not in judgements and ratio is not None:

@@ -4,10 +4,10 @@ import { get } from "./api.js";
 import { $, chip, el, number, press, plural } from "./dom.js";
 import { ORDERS, count, prepare } from "./filters.js";
 import { listen } from "./keys.js";
-import { known, likelihood } from "./likelihood.js";
+import { likelihood } from "./likelihood.js";
 import { PictureMap } from "./map.js";
 import { kept, shownIn, thumbnail } from "./picture.js";
-import { isEmpty, request, showQuery, suggest, unfamiliar } from "./query.js";
+import { isEmpty, request, showQuery, suggest } from "./query.js";
 import { append, grow, show, waiting } from "./results.js";
 import { listen as listenViewer, view } from "./viewer.js";
 
@@ -44,7 +44,7 @@ async function search(change, { remember = true } = {}) {
     if (turn !== running) return;
     state.answer = answer;
     render();
-    if (answer.results.level === "vague" && about.captions && query.text && !query.like && !query.file && !unfamiliar(query, answer.results)) {
+    if (answer.results.level === "vague" && answer.results.verdict.kind !== "unfamiliar" && about.captions && query.text && !query.like && !query.file) {
       await suggest(query.text, turn.signal, (text) => search({ query: { ...NOTHING, text } }));
     }
   } catch (error) {
@@ -61,7 +61,7 @@ async function call(signal, offset = 0) {
     exclude: exclude.length ? JSON.stringify(exclude.map((item) => item.id)) : null,
   };
   const guaranteed = only && !query.like && !query.file;
-  const answer = await request(query, { ...options, guarantee: guaranteed ? GUARANTEE : null }, signal);
+  const answer = await request(query, { ...options, guarantee: guaranteed ? GUARANTEE : null, promise: guaranteed ? "recall" : null }, signal);
   if (guaranteed && !answer.results.total) return { query, only: false, ...await request(query, options, signal) };
   return { query, only: guaranteed, ...answer };
 }
@@ -115,7 +115,7 @@ function render() {
   $("found").hidden = false;
   const { shown, matches } = show(answer, sort, open);
   $("more").hidden = !shown.length;
-  $("onlybox").hidden = !answer.only && (!known(answer.results) || !matches || matches === Infinity);
+  $("onlybox").hidden = !answer.only && (!matches || matches === Infinity);
   $("only").checked = answer.only;
   const set = count(state);
   $("tofilters").textContent = set ? `Filters (${set})` : "Filters";
@@ -137,7 +137,7 @@ async function drawMap(found) {
 
 function open(hit, list) {
   view(hit, list, {
-    sure: (item) => (state.answer ? likelihood(item, state.answer.results) : null),
+    sure: likelihood,
     like,
     exclude,
     search: (text) => search({ query: { ...NOTHING, text } }),

@@ -1,11 +1,8 @@
 // What is searched for: words, a picture (of the index or one's own), or both; and how it is shown.
 
 import { get, post } from "./api.js";
-import { $, chip, el, quoted } from "./dom.js";
+import { $, chip, el } from "./dom.js";
 import { thumbnail } from "./picture.js";
-
-/** Queries less familiar than this share of validation queries are unknown to the model, not vague. */
-const UNFAMILIAR = 0.01;
 
 export const isEmpty = (query) => !query.text && !query.like && !query.file;
 
@@ -28,13 +25,6 @@ export function showQuery(query, onremove) {
     : Object.assign(thumbnail({ id: query.like }, "mini"), { alt: "the picture it starts from" });
   $("with").append(picture, el("button", { type: "button", className: "remove", "aria-label": "Search without this picture", onclick: onremove }, "×"));
 }
-
-/** Whether the model cannot know what is meant. */
-export const unfamiliar = (query, results) => Boolean(query.text) && !query.like && !query.file
-  && (results.unknown.length > 0 || (results.familiar !== null && results.familiar < UNFAMILIAR));
-
-/** What the model does not know of a query. */
-export const notKnown = (query, results) => quoted(results.unknown.length ? results.unknown : [query.text]);
 
 /** Captions that say the same more precisely, where it could mean many things. */
 export async function suggest(text, signal, onchoose) {

@@ -1,34 +1,24 @@
 // What was found: a sentence that says it, the cards that match, and below a line those that hardly do.
 
-import { $, el, number, plural, quoted } from "./dom.js";
-import { known, likelihood, matching } from "./likelihood.js";
+import { $, el, quoted } from "./dom.js";
+import { fitting, likelihood } from "./likelihood.js";
 import { shownIn, thumbnail } from "./picture.js";
-import { notKnown, unfamiliar } from "./query.js";
 
 const CHUNK = 48; // cards that are made at a time
 let listing = { shown: [], made: 0, matches: 0, open: () => {} };
 
 /** How the results are to be read: the headline, a line below it, and how many stand above the divider. */
 export function reading({ query, results, only }) {
-  const all = results.hits.length;
-  if (!all && only) return { headline: "Nothing here matches", subline: "", matches: 0 };
-  if (!all) return { headline: "No picture is left", subline: "Remove a filter, or search for something else.", matches: 0 };
-  if (unfamiliar(query, results)) {
-    return { headline: `I don’t know ${notKnown(query, results)}`, subline: "These come nearest, but whether they match I cannot say.", matches: Infinity };
-  }
+  const { kind, sentence, reason } = results.verdict;
+  const unknown = results.unknown.length ? `I don’t know ${quoted(results.unknown)}. ` : "";
   if (query.like || query.file) {
-    const unknown = results.unknown.length ? `I don’t know ${quoted(results.unknown)}. ` : "";
     return { headline: query.text ? `Like this picture, and “${query.text}”` : "Pictures like this one", subline: `${unknown}The most alike come first.`, matches: Infinity };
   }
-  if (!known(results)) return { headline: "The best come first", subline: "", matches: Infinity };
-  if (only) return { headline: sentence(results.total), subline: "", matches: Infinity };
-  const matches = matching(results);
-  if (!matches) return { headline: "Nothing here matches", subline: "", matches: 0, nothing: true };
-  const more = matches === all && results.total > all;
-  return { headline: more ? `More than ${number(matches)} pictures match` : sentence(matches), subline: "", matches };
+  if (!results.hits.length) return { headline: sentence, subline: "Remove a filter, or search for something else.", matches: 0 };
+  if (kind === "unfamiliar") return { headline: sentence, subline: reason, matches: Infinity };
+  if (kind === "absent") return { headline: sentence, subline: unknown, matches: 0, nothing: true };
+  return { headline: sentence, subline: unknown + (sentence === "Best first" ? reason : ""), matches: only ? Infinity : fitting(results) };
 }
-
-const sentence = (n) => `${plural(n, "picture matches", "pictures match")}`;
 
 export function waiting() {
   $("found").hidden = false;
@@ -49,7 +39,7 @@ export function show(answer, sort, open) {
   $("subline").textContent = subline;
   $("subline").hidden = !subline;
   $("divider").textContent = nothing ? "Nearest pictures" : "Less likely below";
-  listing = { shown: [...inOrder(hits.slice(0, matches), sort), ...hits.slice(matches)], made: 0, matches, open, results: answer.results };
+  listing = { shown: [...inOrder(hits.slice(0, matches), sort), ...hits.slice(matches)], made: 0, matches, open };
   const focused = document.activeElement?.closest?.(".card")?.dataset.id;
   $("grid").classList.remove("stale");
   $("results").removeAttribute("aria-busy");
@@ -89,7 +79,7 @@ function inOrder(hits, sort) {
 }
 
 function card(hit, place) {
-  const sure = likelihood(hit, listing.results);
+  const sure = likelihood(hit);
   const label = [shownIn(hit), sure?.word.toLowerCase(), sure?.exact].filter(Boolean).join(", ");
   const button = el("button", {
     type: "button", className: "card", tabIndex: place === 0 ? 0 : -1, "aria-label": label,

@@ -186,6 +186,12 @@ class SegmentView:
     def scan(self, queries: LiftedQueries, count: int) -> Candidates:
         return self.segment.scan.candidates(queries, count, self.allowed)
 
+    def sample(self, count: int) -> np.ndarray:
+        if self.reach <= count:
+            return np.arange(self.reach) if self.allowed is None else self.allowed.rows
+        drawn = np.random.default_rng(0).choice(self.reach, count, replace=False)
+        return np.sort(drawn if self.allowed is None else self.allowed.rows[drawn])
+
     def described(self, rows: np.ndarray) -> tuple[list[str], list[Mapping[str, Any]]]:
         ids: list[str] = []
         metas: list[Mapping[str, Any]] = []

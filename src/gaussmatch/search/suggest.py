@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gaussmatch.apps.service.responses import Suggestion
 from gaussmatch.core.gaussian import Gaussian
-from gaussmatch.search import Index
-from gaussmatch.search.trust.wording import EVERYDAY, HYPERNYMS
+from gaussmatch.data.language import EVERYDAY, INDEFINITE, content_words, meant_by
+from gaussmatch.search.hits import SCHEMA
+
+if TYPE_CHECKING:
+    from gaussmatch.search.index import Index
 
 NEAREST = 200  #: captions near the query that are considered
 PICTURES = 12  #: best pictures whose captions are considered too
 EACH = 25  #: captions of each of them
 MARGIN = 15  #: percentiles that a suggestion must be below the query
 SHORT = 50  #: characters up to which a caption is read at a glance
-EMPTY = frozenset(
-    re.findall(
-        r"\w+",
-        "a an and any are as at be by for from has have here in is it its look looks of on only "
-        "or some something somewhere somebody that the there thing things this to with",
-    )
-)
 
 
-def words(text: str) -> set[str]:
-    """The words that carry meaning, without their plural.
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A caption that says the same more precisely."""
 
-    >>> sorted(words("A dog and some Dogs in the snow"))
-    ['dog', 'snow']
-    """
-    found = re.findall(r"\w+", text.lower())
-    return {word.removesuffix("s") for word in found if word not in EMPTY} - {""}
+    __pydantic_config__ = SCHEMA
+
+    text: str
+    percentile: float | None
 
 
 def suggest(index: Index, query: str, g: Gaussian, k: int) -> list[Suggestion]:
@@ -54,7 +50,7 @@ def suggest(index: Index, query: str, g: Gaussian, k: int) -> list[Suggestion]:
     unsure = float(g.uncertainty()[0])
     share = index.calibration.percentile("captions", np.array([unsure]))
     most = None if share is None else float(share[0]) - MARGIN
-    wanted, seen = words(query), set[str]()
+    wanted, seen = set(content_words(query)) - INDEFINITE, set[str]()
     ranked: list[tuple[bool, int, Suggestion]] = []
     for place, hit in enumerate(found):
         text = hit.meta.get("caption")
@@ -64,19 +60,9 @@ def suggest(index: Index, query: str, g: Gaussian, k: int) -> list[Suggestion]:
         surer = hit.uncertainty < unsure
         if most is not None and hit.percentile is not None:
             surer = hit.percentile <= most
-        if surer and words(text) != wanted and wanted <= meant_by(text):
+        if surer and set(content_words(text)) != wanted and wanted <= meant_by(text):
             ranked.append((len(text) > SHORT, place, Suggestion(text, hit.percentile)))
     return different((s for *_, s in sorted(ranked, key=lambda entry: entry[:2])), k)
-
-
-def meant_by(text: str) -> set[str]:
-    """The words of a text, and more general ones for them: what else it is about.
-
-    >>> sorted(meant_by("two dogs"))
-    ['animal', 'dog', 'two']
-    """
-    general = (HYPERNYMS.get(word) for word in re.findall(r"\w+", text.lower()))
-    return words(text) | words(" ".join(word for word in general if word))
 
 
 def examples(index: Index, most: int = 5) -> list[str]:
@@ -106,8 +92,8 @@ def _found(index: Index, queries: Sequence[str]) -> list[str]:
     read = index.model.read(list(queries))
     unknown = index.calibration.unknown_words
     known = [q for q, r in zip(queries, read, strict=True) if not unknown(r)]
-    best = [hits.hits[0].p_value for hits in index.search_text(known, 1)] if known else []
-    return [q for q, p in zip(known, best, strict=True) if p is not None and p > 0.1]
+    best = [hits.hits[0].fit for hits in index.search_text(known, 1)] if known else []
+    return [q for q, fit in zip(known, best, strict=True) if fit in ("likely", "maybe")]
 
 
 def different(found: Iterable[Suggestion], k: int) -> list[Suggestion]:
@@ -121,7 +107,7 @@ def different(found: Iterable[Suggestion], k: int) -> list[Suggestion]:
     for s in found:
         if len(kept) == k:
             break
-        own, others = words(s.text), [words(other.text) for other in kept]
+        own, *others = (set(content_words(each.text)) for each in (s, *kept))
         if not any(len(own & other) >= 0.7 * len(own | other) for other in others):
             kept.append(s)
     return kept

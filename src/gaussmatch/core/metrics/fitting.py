@@ -1,0 +1,163 @@
+"""Does a result fit its query? Features of a result among all scores of its query in the gallery.
+
+A score is comparable among the results of one query, not among queries: a vague one scores alike
+with everything. So a score is read beside the others of its query: the mean and the deviation over
+the gallery, the best, the one that a hundredth exceeds, and the softmax. A gallery of thousands is
+stood for by a random sample of it and by the best results.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+TOP = 50
+"""Results of a query that are judged exactly, whatever its gallery."""
+SAMPLE = 2048
+"""Items that stand for the others; a gallery of no more is judged exactly."""
+HIGH = 0.99
+LOWEST = -1e6
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """What n queries score in a gallery as a whole.
+
+    Args:
+        size: items in the gallery.
+        mean, deviation: (n), over the gallery.
+        best, high: (n), the best score, and the one that one item in a hundred exceeds.
+        log_sum: (n), ln Σ_j exp(s_j / τ).
+    """
+
+    size: int
+    mean: Tensor
+    deviation: Tensor
+    best: Tensor
+    high: Tensor
+    log_sum: Tensor
+
+    @staticmethod
+    def of(
+        top: Float[Tensor, "n k"], sample: Float[Tensor, "n r"], size: int, temperature: float
+    ) -> Level:
+        """From the best scores, descending, and those of a random sample of the gallery."""
+        top, sample = top.double().clamp_min(LOWEST), sample.double().clamp_min(LOWEST)
+        scaled = sample / temperature
+        if sample.shape[1] < size:
+            others = scaled.masked_fill(sample >= top[:, -1:], -torch.inf)
+            count = (sample < top[:, -1:]).sum(1).clamp_min(1).double()
+            rest = others.logsumexp(1) + (max(size - top.shape[1], 1) / count).log()
+            log_sum = torch.logaddexp((top / temperature).logsumexp(1), rest)
+        else:
+            log_sum = scaled.logsumexp(1)
+        deviation = sample.std(1, unbiased=False)
+        return Level(
+            size,
+            sample.mean(1),
+            torch.where(deviation > 0, deviation, 1.0),
+            top[:, 0],
+            sample.quantile(HIGH, 1),
+            log_sum,
+        )
+
+    def standard(self, scores: Tensor) -> Tensor:
+        """Scores (n, …) by their distance from the mean, in deviations."""
+        shape = (-1, *[1] * (scores.ndim - 1))
+        return (scores - self.mean.view(shape)) / self.deviation.view(shape)
+
+
+def base_features(
+    scores: Float[Tensor, "n k"], level: Level, unsure: Float[Tensor, "n"], temperature: float
+) -> Float[Tensor, "n k 8"]:
+    """The score, standardized, its log-softmax; the query's uncertainty; ln of the size of the
+    gallery; the deviation of the query's scores; its best and high score, standardized."""
+    scores = scores.double().clamp_min(LOWEST)
+    of_query = (
+        unsure.double(),
+        torch.full_like(level.mean, math.log(level.size)),
+        level.deviation.log(),
+        level.standard(level.best),
+        level.standard(level.high),
+    )
+    columns = [scores, level.standard(scores), scores / temperature - level.log_sum[:, None]]
+    columns += [each[:, None].expand_as(scores) for each in of_query]
+    return torch.stack(columns, -1)
+
+
+_PRODUCTS = ((1, 3), (0, 1), (1, 6), (1, 4), (4, 6), (3, 4), (3, 5))
+_SQUARES = [0, 1, 2, 3, 5, 6, 7]
+"""Products and squares of base features; none that would bend a line through a few sizes."""
+FARTHEST = 4.0
+"""Standardized base features end here, so that no square runs away."""
+
+
+def expanded(base: Float[Tensor, "n f"]) -> Float[Tensor, "n g"]:
+    """Standardized base features, squares and some products of them."""
+    base = base.clamp(-FARTHEST, FARTHEST)
+    products = [base[..., a] * base[..., b] for a, b in _PRODUCTS]
+    return torch.cat([base, base[..., _SQUARES].square(), torch.stack(products, -1)], -1)
+
+
+def falling(values: Float[Tensor, "n k"], scores: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+    """Values, none of which exceeds that of a better score; in the order given."""
+    order = scores.argsort(1, descending=True)
+    return torch.empty_like(values).scatter(1, order, values.gather(1, order).cummin(1).values)
+
+
+def expected_count(
+    p_top: Float[Tensor, "n k"],
+    p_sample: Float[Tensor, "n r"],
+    top: Float[Tensor, "n k"],
+    sample: Float[Tensor, "n r"],
+    size: int,
+) -> Float[Tensor, "n"]:
+    """Σ p over a gallery: of all where the sample is all; else of the best, and of the others by
+    the mean of those in the sample."""
+    if sample.shape[1] >= size:
+        return p_sample.sum(1)
+    rest = (sample < top[:, -1:]).double()
+    mean = (p_sample * rest).sum(1) / rest.sum(1).clamp_min(1)
+    return p_top.sum(1) + (size - top.shape[1]) * mean
+
+
+def log_perplexity(scores: Float[Tensor, "n r"], temperature: float) -> Float[Tensor, "n"]:
+    """Entropy of the posterior of each query over r items, softmax(s/τ): ln of how many of them
+    remain possible, from 0 (one) to ln r (all alike).
+
+    >>> log_perplexity(torch.tensor([[0.0, 0.0], [9.0, 0.0]]), 0.1).exp().round()
+    tensor([2., 1.], dtype=torch.float64)
+    """
+    log_p = (scores.double() / temperature).log_softmax(1)
+    return -(log_p.exp() * log_p).sum(1)
+
+
+def fit_temperature(match: Float[Tensor, "n"], others: Float[Tensor, "n r"]) -> float:
+    """τ of highest likelihood that each match is chosen among itself and other items,
+    p = exp(s/τ) / (exp(s/τ) + Σ_j exp(s_j/τ)), searched over five orders of magnitude.
+
+    >>> others = torch.tensor([[0.0, 1.0, 2.0, 3.0]]).repeat(8, 1)
+    >>> sure, unsure = torch.full((8,), 9.0), torch.tensor([0.0, 1, 2, 3, 4, 5, 6, 7])
+    >>> fit_temperature(sure, others) < fit_temperature(unsure, others)
+    True
+    """
+    if not len(match):
+        raise ValueError("no matches to fit a temperature to")
+    spread = float(others.double().std(1, unbiased=False).mean()) or 1.0
+    joined = torch.cat([match[:, None], others], 1).double() / spread
+    joined = joined - joined.amax(1, keepdim=True)
+
+    def loss(log_t: float) -> float:
+        scaled = joined / math.exp(log_t)
+        return float((scaled.logsumexp(1) - scaled[:, 0]).mean())
+
+    low, high = math.log(1e-3), math.log(1e2)
+    for _ in range(4):
+        grid = torch.linspace(low, high, 12).tolist()
+        best = min(range(len(grid)), key=lambda at: loss(grid[at]))
+        low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    return spread * math.exp((low + high) / 2)

@@ -1,0 +1,54 @@
+"""One verdict on a search, in one place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gaussmatch.search.hits import Hit, Hits
+from gaussmatch.search.trust.verdict import FitCount
+
+
+def verdict(probability: float | None = 0.8, results: int = 3, **fields: Any) -> Any:
+    hits = [Hit(f"{i}.jpg", 0.5, probability, None, None) for i in range(results)]
+    total = results if "guarantee" in fields else 1173
+    return Hits(hits, "images", "captions", total=total, **fields).verdict
+
+
+NUMBER = {"count": FitCount(230, 250, 270), "absent": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "sentence"),
+    [
+        (NUMBER, "specific", "About 230–270 of 1,173 pictures fit"),
+        ({**NUMBER, "percentile": 90.0}, "vague", "About 230–270 of 1,173 pictures fit"),
+        ({**NUMBER, "absent": 0.5, "probability": 0.3}, "specific", "Best first"),
+        ({**NUMBER, "count": FitCount(1, 9, 80)}, "specific", "Best first"),
+        ({**NUMBER, "nothing": True}, "absent", "Nothing here seems to fit"),
+        ({"results": 0}, "unjudged", "No pictures are left"),
+        ({"probability": None}, "unjudged", "Best first"),
+        ({"familiar": 0.001, "text": "floor plan"}, "unfamiliar", "I don’t know “floor plan”"),
+        ({"guarantee": 0.9}, "specific", "At least 90 % of what fits is among these 3"),
+        (
+            {"guarantee": 0.9, "promise": "one"},
+            "specific",
+            "The one you mean is among these 3: 90 % sure",
+        ),
+        ({"guarantee": 0.9, "results": 0}, "absent", "Nothing here seems to fit"),
+    ],
+)
+def test_what_is_said(fields: dict[str, Any], kind: str, sentence: str) -> None:
+    found = verdict(**fields)
+    assert (found.kind, found.sentence) == (kind, sentence)
+
+
+def test_words_that_are_not_known_are_named_and_nothing_is_claimed() -> None:
+    hits = Hits([Hit("a", 0.5, 0.9, None, None)], "images", "captions", count=FitCount(5, 6, 7))
+    found = hits.for_text("qwer zxcv", ["qwer", "zxcv"], {})
+    assert found.verdict.sentence == "I don’t know “qwer” and “zxcv”"
+    assert found.verdict.count is found.hits[0].probability is found.hits[0].fit is None
+    one_of_two = hits.for_text("a red zebra", ["zebra"], {})
+    assert one_of_two.verdict.kind == "specific"
+    assert one_of_two.unknown == ["zebra"]
