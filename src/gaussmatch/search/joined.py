@@ -41,11 +41,11 @@ class Joined(Backend):
 
     @classmethod
     def open(cls, place: str) -> Self:
-        raise NotImplementedError("open each index, and join them")
+        raise ValueError(f"{place}: open each index by itself, then join them with 'join'")
 
     @classmethod
     def create(cls, place: str, manifest: IndexManifest, files: Mapping[str, Path]) -> Self:
-        raise NotImplementedError("create each index, and join them")
+        return cls.open(place)
 
     def _unchanged(self, *_: object) -> None:
         raise ValueError(
