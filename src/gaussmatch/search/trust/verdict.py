@@ -126,10 +126,10 @@ def decide(
         return SearchVerdict(
             kind, held, "On average over searches like those it was calibrated on.", count
         )
-    if nothing:
+    unsure = best is None or best < LIKELY  # else the first result speaks against it
+    if nothing and unsure:
         reason = "Only two in a hundred searches with something to find look this bad."
         return SearchVerdict("absent", "Nothing here seems to fit", reason, count)
-    unsure = best is None or best < LIKELY
     if absent is not None and absent > DOUBT and unsure:
         return SearchVerdict(kind, "Best first", "Perhaps nothing here fits.", count)
     if count is None or not count.narrow:
