@@ -49,7 +49,7 @@ class BusyError(OSError):
 def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yields a temporary path beside ``path``; a clean exit renames it to ``path``.
 
-    A kill or a power cut at any moment leaves either the old file or the new one: the content is
+    An interruption or a power cut leaves either the old file or the new one: the content is
     synced before the rename, and the folder after it.
 
     >>> import tempfile, pathlib
@@ -160,7 +160,7 @@ def claim_folder(
 @contextmanager
 def locked(path: Path, busy: str, wait: float = 0) -> Iterator[None]:
     """Hold a lock file; raises ``BusyError(busy)`` if another process still holds it after ``wait``
-    seconds. A kill releases it.
+    seconds. The end of the process releases it.
 
     The file stays: if it were removed, a third process could lock a new file of the same name.
     """
@@ -228,8 +228,8 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor]) -> None:
-    """Write safetensors whole or not at all, readable as the umask says. (The library's own
-    ``save_file`` leaves them to their owner alone, and ``.tmp…`` files after a kill.)"""
+    """Write safetensors atomically, with the permissions of the umask. (The library's ``save_file``
+    makes them readable by their owner alone, and leaves ``.tmp…`` files when interrupted.)"""
     held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic(path) as temporary:
         temporary.write_bytes(save(held))

@@ -2,7 +2,7 @@
 
 ``.npy``, ``.safetensors``: memory-mapped. Parquet, Arrow: a column of vectors beside ids, captions
 and any metadata, read block by block; the extra ``arrow``. Texts of a data set are embedded once,
-in shards that survive a kill.
+in shards that survive an interruption.
 """
 
 from __future__ import annotations

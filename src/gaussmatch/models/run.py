@@ -257,7 +257,7 @@ def training_lock(folder: Path) -> Iterator[None]:
     busy = f"{folder}: another process is training into this folder; wait for it, or choose "
     with locked(folder / LOCK, busy + "another with --out"):
         sweep(folder, (*FILES, MANIFEST))
-        if not (folder / MANIFEST).exists():  # first: a kill from now on leaves a folder of ours
+        if not (folder / MANIFEST).exists():  # first, so that the folder is known as ours
             _write_manifest(folder, _manifest(folder))
         yield
 

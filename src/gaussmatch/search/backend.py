@@ -163,7 +163,7 @@ class Backend(ABC):
             yield from (replace(record, thumbnail=None) for record in some)
 
     def some(self, most: int, gallery: Gallery) -> Block | None:
-        """At most so many items, as typical as is cheap; without thumbnails."""
+        """At most ``most`` items, a cheap sample, without thumbnails."""
         parts: list[Gaussian] = []
         found: list[Record] = []
         for gaussians, records in self.blocks(gallery):

@@ -33,7 +33,7 @@ from gaussmatch.search.sources import (
 __all__ = ["Changes", "add_photos", "index_pairs", "thumbnail", "update"]
 
 COMMIT = 256
-"""Items after which they count: what a kill can lose."""
+"""Items per commit: the most that an interruption can lose."""
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ def update(
             "folders); nothing is changed. Update the index of each folder and merge again, or "
             f"delete them with 'gaussmatch index update {index.place} {source.root} --yes'"
         )
-    index.note_source(describe_source(source), here=True)  # first: a kill leaves it known
+    index.note_source(describe_source(source), here=True)  # first: it must survive
     _fill(index, "images", todo, partial(source.images, index.model), progress, source.batch)
     lost = [name for name in todo if name in source.skipped]
     gone += [name for name in lost if name in known]

@@ -248,7 +248,7 @@ class Index:
         return self.backend.blocks(known(gallery))
 
     def some(self, most: int, gallery: Gallery = "images") -> tuple[list[Record], Gaussian | None]:
-        """At most so many items of a gallery, with their Gaussians."""
+        """At most ``most`` items of a gallery, with their Gaussians."""
         found = self.backend.some(most, known(gallery))
         return ([], None) if found is None else (found[1], found[0])
 
@@ -448,7 +448,7 @@ class Index:
         *,
         replace: bool = False,
     ) -> None:
-        """Add items; in a folder all of them count, or after a kill none.
+        """Add items; in a folder either all of them count or, if interrupted, none.
 
         Args:
             replace: an item whose id is there takes its place; otherwise it is refused.
@@ -604,7 +604,7 @@ class Index:
         return found
 
     def sample(self, most: int, gallery: Gallery, where: Filter = None) -> Gaussian | None:
-        """At most so many of the items that fulfill conditions; the same at each call."""
+        """At most ``most`` of the items that meet the conditions; the same at each call."""
         parts = self.backend.searchable(known(gallery), Where.of(where), ())
         return sample_of(parts, most) if sum(part.reach for part in parts) else None
 
@@ -711,7 +711,7 @@ def _described(
 
 
 def sample_of(parts: Sequence[Searchable], most: int) -> Gaussian:
-    """At most so many items of all parts, of each as its share is."""
+    """At most ``most`` items of all parts, from each in proportion to its size."""
     total = sum(part.reach for part in parts)
     shares = [min(part.reach, -(-most * part.reach // max(total, most))) for part in parts]
     drawn = [p.arrays(p.sample(n)).gaussian() for p, n in zip(parts, shares, strict=True) if n]

@@ -33,7 +33,7 @@ class IndexSettings:
         search: candidates while it is walked (efSearch), at least: more find more and take longer.
         recall: recall@10 that a graph must reach on a sample of its items when it is built; the
             walk is widened until it does, and a graph that cannot is not used.
-        rescore: at least so many candidates are scored again exactly.
+        rescore: the least number of candidates that are scored again exactly.
         flat_below: segments with fewer items are searched exactly, whatever the structure.
         fields: metadata that is often filtered by → "text", "number" or "truth": a database keeps
             such a field in an indexed column of that type, and refuses other values of it.

@@ -17,7 +17,7 @@ REPORT = "graph.json"
 QUERIES, BEST = 64, 10
 """Items of a graph that its recall is measured with, and how many of their best must be found."""
 WIDEST = 16
-"""A walk is widened to so many times ``search`` before a graph is given up."""
+"""How many times ``search`` a walk is widened to before a graph is given up."""
 
 
 @dataclass(frozen=True)

@@ -93,13 +93,13 @@ class Searchable(Protocol):
     def exact(self) -> bool: ...
     def lifted(self, queries: ArrayGaussian) -> LiftedQueries: ...
     def candidates(self, queries: LiftedQueries, count: int) -> Candidates:
-        """At least ``count`` rows for each query, where there are so many."""
+        """At least ``count`` rows for each query, or all if there are fewer."""
 
     def scan(self, queries: LiftedQueries, count: int) -> Candidates:
         """The same by looking at every row: slow and sure."""
 
     def sample(self, count: int) -> np.ndarray:
-        """At most so many rows, as typical as is cheap, the same at each call."""
+        """At most ``count`` rows, a cheap sample; the same at each call."""
 
     def arrays(self, rows: np.ndarray) -> ArrayGaussian: ...
     def described(self, rows: np.ndarray) -> tuple[list[str], list[Mapping[str, Any]]]:
@@ -142,8 +142,8 @@ class TopK:
 
 
 def shortlist(k: int, least: int) -> int:
-    """Candidates to score again for the k best, at least so many. A fifth more than k lost none of
-    the best where approximate scores are in float16; for a coarser structure see ``COARSE``.
+    """Candidates to score again for the k best, at least ``least``. A quarter more than k lost none
+    of the best if approximate scores are in float16; for a coarser structure see ``COARSE``.
 
     >>> shortlist(10, 12), shortlist(10, 40)
     (12, 40)

@@ -35,7 +35,7 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("source", help="train, dev or test of its data, or a folder of photos")
     parser.add_argument("--out", type=Path, required=True, help="the output folder")
     parser.add_argument(
-        "--shard", type=int, default=4096, help="items per shard; a kill loses at most one shard"
+        "--shard", type=int, default=4096, help="items per shard: what an interruption can lose"
     )
     parser.add_argument("--engine", choices=("torchrun", "ray"), default="torchrun")
     parser.add_argument("--workers", type=int, default=2, help="actors of --engine ray")

@@ -47,7 +47,7 @@ def run(argv: Sequence[str]) -> None:
 def _options(argv: Sequence[str]) -> Namespace:
     parser = Parser(
         "extract",
-        "Compute the features of photos once, in the precomputed layout. Continues after a kill.",
+        "Compute the features of photos once, in the precomputed layout. Resumes if interrupted.",
         examples=[
             "gaussmatch extract flickr8k --out features --backbone resnet152",
             "gaussmatch extract my-photos --out features --weights resnet50.safetensors",
@@ -77,7 +77,7 @@ def _options(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--skip-unreadable", action="store_true", help="leave out broken photos")
     parser.add_argument("--batch", type=int, help="photos at once (default: 2 on a CPU, else 64)")
     parser.add_argument(
-        "--shard", type=int, default=256, help="photos per shard; a kill loses at most one shard"
+        "--shard", type=int, default=256, help="photos per shard: what an interruption can lose"
     )
     parser.add_argument(
         "--part", type=part_of, default=(0, 1), help="k/N: only every N-th shard, starting at k = 0"

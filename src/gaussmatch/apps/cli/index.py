@@ -84,7 +84,7 @@ def _make(argv: Sequence[str]) -> None:
         if new and not any(index.size(gallery) for gallery in GALLERIES):
             index.drop()  # nothing came of it
         raise
-    if not index.calibration.about:  # last: after a kill it is done again
+    if not index.calibration.about:  # last: if interrupted, it is done again
         index.set_calibration(kept_calibration(options.run))
     print(_summary(index))
     query = "'some words'" if model.reads_text else "--like ID"

@@ -35,7 +35,7 @@ class Deadline:
 
 
 class Deadlines:
-    """Cancels tasks that take longer than so many seconds.
+    """Cancels tasks that take longer than their limit.
 
     All have the same time, so they come due in the order in which they began, and one timer serves
     them all; an ``asyncio.timeout`` each would cost as much as all other work of the middleware.
@@ -71,7 +71,7 @@ class Deadlines:
 
 
 class RateLimit:
-    """A token bucket for each client: so many requests a second, ten seconds' worth at once.
+    """A token bucket per client: ``rate`` requests a second, ten seconds' worth at once.
 
     >>> limit = RateLimit(rate=0.1)
     >>> [round(limit.wait(*at), 6) for at in (("a", 0), ("a", 4), ("b", 4), ("a", 10))]

@@ -250,7 +250,7 @@ class Worker:
 def supervise(
     work: Work, workers: int, grace: float, stopped: Callable[[], object] = lambda: None
 ) -> None:
-    """Run so many workers until SIGINT or SIGTERM, then give them ``grace`` seconds to finish.
+    """Run the workers until SIGINT or SIGTERM, then give them ``grace`` seconds to finish.
 
     A worker that dies is replaced. Where none has ever become ready, that is an error.
 

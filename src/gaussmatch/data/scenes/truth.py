@@ -160,7 +160,7 @@ class Balanced:
 
 
 def balanced(scenes: list[Scene], captions: int = 1000, seed: int = 0) -> Balanced:
-    """So many captions, each true of at least one of the scenes.
+    """Captions, each true of at least one of the scenes.
 
     >>> from gaussmatch.data.scenes import make_split
     >>> made = balanced(make_split("test", images=20).scenes, captions=4)

@@ -1,4 +1,4 @@
-"""Photos → features in the precomputed layout, in shards that survive a kill.
+"""Photos → features in the precomputed layout, in shards that survive an interruption.
 
 A shard is written atomically, so a killed extraction continues where it stopped. Several processes
 may share the work, each with its own part of the shards; the one that finds all shards of a split

@@ -229,7 +229,7 @@ class OfficialOptions:
         return value
 
     def require(self, name: str, wanted: T, why: str) -> None:
-        """Refuse a checkpoint whose option is another than the one that we can reproduce."""
+        """Refuse a checkpoint with an option that we cannot reproduce."""
         if self.get(name, wanted) != wanted:
             raise ValueError(
                 f"{self._where}: trained with {name} = {self._values[name]!r}, which cannot be "

@@ -315,7 +315,7 @@ class RowsView(ABC):
 
     @abstractmethod
     def nearest(self, number: int, vectors: np.ndarray, count: int) -> list[list[Near]]:
-        """For each vector at least so many rows, and their products or squared distances with it
+        """For each vector at least ``count`` rows, and their products or squared distances with it
         by lift ``number``, best first."""
 
     @abstractmethod

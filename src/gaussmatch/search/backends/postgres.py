@@ -451,7 +451,7 @@ class Session:
         cursor.executemany(query, list(files.items()))
 
     def tally(self, cursor: Cursor, gallery: Gallery, more: int) -> None:
-        """So many items more than were noted."""
+        """Add to the noted number of items."""
         query = q("SELECT content FROM {} WHERE name = %s", self.table("about"))
         (noted,) = cursor.execute(query, [f"{gallery}/count"]).fetchall()
         self.put(cursor, {f"{gallery}/count": str(int(noted["content"]) + more).encode()})

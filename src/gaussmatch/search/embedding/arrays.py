@@ -28,7 +28,7 @@ def index_arrays(
     progress: bool = True,
 ) -> int:
     """Add the rows of a file whose ids are not in a gallery yet; gives how many. They count block
-    by block, so that a kill loses one, and memory holds one."""
+    by block, so that an interruption loses one block, and memory holds one."""
     path, model = Path(file), index.model
     if model.recipe.model.system != "adapter":
         raise ValueError(

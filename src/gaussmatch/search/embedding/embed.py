@@ -129,7 +129,7 @@ def index_embeddings(
             f"{folder} was embedded by another model than that of {index.place}: their Gaussians "
             "cannot be compared"
         )
-    if embedding.source:  # first: a kill leaves it known
+    if embedding.source:  # first, so that it survives an interruption
         own = remembered_folder(os.fspath(folder))
         index.note_source(embedding.source, here=own == embedding.source.get("folder", ""))
     skipped: set[str] = set()

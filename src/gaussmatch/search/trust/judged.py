@@ -51,7 +51,7 @@ PARTS = 6
 LEAST = 30
 """Queries of a kind, and of a group, from which on it is one of its own."""
 ASIDE = 5
-"""One query in so many is not learned from."""
+"""One query in this many is set aside."""
 UNFIT = 0.25
 """The share of whole captions without a fitting item in a drawn gallery that take part: who types
 ten words mostly has a photo in mind."""
@@ -218,7 +218,7 @@ def searches(
 
 
 def _most(asked: Tensor, kinds: Sequence[str], most: int) -> Tensor:
-    """At most so many queries of each kind, in the order given."""
+    """The first queries of each kind, up to a limit."""
     taken: dict[str, int] = {}
     kept = []
     for q in asked.tolist():

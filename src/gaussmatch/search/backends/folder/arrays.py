@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def mapped(path: Path, rows: int | None = None) -> np.ndarray:
-    """An array that is read when it is looked at; of so many rows, or it is refused."""
+    """An array that is read on access; a wrong number of rows is refused."""
     try:
         array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError:

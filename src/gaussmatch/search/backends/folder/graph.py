@@ -140,7 +140,7 @@ class Hnsw(Structure):
         if self.exact or count >= reach:
             return self.scan.candidates(queries, count, allowed)
         width = max(self.settings.search, self.width, count)
-        if allowed is not None:  # the best ones allowed are so many of all
+        if allowed is not None:  # how far down the best allowed ones reach
             width += int(self.enough * count * self.total / reach)
         found, vectors = [], map(_padded, queries.vectors)
         for number, (q, graph) in enumerate(zip(vectors, self.graphs, strict=True)):

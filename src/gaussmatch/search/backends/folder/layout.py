@@ -9,9 +9,9 @@ segments/NAME.deleted-N.npy    the rows of a segment that were deleted
 .lock                      held by the one process that writes
 
 Everything new is written and synced first; then a new manifest takes the place of the old one in
-one step. A kill before that step leaves the old index, one after it the new; what a killed writer
-left behind is removed by the next. Only files under names that this program gives are ever removed:
-whatever else a user keeps in the folder stays.
+one step. Interrupted before that step, the old index remains; after it, the new one. The next
+writer removes what an interrupted one left behind. Only files under names that this program gives
+are ever removed: whatever else a user keeps in the folder stays.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def verify(folder: Path, part: SegmentInfo) -> None:
 
 
 def locked(folder: Path, wait: float) -> AbstractContextManager[None]:
-    """Hold the lock of an index; a second writer waits so many seconds."""
+    """Hold the lock of an index; a second writer waits ``wait`` seconds."""
     busy = (
         f"{folder}: another process is writing to this index, also after {wait:g} seconds; "
         "try again when it is done, or wait longer (--wait)"

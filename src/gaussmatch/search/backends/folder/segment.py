@@ -206,7 +206,7 @@ class SegmentView:
 
 
 def wanted_structure(similarity: Similarity, settings: IndexSettings, items: int) -> str:
-    """How a segment of so many items is to be searched."""
+    """How a segment of this size is searched."""
     if similarity.no_lift is not None:
         return Scan.name
     return settings.structure if items >= settings.flat_below else Flat.name

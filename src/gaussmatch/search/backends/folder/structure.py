@@ -39,7 +39,7 @@ class SegmentContent:
     read: Callable[[slice | np.ndarray], Gaussian]
 
     def some(self, most: int) -> Gaussian:
-        """At most so many, evenly spread."""
+        """At most ``most`` items, evenly spread."""
         return self.read(np.linspace(0, self.items - 1, min(most, self.items)).astype(np.int64))
 
 
@@ -92,7 +92,7 @@ class Structure(ABC):
     def candidates(
         self, queries: LiftedQueries, count: int, allowed: Allowed | None = None
     ) -> Candidates:
-        """At least ``count`` rows for each query, where there are so many.
+        """At least ``count`` rows for each query, or all if there are fewer.
 
         Args:
             allowed: the rows that may be found; ``None`` allows all.

@@ -109,7 +109,7 @@ class Collection:
         return found
 
     def add(self, gaussians: Gaussian, records: Sequence[Record]) -> None:
-        """In batches; what was sent before a kill counts."""
+        """In batches; what was sent before an interruption counts."""
         rows = coding.rows(gaussians, records, self.lift, self.columns)  # refuses before any change
         for batch in coding.batches(rows):
             self.client.write("upsert", self.name, batch)

@@ -52,9 +52,9 @@ class Milvus(Database):
     """Three collections: NAME_images_N and NAME_captions_N, made when their first items come, and
     NAME_about, which keeps the files of the index: it is self-contained.
 
-    What differs from a folder: a change counts upsert by upsert, not as a whole (to do it again
-    after a kill is safe, as everything goes by id); any number of processes may add at once after
-    the first items are in; and similarities without a lift are refused.
+    What differs from a folder: a change counts upsert by upsert, not as a whole (repeating it after
+    an interruption is safe, as everything goes by id); any number of processes may add at once
+    after the first items are in; and similarities without a lift are refused.
     """
 
     scans: ClassVar[bool] = False
@@ -100,8 +100,7 @@ class Milvus(Database):
         return isinstance(error, MilvusError) and error.code == NO_COLLECTION
 
     def drop(self) -> None:
-        """With what killed processes left of it. Its files go last: after a kill it can be dropped
-        again."""
+        """With all leftovers. Its files go last: if interrupted, it can be dropped again."""
         ours = re.compile(rf"{self.address.name}_({'|'.join(GALLERIES)})_\d+")
         for name in self._client("list_collections"):
             if ours.fullmatch(name):
@@ -191,7 +190,7 @@ class Milvus(Database):
     def add(
         self, gaussians: Gaussian, records: Sequence[Record], gallery: Gallery, form: dict[str, int]
     ) -> None:
-        """In batches; what was sent before a kill counts."""
+        """In batches; what was sent before an interruption counts."""
         held = self._held(gallery)
         if held is None:
             few = gaussians[:SAMPLE]
@@ -207,7 +206,7 @@ class Milvus(Database):
         held = self._held(gallery)
         if held is not None:
             left = held.count(level="Strong") - len(ids)
-            self._note_count(held, left)  # before it is so: a kill in between is no loss
+            self._note_count(held, left)  # first: nothing is lost in between
             held.delete(ids)
 
     def compact(self, gallery: Gallery) -> None:
@@ -294,7 +293,7 @@ class Milvus(Database):
         return self.manifest.galleries[gallery][0]
 
     def _restructure(self, gallery: Gallery, structure: StructureName) -> None:
-        """In place. It is noted first: whoever opens it after a kill builds what is noted."""
+        """In place. It is noted first: if interrupted, the next to open it builds what is noted."""
         held, part = self._held(gallery), self.manifest.galleries[gallery][0]
         assert held is not None
         self.save(self.manifest.with_parts(gallery, (replace(part, structure=structure),)))
