@@ -229,3 +229,24 @@ def test_the_attacks_of_the_benchmark_do_no_harm() -> None:
     command = [sys.executable, "benchmarks/hostile_files.py", "--tries", "6", "--only", *cheap]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["probe", "RUN", "--json", "FILE"],
+        ["calibrate", "RUN", "--out", "FILE"],
+        ["data", "check", "PHOTOS", "--sheet", "FILE"],
+        ["scenes", "pretrain", "--out", "FILE"],
+    ],
+)
+def test_no_verb_replaces_a_file_of_the_user(tmp_path: Path, tiny_run: Path, words, capsys) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (40, 30)).save(tmp_path / "photos" / "a.jpg")
+    (tmp_path / "photos" / "captions.csv").write_text("image,caption\na.jpg,a dog\n")
+    given = {"RUN": str(tiny_run), "FILE": str(mine), "PHOTOS": str(tmp_path / "photos")}
+    assert main([given.get(word, word) for word in words]) == 2
+    assert "mine.txt was not written by gaussmatch" in capsys.readouterr().err
+    assert mine.read_text() == "mine"

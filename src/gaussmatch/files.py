@@ -157,6 +157,23 @@ def claim_folder(
         write_json(folder / proof, sorted(listed.union(names)))
 
 
+def claim_file(path: Path, mark: str) -> None:
+    """Make sure that one file may be written: a new one, or one that holds ``mark``, as ours do.
+
+    >>> import tempfile, pathlib
+    >>> notes = pathlib.Path(tempfile.mkdtemp()) / "notes.json"
+    >>> claim_file(notes, '"verdict"')
+    >>> _ = notes.write_text("mine")
+    >>> claim_file(notes, '"verdict"')  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    FileExistsError: ...notes.json was not written by gaussmatch; choose another name
+    """
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file")
+    if os.path.lexists(path) and mark.encode() not in path.read_bytes():
+        raise FileExistsError(f"{path} was not written by gaussmatch; choose another name")
+
+
 @contextmanager
 def locked(path: Path, busy: str, wait: float = 0) -> Iterator[None]:
     """Hold a lock file; raises ``BusyError(busy)`` if another process still holds it after ``wait``

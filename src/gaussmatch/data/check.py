@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL.PngImagePlugin import PngInfo
 from tqdm import tqdm
 
 from gaussmatch.data.listing import Listing, Photo
@@ -17,6 +18,8 @@ from gaussmatch.data.pictures import open_picture
 from gaussmatch.files import atomic
 
 SHOWN = 5  # names of each problem
+SHEET = "gaussmatch data check"
+"""What a contact sheet says of its maker, so that it may be written again."""
 
 
 @dataclass
@@ -112,8 +115,10 @@ def contact_sheet(listing: Listing, path: Path) -> int:
         draw.multiline_text((x, y + SIDE - 6), "\n".join(words), "black", font)
         shown += 1
     if shown:
+        said_so = PngInfo()
+        said_so.add_text("Software", SHEET)
         with atomic(path) as temporary:
-            sheet.save(temporary, "PNG")
+            sheet.save(temporary, "PNG", pnginfo=said_so)
     return shown
 
 

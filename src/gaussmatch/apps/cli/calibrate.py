@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussmatch.apps.cli.parser import Parser
+from gaussmatch.files import claim_file
 from gaussmatch.learn.evaluation.tables import plain_table
 from gaussmatch.models.run import CALIBRATION, PROBE, is_shipped, locate
 from gaussmatch.search.trust.calibration import GALLERIES
@@ -46,6 +47,8 @@ def run(argv: Sequence[str]) -> None:
             f"gm.save_pretrained({name!r}, 'runs/{name}'), and calibrate the copy: "
             f"gaussmatch calibrate runs/{name} --data.name folder --data.root FOLDER"
         )
+    if options.out is not None:
+        claim_file(options.out, '"quantiles"')
     calibration = calibrate_run(options.run, options.overrides, options.fitting, options.out)
     titles = ("ECE", "softmax", "80 %", "recall", "the one", "absent")
     rows = [

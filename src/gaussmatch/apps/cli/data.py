@@ -7,7 +7,8 @@ from pathlib import Path
 
 from gaussmatch.apps.cli.parser import Parser, run_one_of
 from gaussmatch.data import SOURCES, recognise
-from gaussmatch.data.check import Report, contact_sheet
+from gaussmatch.data.check import SHEET, Report, contact_sheet
+from gaussmatch.files import claim_file
 from gaussmatch.models.recipe import DataRecipe
 
 
@@ -50,6 +51,7 @@ def _check(argv: Sequence[str]) -> None:
         help="where to write the page of photos with captions",
     )
     options = parser.parse(argv)
+    claim_file(options.sheet, SHEET)
     source = SOURCES[options.format] if options.format else recognise(options.path)
     print(f"{options.path}: {source.name}")
     report = source.report(options.path)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gaussmatch.apps.cli.parser import Parser
-from gaussmatch.files import claim_folder, write_json
+from gaussmatch.files import claim_file, claim_folder, write_json
 from gaussmatch.learn.evaluation.tables import plain_table
 from gaussmatch.learn.plot import bars, lines, save
 from gaussmatch.learn.studies.crops import crop_pairs
@@ -79,6 +79,8 @@ def run(argv: Sequence[str]) -> None:
     options = parser.parse(argv)
     if options.plots is not None:
         claim_folder(options.plots)
+    if options.json is not None:
+        claim_file(options.json, '"verdict"')
     model = load(options.run)
     calibration = kept_calibration(options.run)
     recipe = read_recipe(options.run, options.overrides).data

@@ -9,6 +9,7 @@ from gaussmatch.apps.cli.parser import Parser, run_one_of
 from gaussmatch.data import scenes
 from gaussmatch.data.pairs import SPLITS
 from gaussmatch.data.scenes.backbone import pretrain
+from gaussmatch.files import claim_file
 
 
 def run(argv: Sequence[str]) -> None:
@@ -30,6 +31,8 @@ def _pretrain(argv: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, required=True, help="a .safetensors file")
     parser.add_argument("--seed", type=int, default=0, help="of the data and the weights")
     options = parser.parse(argv)
+    if options.out is not None:
+        claim_file(options.out, "body.0.0.weight")
     pretrain(seed=options.seed, out=options.out)
     print(f"written: {options.out}")
 
