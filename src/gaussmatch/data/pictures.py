@@ -2,8 +2,8 @@
 
 Every picture is opened by a child process (``decoder``) within ``Bounds`` of memory and time that
 the kernel enforces, so that no file can take more, hang, or crash more than its own child. Children
-are kept for the next picture: one costs about 0.3 ms more than it would in this process, and
-threads decode in parallel. A large picture is decoded at reduced scale.
+are kept for the next picture, and threads decode in parallel. A large picture is decoded at reduced
+scale.
 """
 
 from __future__ import annotations

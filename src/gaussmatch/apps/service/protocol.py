@@ -8,7 +8,7 @@ trailers by itself. It does not keep these promises, which is why this is made b
 - 600 half-sent heads from one address keep everybody out until they time out: it has no limit by
   address, and closes nobody to make room (``_make_room``)
 - 11 to 14 of 20 clients on kept connections lose a request when it stops; here none does
-- what is not HTTP, too long or too slow is refused without JSON and without a line in the log
+- what is not HTTP, too long or too slow is refused without JSON
 """
 
 from __future__ import annotations

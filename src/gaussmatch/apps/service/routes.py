@@ -298,11 +298,12 @@ async def full_picture(request: Request) -> Response:
     try:
         async with AsyncExitStack() as stack:
             # one file is opened, looked at and sent: never a path that was looked at before
-            file = stack.enter_context(await service.decode(open_below, folder, name))
-            mark, format = await service.decode(_looked_at, file)
+            # (nor in a decoder's thread: uploads that take long would keep it waiting)
+            file = stack.enter_context(await asyncio.to_thread(open_below, folder, name))
+            mark, format = await asyncio.to_thread(_looked_at, file)
             if request.headers.get("if-none-match") != mark and format not in SHOWN:
                 image = await stack.enter_async_context(service.opened(file))
-                data = await service.decode(partial(jpeg, image, quality=90))
+                data = await asyncio.to_thread(partial(jpeg, image, quality=90))
 
             def make(headers: Mapping[str, str]) -> Response:
                 if format not in SHOWN:
