@@ -17,7 +17,8 @@ was answered, and whether an ordinary client is served meanwhile:
 - crash: 20 clients reconnect for each request while one of two workers is killed, three times
 - update: a second service on a copy of the index; another process adds, replaces, deletes and
   compacts while 10 clients search in both
-- cut: a file of the index is cut to half its length while 10 clients search, then restored
+- cut: a file of the index is cut to half its length while 10 clients search, then restored; each
+  file twenty times
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ from urllib.parse import urlsplit
 from PIL import Image
 
 from gaussmatch.search import Index
+from gaussmatch.search import update as update_index
+from gaussmatch.search.fill import Changes
 
 MIB = 2**20
 
@@ -273,6 +276,13 @@ def counts(found: Counter[int]) -> str:
     return ", ".join(f"{n} × {status or 'closed'}" for status, n in sorted(found.items()))
 
 
+def index_photos(model: Path, photos: Path, out: Path) -> Changes:
+    """An index of photos, with the model of another."""
+    other = Index.open(model)
+    index = Index.with_model(out, other.run_folder, other.similarity)
+    return update_index(index, photos, progress=False)
+
+
 def links(service: Service) -> str:
     with TemporaryDirectory() as name:
         folder, secret = Path(name) / "photos", Path(name) / "secret.jpg"
@@ -280,10 +290,7 @@ def links(service: Service) -> str:
         photo, own, other = folder / "a.jpg", jpeg((64, 64)), jpeg((80, 80))
         photo.write_bytes(own)
         secret.write_bytes(other)
-        words = ["index", str(service.index / "run"), str(folder), "--out", f"{name}/index"]
-        subprocess.run(
-            [sys.executable, "-m", "gaussmatch", *words], check=True, capture_output=True
-        )
+        index_photos(service.index, folder, Path(name) / "index")
         swap = (
             "import os, sys\n"
             "photo, secret = sys.argv[1:]\n"
@@ -357,23 +364,30 @@ def update(service: Service) -> str:
 
 
 def cut(service: Service) -> str:
-    told = []
+    """A service that dies of it is started again."""
+    cuts, deaths = 0, 0
+    answered: Counter[int] = Counter()
     with TemporaryDirectory() as name:
         shutil.copytree(service.index, Path(name) / "index")
-        attacked = Service(Path(name) / "index")
-        try:
-            with searching(attacked, clients=10) as found:
-                for path in sorted(Path(name).glob("index/segments/images-*/*")):
-                    whole = path.read_bytes()
-                    os.truncate(path, len(whole) // 2)
-                    time.sleep(0.3)
-                    path.write_bytes(whole)
-                    time.sleep(0.3)
-                    told.append(path.name)
-            alive = attacked.process.poll() is None and attacked.get("/api/search?text=a&k=1")
-        finally:
-            attacked.close()
-    return f"{len(told)} files: {counts(found)}; afterwards {alive}"
+        files = sorted(Path(name).glob("index/segments/images-*/*"))
+        whole = {path: path.read_bytes() for path in files}
+        left = files * 20
+        while left:
+            attacked = Service(Path(name) / "index")
+            try:
+                with searching(attacked, clients=10) as found:
+                    while left and attacked.process.poll() is None:
+                        path = left.pop()
+                        os.truncate(path, len(whole[path]) // 2)
+                        time.sleep(0.05)
+                        path.write_bytes(whole[path])
+                        time.sleep(0.05)
+                        cuts += 1
+                answered += found
+                deaths += attacked.process.poll() is not None
+            finally:
+                attacked.close()
+    return f"{len(files)} files, {cuts} cuts: the process died {deaths} times; {counts(answered)}"
 
 
 ATTACKS: dict[str, Callable[[Service], str]] = {

@@ -5,13 +5,17 @@ from __future__ import annotations
 import csv
 import os
 import stat
+import time
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.files import (
+    OURS,
     atomic,
     cache_root,
     claim_folder,
@@ -154,6 +158,25 @@ def test_json_of_another_shape_is_one_clear_line(tmp_path: Path, text: str) -> N
     (tmp_path / "config.json").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=r"config\.json.*(not valid JSON|must hold a dict)"):
         read_json(tmp_path / "config.json", dict)
+
+
+@pytest.mark.parametrize(
+    ("years", "held", "told"),
+    [(-10, "new", nullcontext()), (10, "old", pytest.raises(FileNotFoundError, match="partial"))],
+)
+def test_a_clock_that_jumps_costs_at_most_the_write_it_hits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, years: int, held: str, told: Any
+) -> None:
+    """A file that seems abandoned is removed while it is written: that is an error, not silent."""
+    write_text(tmp_path / "out" / "a.txt", "old")
+    write_json(tmp_path / "out" / OURS, ["a.txt"])
+    jumped = time.time() + years * 365 * 24 * 60 * 60
+    with told, atomic(tmp_path / "out" / "a.txt") as temporary:
+        temporary.write_text("new")
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: jumped)
+            claim_folder(tmp_path / "out", names=["a.txt"])  # as another process does
+    assert (tmp_path / "out" / "a.txt").read_text() == held
 
 
 def test_only_a_file_below_the_folder_is_opened(tmp_path: Path) -> None:

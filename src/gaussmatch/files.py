@@ -20,6 +20,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -250,6 +251,21 @@ def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor]) ->
     held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic(path) as temporary:
         temporary.write_bytes(save(held))
+
+
+def new_array(
+    path: Path, shape: Sequence[int], dtype: type[np.floating[Any]] = np.float32
+) -> np.ndarray:
+    """A new ``.npy``, mapped for writing. Its place on disk is taken first: a disk that is full
+    while one writes to a map ends the process."""
+    array: np.ndarray = np.lib.format.open_memmap(path, "w+", dtype, tuple(shape))
+    with path.open("r+b") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        except (OSError, AttributeError) as error:  # not every system and file system can
+            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise OSError(f"{path}: cannot be written ({error})") from error
+    return array
 
 
 def load_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:

@@ -275,6 +275,39 @@ def test_your_own_photos_train_in_one_command(
     assert model.similarity(images, model.encode_texts(["a dog"])).shape == (2, 1)
 
 
+def test_the_cache_is_known_by_content_and_changed_files_are_not_believed(
+    root: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path / "cache"))
+    recipe = DataRecipe(
+        name="flickr8k", root=str(root), backbone=BACKBONE, weights=str(weights), features="pooled"
+    )
+    before = np.stack(list(load_data(recipe).train.images))
+    (kept,) = (tmp_path / "cache" / "features").glob("*/train_ims.npy")
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+    poisoned = np.load(kept)
+    np.save(kept, poisoned + 1)
+    with pytest.warns(UserWarning, match="its files were changed; making them again"):
+        again = np.stack(list(load_data(recipe).train.images))
+    np.testing.assert_array_equal(again, before)
+    with monkeypatch.context() as patch:  # what is there is not made twice
+        patch.setattr("gaussmatch.models.features.photos.extract", None)
+        load_data(recipe)
+    photo(root / "images" / "0.jpg", seed=99)  # the same name, another photo
+    other = np.stack(list(load_data(recipe).train.images))
+    assert not np.array_equal(other, before)
+
+
+def test_a_damaged_shard_is_made_again(root: Path, weights: Path) -> None:
+    assert main(words(root, weights, "--part", "0/2")) == 0
+    shard = next((root.parent / "features" / "shards").glob("*.npz"))
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 255
+    shard.write_bytes(content)
+    assert main(words(root, weights)) == 0
+    assert np.isfinite(np.load(root.parent / "features" / "train_ims.npy")).all()
+
+
 def test_cached_crops_are_seen_in_training_and_the_center_elsewhere(
     root: Path, weights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

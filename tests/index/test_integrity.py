@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from index.contract import clustered, records
 
 from gaussmatch.apps.cli import main
 from gaussmatch.files import locked as lock_file
+from gaussmatch.models import run
 from gaussmatch.search import Index, IndexSettings, Record, backup, merge
 from gaussmatch.search.backends.folder import folder
 from gaussmatch.search.backends.folder.folder import Folder
@@ -199,3 +201,14 @@ def test_what_fails_after_a_change_counts_is_told_as_what_it_is(
     assert len(Index.open(tmp_path / "i")) == 17
     index.add(clustered(1), records(17, 18))
     assert len(Index.open(tmp_path / "i")) == 18
+
+
+def test_a_damaged_run_is_refused_before_anything_is_made(tmp_path: Path, tiny_run: Path, capsys):
+    """Also what is read last, after all items were encoded."""
+    shutil.copytree(tiny_run, tmp_path / "run")
+    (tmp_path / "run" / "calibration.json").write_text("{}")
+    run.seal(tmp_path / "run", "calibration.json")
+    (tmp_path / "run" / "calibration.json").write_text("{ }")
+    assert main(["index", str(tmp_path / "run"), "--out", str(tmp_path / "i")]) == 2
+    assert "calibration.json" in capsys.readouterr().err
+    assert not (tmp_path / "i").exists()

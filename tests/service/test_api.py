@@ -597,6 +597,25 @@ class TestOriginals:
                 photo.unlink()
                 photo.write_bytes(jpeg())
 
+    @pytest.mark.parametrize("part", ["bytes=0-9", "bytes=9999999-", "bytes=5-1", "x"])
+    def test_a_range_is_answered_with_the_whole(self, album: Index, part: str) -> None:
+        """As HTTP allows: a part that cannot be sent is no error in plain text."""
+        with CheckedClient(create_app(album)) as client:
+            given = {"params": {"id": "trip/a.jpg"}, "headers": {"Range": part}}
+            found = client.get("/api/picture", **given)  # type: ignore[arg-type]
+            assert (found.status_code, found.content) == (200, jpeg())
+
+    def test_they_do_not_wait_for_uploads_that_are_decoded(self, album: Index) -> None:
+        app, free = create_app(album), threading.Event()
+        with CheckedClient(app) as client:
+            service = app.state.service
+            for _ in range(service.settings.decoders):
+                service.decoders.submit(free.wait)
+            try:
+                assert client.get("/api/picture", params={"id": "trip/a.jpg"}).is_success
+            finally:
+                free.set()
+
     def test_pictures_are_known_by_their_content(self, album: Index, index: Index) -> None:
         """Two indexes may have other pictures under one address, one after the other."""
         for served, path in (

@@ -17,7 +17,16 @@ from gaussmatch.data.embeddings import ENDINGS, columns_of
 from gaussmatch.data.pairs import SPLITS
 from gaussmatch.models.features import load_data
 from gaussmatch.models.model import Model
-from gaussmatch.models.run import PHOTOS, is_run, is_shipped, load, locate
+from gaussmatch.models.run import (
+    CALIBRATION,
+    PHOTOS,
+    PROBE,
+    is_run,
+    is_shipped,
+    load,
+    locate,
+    read_listed,
+)
 from gaussmatch.search import (
     GALLERIES,
     Index,
@@ -60,6 +69,8 @@ def run(argv: Sequence[str]) -> None:
 def _make(argv: Sequence[str]) -> None:
     options = _make_options(argv)
     model = load(options.run)
+    for name in (CALIBRATION, PROBE):  # read last: damage is told before anything is made
+        read_listed(options.run, name)
     table = options.folder is not None and options.folder.suffix in ENDINGS
     if options.folder is not None and not table:  # before anything is made
         if model.recipe.data.name == "scenes":

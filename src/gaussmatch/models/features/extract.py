@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,7 @@ from tqdm import tqdm
 from gaussmatch.data.listing import Listing, Photo
 from gaussmatch.data.pictures import open_picture, picture_size
 from gaussmatch.data.stored import read_lines
-from gaussmatch.files import atomic, claim_folder, write_text
+from gaussmatch.files import atomic, claim_folder, new_array, write_text
 from gaussmatch.models.encoders.onnx import accelerate
 from gaussmatch.models.encoders.pretrained import ImageTower
 from gaussmatch.models.features.features import MANIFEST, Manifest, encode
@@ -208,11 +209,15 @@ def shard_files(name: str, photos: Sequence[Photo], out: Path, size: int) -> lis
 
 
 def is_of(path: Path, chunk: Sequence[Photo]) -> bool:
-    """Whether a shard exists and holds these photos (they may have changed since)."""
+    """Whether a shard exists, is whole and holds these photos (they may have changed since)."""
     if not path.is_file():
         return False
-    with np.load(path) as shard:
-        return bool(shard["ids"].tolist() == [photo.id for photo in chunk])
+    try:
+        with np.load(path, allow_pickle=False) as shard:
+            held = dict(shard)  # read, and held against the checksums in the file
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        return False
+    return bool(held["ids"].tolist() == [photo.id for photo in chunk])
 
 
 def check_same(name: str, photos: Sequence[Photo], out: Path) -> None:
@@ -248,16 +253,14 @@ def join(name: str, photos: Sequence[Photo], out: Path, size: int) -> bool:
             file.writelines(f"{photos[i].id}\n" for i in lost)
     width = next(shape[1:] for shape in shapes if shape[0])
     with atomic(target) as temporary:
-        array = np.lib.format.open_memmap(
-            temporary, mode="w+", dtype=np.float16, shape=(len(kept), *width)
-        )
+        array = new_array(temporary, (len(kept), *width), np.float16)
         row = 0
         for path in files:
             with np.load(path) as shard:
                 if len(shard["kept"]):
                     array[row : row + len(shard["kept"])] = shard["features"]
                     row += len(shard["kept"])
-        array.flush()
+        array.flush()  # type: ignore[attr-defined]
         del array
     for path in files:
         path.unlink()

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import math
+import os
 import re
+import shutil
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,11 +22,17 @@ from gaussmatch.data.pairs import DataSet, ImageSource
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.data.stored import CachedCrops, features_by_name, read_lines
 from gaussmatch.device import default_device
-from gaussmatch.files import cache_root
+from gaussmatch.files import cache_root, is_sealed, locked, seal, sha256
 from gaussmatch.models.encoders.base import ImageTransform
 from gaussmatch.models.encoders.pretrained import ImageTower, Spec, image_tower
 from gaussmatch.models.features.extract import CROPS, UNREADABLE, extract
-from gaussmatch.models.features.features import Layout, describe, featuriser_of, featuriser_with
+from gaussmatch.models.features.features import (
+    MANIFEST,
+    Layout,
+    describe,
+    featuriser_of,
+    featuriser_with,
+)
 from gaussmatch.models.features.pixels import PhotoPixels, pixel_transform
 from gaussmatch.models.recipe import DataRecipe
 
@@ -153,16 +164,28 @@ def _without_unreadable(listing: Listing, given: Path) -> Listing:
 
 
 def _extracted_once(recipe: DataRecipe, listing: Listing) -> Path:
+    """The features of a listing in the cache, known by what weights and photos hold. Of several
+    processes one makes them; files that have changed since are not believed."""
     net = _tower(recipe)
     place = recipe.weights or Spec.of(recipe.backbone).place
     manifest = describe(net, place, layout_of(recipe), recipe.crops)
-    words = [manifest.sha256, manifest.layout, *(["whole"] if net.whole else [])]
-    words += [f"{recipe.crops} crops"] if recipe.crops else []
-    for split, photos in listing.splits.items():
-        for p in photos:
-            words += [split, str(p.path.resolve()), *(c.text for c in p.captions)]
-    key = hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
+    listing.check_files()
+    photos = [(split, p) for split, some in listing.splits.items() for p in some]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        digests = pool.map(lambda each: sha256(each[1].path), photos)
+        known = [(split, p.id, digest) for (split, p), digest in zip(photos, digests, strict=True)]
+    made_of = [manifest.sha256, manifest.layout, manifest.view, manifest.crops, known]
+    key = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:24]
     name = re.sub(r"[^\w.-]+", "-", f"{listing.name}-{net.name}-{key}")
     out = cache_root() / "features" / name
-    extract(listing, out, net, manifest)
+    with locked(out.with_name(f"{name}.lock"), f"{out} is in use", wait=math.inf):
+        sealed = [mark.with_suffix("") for mark in out.glob("*.sha256")]
+        if not all(map(is_sealed, sealed)):
+            warnings.warn(f"{out}: its files were changed; making them again", stacklevel=2)
+            shutil.rmtree(out)
+        if not is_sealed(out / MANIFEST):  # the last to be
+            extract(listing, out, net, manifest)
+            for file in sorted(out.glob("*.*"), key=lambda file: file.name == MANIFEST):
+                if file.suffix != ".sha256":
+                    seal(file)
     return out

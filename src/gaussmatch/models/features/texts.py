@@ -13,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from gaussmatch.data.pairs import Pairs
-from gaussmatch.files import atomic, cache_root, is_sealed, locked, seal
+from gaussmatch.files import atomic, cache_root, is_sealed, locked, new_array, seal
 from gaussmatch.models.encoders import TextEncoder
 from gaussmatch.models.encoders.adapter import TextAdapter
 from gaussmatch.models.encoders.pretrained import TextTower
@@ -82,10 +82,10 @@ def _embed(
     seal(target.with_suffix(".keys"))
     with atomic(target) as temporary:
         shape = (len(texts), tower.width)
-        joined = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
+        joined = new_array(temporary, shape)
         for start in starts:
             joined[start : start + SHARD] = np.load(parts / f"{start:09}.npy")
-        joined.flush()
+        joined.flush()  # type: ignore[attr-defined]
         del joined
     seal(target)
     shutil.rmtree(parts)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import errno
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,19 +24,6 @@ def mapped(path: Path, rows: int | None = None) -> np.ndarray:
     if rows is not None and len(array) != rows:
         raise ValueError(f"{path}: {len(array)} rows, but {rows} were written")
     return array.view(np.ndarray)  # indexing a memmap is slow
-
-
-def created(path: Path, shape: Sequence[int]) -> np.ndarray:
-    """A new float32 array, mapped for writing. Its place on disk is taken first: a disk that is
-    full while one writes to a map ends the process."""
-    array: np.ndarray = np.lib.format.open_memmap(path, "w+", np.float32, tuple(shape))
-    with path.open("r+b") as file:
-        try:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-        except (OSError, AttributeError) as error:  # not every system and file system can
-            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise OSError(f"{path}: cannot be written ({error})") from error
-    return array
 
 
 def as_tensor(array: np.ndarray) -> Tensor:

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from gaussmatch.core.gaussian import ArrayGaussian
+from gaussmatch.files import new_array
 from gaussmatch.learn.evaluation.scores import query_scores
-from gaussmatch.search.backends.folder.arrays import as_tensor, blocks, created, mapped
+from gaussmatch.search.backends.folder.arrays import as_tensor, blocks, mapped
 from gaussmatch.search.backends.folder.structure import Allowed, SegmentContent, Structure
 from gaussmatch.search.lift import SAMPLE, Lift, LiftedQueries
 from gaussmatch.search.topk import Candidates
@@ -41,7 +42,7 @@ class Flat(Structure):
             if not arrays:
                 files = [content.folder / f"lifted{i}.npy" for i in range(len(lifted))]
                 shapes = [(content.items, a.shape[1]) for a in lifted]
-                arrays = list(map(created, files, shapes))
+                arrays = list(map(new_array, files, shapes))
             for whole, a in zip(arrays, lifted, strict=True):
                 whole[block] = a
         for whole in arrays:

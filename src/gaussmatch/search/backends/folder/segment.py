@@ -14,8 +14,8 @@ import numpy as np
 
 from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.core.similarities import Similarity
-from gaussmatch.files import read_json, sync
-from gaussmatch.search.backends.folder.arrays import created, mapped
+from gaussmatch.files import new_array, read_json, sync
+from gaussmatch.search.backends.folder.arrays import mapped
 from gaussmatch.search.backends.folder.exact import Flat, Scan
 from gaussmatch.search.backends.folder.graph import Compressed, Hnsw
 from gaussmatch.search.backends.folder.items import ItemStore, write_items
@@ -241,7 +241,7 @@ def write_segment(
     for g in gaussians:
         for what, values in _columns(g).items():
             if what not in arrays:
-                arrays[what] = created(path / f"{what}.npy", (total, *values.shape[1:]))
+                arrays[what] = new_array(path / f"{what}.npy", (total, *values.shape[1:]))
             arrays[what][start : start + len(g)] = values
         start += len(g)
     if start != total:
