@@ -86,7 +86,7 @@ def fill(name: str, work: Work, prepare: Work, disk: Path, tries: int) -> int:
     for number in range(tries):
         mount(disk, MUCH)
         prepare(disk)
-        mount(disk, least + 4096 + 2 * most * number // tries, again=True)
+        mount(disk, least + 4096 + int(2 * most * (number / tries) ** 3), again=True)
         said = told(work, disk)
         mount(disk, MUCH, again=True)
         fault = wrong(name, work, disk, said, start, end)

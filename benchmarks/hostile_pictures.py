@@ -23,6 +23,7 @@ import argparse
 import io
 import json
 import multiprocessing
+import resource
 import signal
 import struct
 import subprocess
@@ -489,17 +490,18 @@ DECODER = 128 * MIB
 """What a decoder of the service may take, with its settings as they are."""
 GRACE = 20
 """Seconds that the service has after SIGTERM, as it is."""
+PAGE = resource.getpagesize()
 PATIENCE = 60  # seconds, after which something hangs
 
 
 def resident(process: int) -> int:
-    """Bytes of a process and its children."""
-    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    parts = [int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096]
-    for child in children:
+    """Bytes of a process and its children, whichever thread started them."""
+    total = 0
+    listed = [task.read_text() for task in Path(f"/proc/{process}/task").glob("*/children")]
+    for pid in (process, *" ".join(listed).split()):
         with suppress(OSError, IndexError):  # it has ended
-            parts.append(int(Path(f"/proc/{child}/statm").read_text().split()[1]) * 4096)
-    return sum(parts)
+            total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+    return total
 
 
 @contextmanager

@@ -100,7 +100,7 @@ class Lift:
 
     @staticmethod
     def load(folder: Path, similarity: Similarity, gallery: Gallery) -> Lift:
-        held = load_tensors(folder / FILE)
+        held = {name: t.clone() for name, t in load_tensors(folder / FILE).items()}  # not mapped
         count = sum(name.startswith("centre") for name in held)
         centres, scales = (
             tuple(held[f"{what}{i}"].numpy() for i in range(count)) for what in ("centre", "scale")

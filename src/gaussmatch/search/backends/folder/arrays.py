@@ -5,16 +5,27 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+WHOLE = 32 * 2**20
+"""Bytes of a file up to which it is read, so that whoever cuts it while it is open does no harm: to
+read beyond the end of a map ends the process."""
+
+
+def is_large(path: Path) -> bool:
+    """Whether a file is mapped, not read."""
+    return path.stat().st_size > WHOLE
+
 
 def mapped(path: Path, rows: int | None = None) -> np.ndarray:
-    """An array that is read on access; a wrong number of rows is refused."""
+    """An array that is read on access, unless it is small; a wrong number of rows is refused."""
+    mode: Literal["r"] | None = "r" if is_large(path) else None
     try:
-        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: np.ndarray = np.load(path, mmap_mode=mode, allow_pickle=False)
     except OSError:
         raise
     except Exception as error:  # numpy parses a damaged header as Python

@@ -20,7 +20,7 @@ import numpy as np
 from gaussmatch.checks import extra
 from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.files import read_json, to_json
-from gaussmatch.search.backends.folder.arrays import blocks, mapped
+from gaussmatch.search.backends.folder.arrays import blocks, is_large, mapped
 from gaussmatch.search.backends.folder.exact import Scan, nearest
 from gaussmatch.search.backends.folder.structure import Allowed, SegmentContent, Structure
 from gaussmatch.search.lift import SAMPLE, Lift, LiftedQueries
@@ -118,8 +118,9 @@ class Hnsw(Structure):
         self._allowed: WeakKeyDictionary[Allowed, list[Allowed]] = WeakKeyDictionary()
         self.graphs, self.rows = [], []
         for i in range(len(self.lift.centres)):
-            name = str(content.folder / f"graph{i}.faiss")
-            graph = self.faiss.read_index(name, self.faiss.IO_FLAG_MMAP_IFC)
+            file = content.folder / f"graph{i}.faiss"
+            how = self.faiss.IO_FLAG_MMAP_IFC if is_large(file) else 0
+            graph = self.faiss.read_index(str(file), how)
             graph.hnsw.is_similarity = self.lift.inner
             self.graphs.append(graph)
             self.rows.append(mapped(content.folder / f"rows{i}.npy", self.total + 1))
