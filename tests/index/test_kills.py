@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from index.kills import ENVIRONMENT, check, contents, gaussmatch, kill_at, one_kill
 
 from gaussmatch.search import Index
@@ -52,3 +54,15 @@ def test_kills_before_a_sync_leave_the_old_or_the_new_and_nothing_else():
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(": 0 failures") == 4
+
+
+def test_a_full_disk_loses_nothing_and_what_is_told_is_so():
+    alone = ["unshare", "--user", "--map-root-user", "--mount", "true"]
+    if shutil.which("unshare") is None or subprocess.run(alone, capture_output=True).returncode:
+        pytest.skip("a process cannot mount a disk of its own here")
+    command = [sys.executable, "benchmarks/full_disk.py", "--tries", "4", "--only", "add", "merge"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no room" in done.stdout
