@@ -105,6 +105,17 @@ def test_a_file_cut_short(tmp_path: Path, how: str, part: float) -> None:
         read_checkpoint(path)
 
 
+def test_an_archive_that_spans_disks(tmp_path: Path) -> None:
+    """Which ``zipfile`` refuses as soon as it is asked whether it is one."""
+    path = save(tmp_path / "x.pth.tar", {"a": torch.arange(3.0)}, "zip")
+    data = bytearray(path.read_bytes())
+    at = data.rindex(b"PK\x06\x07")
+    data[at + 16 : at + 20] = (2).to_bytes(4, "little")
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="not a complete checkpoint of torch .*multiple disks"):
+        read_checkpoint(path)
+
+
 def test_other_files(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no such checkpoint"):
         read_checkpoint(tmp_path / "none.pth")

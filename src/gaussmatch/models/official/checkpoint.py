@@ -101,12 +101,12 @@ def _why(error: Exception) -> str:
 
 def _refuse_swollen(path: Path) -> None:
     """``torch.save`` stores without compression; what unpacks to more than the file is a bomb."""
-    if not zipfile.is_zipfile(path):
-        return
     try:
+        if not zipfile.is_zipfile(path):
+            return
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
-    except zipfile.BadZipFile as error:
+    except Exception as error:  # a broken or hostile file raises many types
         raise ValueError(f"{path}: not a complete checkpoint of torch ({error})") from error
     if size > path.stat().st_size:
         raise ValueError(
