@@ -13,8 +13,9 @@ from index.real_milvus import RealMilvus
 from index.real_postgres import RealPostgres
 
 from gaussmatch.core.gaussian import Gaussian
-from gaussmatch.search import Index, IndexSettings, Record, backends, merge
+from gaussmatch.search import Index, IndexSettings, Record, backend, backends, merge
 from gaussmatch.search.trust import Calibration
+from gaussmatch.search.where import UnknownFieldError
 
 
 class BackendContract(ABC):
@@ -34,6 +35,18 @@ class BackendContract(ABC):
         if n:
             index.add(clustered(n), records(0, n))
         return index
+
+    def test_a_condition_on_a_field_that_no_item_has_is_refused(self, monkeypatch):
+        monkeypatch.setattr(backend, "FIELD_ITEMS", 2)  # a sample must not decide it
+        index = self.made(4)
+        index.add(clustered(1, seed=2), [Record("z", {"rare": 7})])
+        assert index.search(clustered(1), 5, where={"rare": 8})[0].ids == []
+        with pytest.raises(
+            UnknownFieldError, match="no item has a field 'evn'; did you mean 'even'"
+        ):
+            index.search(clustered(1), 5, where={"evn": True})
+        assert index.search(clustered(1), 5, gallery="captions", where={"x": 1})[0].ids == []
+        index.close()
 
     @pytest.mark.parametrize("gallery", ["images", "captions"])
     @pytest.mark.parametrize("name", ["kl", "min_kl", "wasserstein"])
@@ -79,7 +92,7 @@ class BackendContract(ABC):
             index.add(g[:2], [Record("new"), Record("i3")])
         with pytest.raises(ValueError, match="'new' is given twice"):
             index.add(g[:2], [Record("new"), Record("new")])
-        with pytest.raises(ValueError, match="holds Gaussians of"):
+        with pytest.raises(ValueError, match="holds Gaussians with"):
             index.add(clustered(1, shape="point"), [Record("new")])
         assert index.size() == 10
         index.add(g[:1], [Record("i3", {"new": True})], replace=True)

@@ -16,9 +16,11 @@ from gaussmatch.apps.cli import main
 from gaussmatch.apps.cli.search import conditions
 from gaussmatch.core.metrics import calibration_error
 from gaussmatch.data.fits import length_of
+from gaussmatch.models import run
 from gaussmatch.models.features import load_data
 from gaussmatch.models.run import load
 from gaussmatch.search import Index, update
+from gaussmatch.search import index as index_module
 from gaussmatch.search.trust import Calibration, calibrate, canonical
 from gaussmatch.search.trust.familiarity import CLEARLY
 
@@ -255,6 +257,19 @@ def test_errors_of_search_are_one_clear_line(made, words, message, capsys):
     err = capsys.readouterr().err
     assert message in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_making_and_continuing_an_index_loads_the_model_once(runs, photos, tmp_path, monkeypatch):
+    loads, load_model = [], run.load_model
+    for module in (run, index_module):
+        monkeypatch.setattr(
+            module, "load_model", lambda *given: loads.append(given) or load_model(*given)
+        )
+    words = ["index", str(runs / "vsepp-kl"), str(photos), "--out", str(tmp_path / "i")]
+    for _ in range(2):
+        loads.clear()
+        assert main(words) == 0
+        assert len(loads) == 1
 
 
 def test_conditions_as_typed():

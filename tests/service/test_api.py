@@ -223,6 +223,7 @@ class TestLimits:
             ("/api/search?text=a+star&gallery=files", "invalid"),
             ("/api/search?text=a+star&where=x", "bad_filter"),
             ("/api/search?text=a+star&where=[]", "bad_filter"),
+            ("/api/search?text=a+star&where={%22yeer%22:1}", "bad_filter"),
             ("/api/search?text=a+star&exclude=x", "invalid"),
             ("/api/search?text=a+star&exclude={}", "invalid"),
             ("/api/search?text=a+star&guarantee=1", "invalid"),

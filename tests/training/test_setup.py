@@ -36,6 +36,9 @@ def test_schedules() -> None:
     assert max(cycle) == pytest.approx(1.0)
     assert cycle.index(max(cycle)) in (2, 3)
     assert cycle[-1] < cycle[0] < 0.1
+    at_once = rates(TrainingRecipe(learning_rate=1.0, schedule="one-cycle", warmup=0.25), 4)
+    assert at_once[0] == pytest.approx(1.0)
+    assert at_once == sorted(at_once, reverse=True)
 
 
 def test_weight_decay_needs_adamw() -> None:

@@ -101,14 +101,20 @@ class Gaussian(Moments[Tensor]):
     def __post_init__(self) -> None:
         mean, log_var = self.mean, self.log_var
         if not isinstance(mean, Tensor) or not mean.is_floating_point():
-            raise TypeError("mean must be a floating-point torch.Tensor of shape (..., D)")
+            raise TypeError(
+                f"mean must be a floating-point torch.Tensor of shape (..., D), got {_kind(mean)}"
+                "; convert it: torch.as_tensor(x).float()"
+            )
         shape = mean.shape
         if not shape or shape[-1] == 0:
             raise ValueError(f"mean must have shape (..., D) with D ≥ 1, got {_shape(mean)}")
         if log_var is None:
             return
         if not isinstance(log_var, Tensor) or not log_var.is_floating_point():
-            raise TypeError("log_var must be a floating-point torch.Tensor, or None for a point")
+            raise TypeError(
+                "log_var must be a floating-point torch.Tensor, or None for a point, got "
+                f"{_kind(log_var)}; convert it: torch.as_tensor(x).float()"
+            )
         if log_var.shape not in (shape, (*shape[:-1], 1)):
             raise ValueError(
                 f"log_var {_shape(log_var)} does not fit mean {_shape(mean)}: "
@@ -325,6 +331,33 @@ def normalized(a: A) -> A:
         result: A = a / np.maximum((a**2).sum(-1) ** 0.5, 1e-12)[..., None]
         return result
     return normalize(a, dim=-1)
+
+
+def check_gaussian(value: object, what: str, instead: str = "") -> None:
+    """Refuse what is not a ``Gaussian``, and say what to wrap it with.
+
+    >>> check_gaussian(np.zeros((2, 8)), "images")
+    Traceback (most recent call last):
+    TypeError: images must be a Gaussian, got ndarray (2, 8); wrap it: \
+gm.Gaussian(torch.as_tensor(x).float()) for points, gm.Gaussian(mean, log_var) for distributions
+    """
+    if isinstance(value, Gaussian):
+        return
+    wrap = (
+        "; wrap it: gm.Gaussian(torch.as_tensor(x).float()) for points, gm.Gaussian(mean, log_var) "
+        "for distributions"
+    )
+    help_ = wrap if isinstance(value, Tensor | np.ndarray) else instead
+    raise TypeError(f"{what} must be a Gaussian, got {_kind(value)}{help_}")
+
+
+def _kind(value: object) -> str:
+    """What a user has passed: its type, and its shape or dtype if that is what is wrong."""
+    if not isinstance(value, Tensor | np.ndarray):
+        return type(value).__name__
+    kind = f"{type(value).__name__} {tuple(value.shape)}"
+    floating = value.is_floating_point() if isinstance(value, Tensor) else value.dtype.kind == "f"
+    return kind if floating else f"{kind} of {value.dtype}"
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:

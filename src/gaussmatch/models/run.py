@@ -140,6 +140,7 @@ def is_finished(folder: Path) -> bool:
 def read_recipe(folder: Path, overrides: Mapping[str, Any] = {}) -> Recipe:
     """The recipe of a run, with some fields changed. On other data the features of its own
     photos may be missing: its image network makes them there."""
+    _check_complete(folder, RECIPE)
     verify(folder, RECIPE)
     recipe = load_recipe(folder / RECIPE)
     if not overrides:

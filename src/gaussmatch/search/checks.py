@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
+from gaussmatch.core.gaussian import ArrayGaussian, Gaussian, check_gaussian
 from gaussmatch.core.similarities import Similarity
 from gaussmatch.search.manifest import IndexSettings
 from gaussmatch.search.record import Record
@@ -44,6 +44,13 @@ def check_structure(
 
 def check_items(g: Gaussian, records: Sequence[Record]) -> Gaussian:
     """One finite Gaussian in float32, as it is kept, for each record; no id twice."""
+    check_gaussian(g, "gaussians")
+    for number, record in enumerate(records):
+        if not isinstance(record, Record):
+            raise TypeError(
+                f"records[{number}] must be a Record, got {type(record).__name__}; wrap it: "
+                "gm.Record(id, {field: value})"
+            )
     if len(g) != len(records):
         raise ValueError(f"{len(g)} Gaussians, but {len(records)} records")
     g = g.detach().to("cpu", torch.float32)
@@ -68,7 +75,10 @@ def check_form(
     """The form of Gaussians, which must be that of the index."""
     own = {"dim": g.dim, "variances": 0 if g.log_var is None else g.log_var.shape[-1]}
     if form is not None and own != form:
-        raise ValueError(f"the index holds Gaussians of {dict(form)}, these are of {own}")
+        raise ValueError(
+            f"the index holds Gaussians with {_form(form)}, these have {_form(own)}: encode them "
+            "with the model that the index was made with"
+        )
     if similarity.needs_variance and g.is_point:
         raise ValueError(f"{similarity.name} compares distributions; these are points")
     return own
@@ -78,8 +88,14 @@ def check_query(
     queries: Gaussian, form: Mapping[str, int] | None, similarity: Similarity
 ) -> ArrayGaussian:
     """Queries that can be compared with the items; a sphere among ellipsoids becomes one."""
+    check_gaussian(
+        queries, "queries", "; search_text takes words, search_image pictures, search_id an id"
+    )
     if queries.mean.ndim != 2:
-        raise ValueError(f"queries must be a batch (n, D), got {tuple(queries.mean.shape)}")
+        raise ValueError(
+            f"queries must be a batch (n, D), got {tuple(queries.mean.shape)}; "
+            "one query is a batch too: queries[None]"
+        )
     found = queries.numpy()
     if _square(found.mean) + _square(found.log_var) > MOST_LOG_VARIANCE**2:  # or else all are less
         mean, log_var = _largest(found.mean), _largest(found.log_var)
@@ -90,7 +106,10 @@ def check_query(
     if form is None:
         return found
     if found.dim != form["dim"]:
-        raise ValueError(f"queries have D = {found.dim}, the index has D = {form['dim']}")
+        raise ValueError(
+            f"queries have D = {found.dim}, the index has D = {form['dim']}: encode them with the "
+            "model that the index was made with"
+        )
     if not similarity.needs_variance:
         return found
     if found.log_var is None:
@@ -100,6 +119,11 @@ def check_query(
             raise ValueError("the index holds spheres; a query is an ellipsoid")
         return queries.expand().numpy()
     return found
+
+
+def _form(form: Mapping[str, int]) -> str:
+    shapes = {0: "no variances", 1: "one variance (spheres)"}
+    return f"D = {form['dim']} and {shapes.get(form['variances'], 'D variances (ellipsoids)')}"
 
 
 def _extreme(g: Gaussian) -> int | None:

@@ -49,7 +49,7 @@ from gaussmatch.search.trust import Calibration
 from gaussmatch.search.trust.calibration import Judgement, Promise
 from gaussmatch.search.trust.familiarity import Features
 from gaussmatch.search.trust.verdict import FitCount
-from gaussmatch.search.where import Where, unknown_field
+from gaussmatch.search.where import Condition, UnknownFieldError, Where, unknown_field
 
 RUN = "run"
 Filter = Mapping[str, Any] | Where | None
@@ -114,9 +114,14 @@ class Index:
         """
         if (run is None) == (similarity is None):
             raise ValueError("an index needs a run, or the name of a similarity, and not both")
-        used = similarity_called(str(similarity)) if run is None else load(run).matcher.similarity
-        folder = None if run is None else locate(run)
-        return cls.with_model(place, folder, used, settings, calibration)
+        if run is None:
+            used = similarity_called(str(similarity))
+            return cls.with_model(place, None, used, settings, calibration)
+        model = load(run)
+        used = model.matcher.similarity
+        index = cls.with_model(place, locate(run), used, settings, calibration)
+        index.model = model  # the files that were copied
+        return index
 
     @classmethod
     def with_model(
@@ -303,7 +308,8 @@ class Index:
         Args:
             side: what the queries are, for their percentiles and for P(fits), which is only known
                 across sides; the other side than the gallery if not given.
-            where: conditions on metadata, see ``Where``; exact, whatever the structure.
+            where: conditions on metadata, see ``Where``; exact, whatever the structure. If no item
+                has the field, ``UnknownFieldError``.
             exclude: ids that must not be found.
             guarantee: instead of k results, as many as it takes to keep a promise (at least one),
                 of queries like those that were judged, see ``metrics.RiskControl``.
@@ -321,7 +327,10 @@ class Index:
 
         def search() -> list[Hits]:
             parts = self.backend.searchable(gallery, condition, exclude)
-            size, wide = sum(part.reach for part in parts), max(k, TOP)
+            size = sum(part.reach for part in parts)
+            if not size:
+                self._check_fields(condition, gallery)
+            wide = max(k, TOP) if self._judges(side, gallery) else k
             found = top_k(parts, asked, wide, self.settings.rescore).complete()
             judged = self._judged(
                 parts, found, asked, side, gallery, condition, size, kinds, familiar
@@ -342,8 +351,6 @@ class Index:
                 held = (logits >= needed[:, None]).sum(1)
                 kept = held.clip(min(1, size)).tolist()  # one more breaks no promise
             notes = self._notes(side, gallery, asked.is_point)
-            if not size and condition.conditions:
-                notes += unknown_field(condition.fields, self.fields(gallery))
             promised = (guarantee, promise)
             return self._hits(parts, found, judged, side, gallery, size, kept, promised, notes)
 
@@ -554,6 +561,18 @@ class Index:
             raise ValueError(f"no item {id!r} among the {gallery} of {self.place}")
         return found
 
+    def _check_fields(self, where: Where, gallery: Gallery) -> None:
+        """Refuse conditions on a field that no item has: they are misspelt."""
+        for name in where.fields if self.size(gallery) else ():
+            has = Where((Condition(name, "not", ()),))
+            if not sum(part.reach for part in self.backend.searchable(gallery, has, ())):
+                fields = [known for known in self.fields(gallery) if known != name]
+                raise UnknownFieldError(unknown_field([name], fields)[0])
+
+    def _judges(self, side: Gallery, gallery: Gallery) -> bool:
+        """Whether the calibration says what scores of such queries mean: only across sides."""
+        return side != gallery and gallery in self.calibration.ways
+
     def missed(self, gallery: Gallery) -> float:
         """The share of the exact best results that a search fails to find, measured with training
         items as queries; 0 where every search is exact."""
@@ -584,7 +603,7 @@ class Index:
         """What is known of the queries and of all that was found."""
         scores, calibration = found.score, self.calibration
         sample = scores
-        if side != gallery and scores.size and gallery in calibration.ways:
+        if scores.size and self._judges(side, gallery):
             with torch.no_grad():  # a similarity may have learned parameters
                 scored = self._sampled(parts, gallery, where)(queries.gaussian())
             sample = scored.double().numpy()
@@ -627,7 +646,10 @@ class Index:
         shares = None if of_items is None else calibration.percentile(gallery, of_items)
         scores = found.score.ravel().tolist()
         columns = (_listed(x, n * k) for x in (judged.probability, items, shares))
-        hits = list(map(Hit, ids, scores, *columns, metas))
+        hits = [
+            Hit(id=i, score=s, probability=p, uncertainty=u, percentile=share, meta=meta)
+            for i, s, p, u, share, meta in zip(ids, scores, *columns, metas, strict=True)
+        ]
         own, share, familiar, absent, nothing = (
             _listed(x, n)
             for x in (

@@ -88,6 +88,10 @@ class Where:
         return all(_holds(c, meta.get(c.field)) for c in self.conditions)
 
 
+class UnknownFieldError(ValueError):
+    """A condition on a field that no item has."""
+
+
 def unknown_field(names: Iterable[str], known: Sequence[str]) -> list[str]:
     """A sentence about the first field that no item has, if there is one.
 

@@ -16,16 +16,16 @@ from gaussmatch.checks import did_you_mean
 from gaussmatch.data.embeddings import ENDINGS, columns_of
 from gaussmatch.data.pairs import SPLITS
 from gaussmatch.models.features import load_data
-from gaussmatch.models.model import Model
+from gaussmatch.models.recipe import DataRecipe
 from gaussmatch.models.run import (
     CALIBRATION,
     PHOTOS,
     PROBE,
     is_run,
     is_shipped,
-    load,
     locate,
     read_listed,
+    read_recipe,
 )
 from gaussmatch.search import (
     GALLERIES,
@@ -68,12 +68,12 @@ def run(argv: Sequence[str]) -> None:
 
 def _make(argv: Sequence[str]) -> None:
     options = _make_options(argv)
-    model = load(options.run)
+    recipe = read_recipe(options.run)
     for name in (CALIBRATION, PROBE):  # read last: damage is told before anything is made
         read_listed(options.run, name)
     table = options.folder is not None and options.folder.suffix in ENDINGS
     if options.folder is not None and not table:  # before anything is made
-        if model.recipe.data.name == "scenes":
+        if recipe.data.name == "scenes":
             print(
                 f"note: {options.run} was trained on drawn scenes and knows nothing about photos; "
                 "leave it out to use the photo model",
@@ -90,7 +90,7 @@ def _make(argv: Sequence[str]) -> None:
     new = index is None
     index = _created(options) if index is None else _continued(index, options)
     try:
-        _fill(index, model, options)
+        _fill(index, recipe.data, options)
     except Exception:
         if new and not any(index.size(gallery) for gallery in GALLERIES):
             index.drop()  # nothing came of it
@@ -98,15 +98,15 @@ def _make(argv: Sequence[str]) -> None:
     if not index.calibration.about:  # last: if interrupted, it is done again
         index.set_calibration(kept_calibration(options.run))
     print(_summary(index))
-    query = "'some words'" if model.reads_text else "--like ID"
+    query = "'some words'" if index.model.reads_text else "--like ID"
     print(f"next: gaussmatch search {quote(str(options.out))} {query}", file=sys.stderr)
 
 
-def _fill(index: Index, model: Model, options: Namespace) -> None:
+def _fill(index: Index, data: DataRecipe, options: Namespace) -> None:
     folder = options.folder
     if folder is None:
         split = options.split or "test"
-        index_pairs(index, load_data(model.recipe.data).split(split), split)
+        index_pairs(index, load_data(data).split(split), split)
     elif folder.suffix in ENDINGS and _holds_gaussians(folder):
         index_parquet(index, folder, options.gallery)
     elif folder.suffix in ENDINGS:

@@ -30,8 +30,7 @@ def run(argv: Sequence[str]) -> None:
     if not index.size(options.gallery):
         raise ValueError(f"{options.index} holds no {options.gallery}")
     where, order = conditions(options.where), options.sort.removeprefix("-")
-    wanted = [*where, *([order] if order else [])]
-    for lost in unknown_field(wanted, index.fields(options.gallery)) if wanted else ():
+    for lost in unknown_field([order], index.fields(options.gallery)) if order else ():
         raise ValueError(lost)
     settings: dict[str, Any] = {"gallery": options.gallery, "where": where}
     for promise in PROMISES:

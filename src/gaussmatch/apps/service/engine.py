@@ -46,7 +46,7 @@ from gaussmatch.search import GALLERIES, Gallery, Hits, Index, Record, Where
 from gaussmatch.search.hits import TRUNCATED
 from gaussmatch.search.trust.audit_report import PICTURES
 from gaussmatch.search.trust.calibration import IMAGE, Promise
-from gaussmatch.search.where import unknown_field
+from gaussmatch.search.where import UnknownFieldError, unknown_field
 
 QueryType = Literal["text", "image", "item"]
 SIDES: dict[QueryType, Gallery] = {"text": "captions", "image": "images", "item": "images"}
@@ -193,7 +193,9 @@ class Engine:
                 kinds=[kind(queries[at]) for at in members],
                 familiar=None if familiar is None else familiar[chosen],
             )
-            if guarantee is not None and isinstance(found, ValueError):
+            if isinstance(found, UnknownFieldError):
+                found = ApiError(422, "bad_filter", f"where: {found}")
+            elif guarantee is not None and isinstance(found, ValueError):
                 found = ApiError(422, "no_guarantee", str(found))
             for place, at in enumerate(members):
                 results[at] = found

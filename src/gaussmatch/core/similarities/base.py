@@ -13,7 +13,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gaussmatch.core.gaussian import A, ArrayGaussian, Gaussian, Moments, Side, dot, largest, total
+from gaussmatch.core.gaussian import (
+    A,
+    ArrayGaussian,
+    Gaussian,
+    Moments,
+    Side,
+    check_gaussian,
+    dot,
+    largest,
+    total,
+)
 
 SIDES: tuple[Side, ...] = get_args(Side)
 
@@ -177,6 +187,7 @@ class Similarity(ABC):
     ) -> tuple[Gaussian, Gaussian]:
         """Check that the two sides fit, and give them one shape where one is a sphere."""
         for side, g in (("images", images), ("captions", captions)):
+            check_gaussian(g, side)
             if g.mean.ndim != 2 and not (self.several and g.mean.ndim == 3):
                 raise ValueError(
                     f"{side} must be a batch (n, D), got {tuple(g.mean.shape)}"
@@ -185,7 +196,10 @@ class Similarity(ABC):
             if self.needs_variance and g.is_point:
                 raise ValueError(f"{self.name} compares distributions, but the {side} are points")
         if images.dim != captions.dim:
-            raise ValueError(f"images have D = {images.dim}, captions have D = {captions.dim}")
+            raise ValueError(
+                f"images have D = {images.dim}, captions have D = {captions.dim}: encode both with "
+                "the same model"
+            )
         if paired and len(images) != len(captions):
             raise ValueError(f"paired: {len(images)} images but {len(captions)} captions")
         if not self.needs_variance:

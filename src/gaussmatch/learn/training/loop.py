@@ -326,8 +326,11 @@ def schedule(optimizer: torch.optim.Optimizer, settings: TrainingRecipe, steps: 
     if settings.schedule == "step":
         return StepLR(optimizer, settings.decay_epoch, settings.decay)
     if settings.schedule == "one-cycle":
+        rise = settings.warmup
+        if rise * steps == 1:  # torch divides by rise · steps − 1
+            rise *= 1 - 1e-9
         rates = [group["lr"] for group in optimizer.param_groups]
-        return OneCycleLR(optimizer, rates, steps, pct_start=settings.warmup, cycle_momentum=False)
+        return OneCycleLR(optimizer, rates, steps, pct_start=rise, cycle_momentum=False)
     return LambdaLR(optimizer, lambda step: cosine(step, steps, settings.warmup))
 
 
