@@ -44,15 +44,15 @@ def train(steps: int = 1500) -> tuple[nn.Module, nn.Module]:
     captions = gm.Probabilistic(Tower(), part="head")  # a copy of "head" gives the variance
     similarity = gm.similarity("kl")
     parameters = [*images.parameters(), *captions.parameters()]
-    optimiser = torch.optim.Adam(parameters, lr=2e-3)
+    optimizer = torch.optim.Adam(parameters, lr=2e-3)
     for step in range(steps):
         x, c, _ = draw(128)
         loss = TripletLoss(margin=0.2, mining="sum" if step < steps // 3 else "hardest")
         scores = similarity.matrix(images(x), captions(c))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss(scores, scores, negatives(torch.arange(len(x))))["triplet"].backward()
         nn.utils.clip_grad_norm_(parameters, 2.0)
-        optimiser.step()
+        optimizer.step()
     return images, captions
 
 

@@ -59,9 +59,10 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert all(not cell.get("outputs") for cell in nbformat.read(path, 4).cells), "clear outputs"
 
 
-def test_there_are_three_notebooks() -> None:
+def test_there_are_four_notebooks() -> None:
     assert [path.stem for path in NOTEBOOKS] == [
         "own-embeddings",
+        "own-module",
         "train-and-compare",
         "uncertainty-on-photos",
     ]

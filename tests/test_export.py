@@ -217,3 +217,39 @@ def test_parquet_of_other_programs_and_of_other_models(tiny_run: Path, tmp_path:
     other.backend.manifest = replace(other.manifest, run={"recipe.yaml": "0"})
     with pytest.raises(ValueError, match="made by another model"):
         index_parquet(other, tmp_path / "mine.parquet", progress=False)
+
+
+def test_modules_of_ones_own_become_a_model_without_a_recipe(tmp_path: Path) -> None:
+    class Tower(torch.nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.body, self.head = torch.nn.Linear(width, 8), torch.nn.Linear(8, 4)
+            self.drop = torch.nn.Dropout(0.5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.drop(self.body(x).relu()))
+
+    images, captions = (gm.Probabilistic(Tower(width), part="head") for width in (6, 5))
+    x, c, out = torch.randn(7, 6), torch.randn(7, 5), tmp_path / "mine"
+    differs = gm.export(images, captions, out, inputs=(x, c), similarity="query_kl")
+    assert set(differs) == {"images.onnx", "texts.onnx"}
+    assert images.training  # the user's module is left as it was
+    index = gm.Index.create(tmp_path / "index", out)
+    index.add(index.model.encode_images(x), [Record(str(i)) for i in range(7)])
+    images.eval(), captions.eval()
+    with torch.no_grad():
+        scores = gm.similarity("query_kl").for_query("captions").matrix(images(x), captions(c))
+    (hits,) = gm.open_index(tmp_path / "index").search(gm.load(out).encode_texts(c[:1]), 7)
+    assert hits.ids == [str(i) for i in scores[:, 0].argsort(descending=True).tolist()]
+    with pytest.raises(FileExistsError, match="is not empty"):
+        gm.export(images, captions, out, inputs=(x, c))
+    for (modules, given, name), message in {
+        ((images, captions), (x[:1], c), "kl"): "two items or more",
+        ((images, Tower(5)), (x, c), "kl"): "the captions are points",
+        ((images, captions), (x, c), "kull"): "unknown similarity 'kull'",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            gm.export(*modules, tmp_path / "other", inputs=given, similarity=name)
+        assert not (tmp_path / "other").exists()
+    gm.export(Tower(6), Tower(5), tmp_path / "points", inputs=(x, c), similarity="cosine")
+    assert gm.load(tmp_path / "points").encode_images(x).is_point

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gaussmatch.models.features import load_data as load_data
     from gaussmatch.models.model import Model as Model
     from gaussmatch.models.model import UncertaintyWarning as UncertaintyWarning
+    from gaussmatch.models.published import export as export
     from gaussmatch.models.published import from_pretrained as from_pretrained
     from gaussmatch.models.published import push_to_hub as push_to_hub
     from gaussmatch.models.published import save_pretrained as save_pretrained
@@ -41,9 +42,10 @@ if TYPE_CHECKING:
     from gaussmatch.search import Hit as Hit
     from gaussmatch.search import Hits as Hits
     from gaussmatch.search import Index as Index
+    from gaussmatch.search import Record as Record
     from gaussmatch.search.index import open_index as open_index
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _HOME = {
     "DataSet": "gaussmatch.data",
@@ -55,9 +57,11 @@ _HOME = {
     "Pairs": "gaussmatch.data",
     "Probabilistic": "gaussmatch.models.encoders",
     "Recipe": "gaussmatch.models.recipe",
+    "Record": "gaussmatch.search",
     "Similarity": "gaussmatch.core.similarities",
     "UncertaintyWarning": "gaussmatch.models.model",
     "evaluate": "gaussmatch.learn.evaluation.evaluate",
+    "export": "gaussmatch.models.published",
     "from_pretrained": "gaussmatch.models.published",
     "load": "gaussmatch.models.run",
     "load_data": "gaussmatch.models.features",
