@@ -1,9 +1,11 @@
-"""The wheel holds what an installed package needs, and the version has one home."""
+"""Wheel and sdist hold what they must and run; the version has one home; typed from outside."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -15,18 +17,66 @@ import gaussmatch as gm
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    pytest.importorskip("hatchling")
-    out = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+def run(*words: str | Path, cwd: Path, **variables: str) -> str:
     done = subprocess.run(
-        [*command, "--no-index", "--wheel-dir", str(out), str(ROOT)], capture_output=True, text=True
+        [sys.executable, *map(str, words)],
+        cwd=cwd,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
-    (path,) = out.glob("*.whl")
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An sdist of the project, and a wheel that is built from the sdist, as 'python -m build'."""
+    pytest.importorskip("hatchling")
+    out = tmp_path_factory.mktemp("dist")
+    run("-m", "hatchling", "build", "-t", "sdist", "-d", out, cwd=ROOT)
+    with tarfile.open(out / f"gaussmatch-{gm.__version__}.tar.gz") as archive:
+        archive.extractall(out, filter="data")
+    source = out / f"gaussmatch-{gm.__version__}"
+    run("-m", "hatchling", "build", "-t", "wheel", "-d", out, cwd=source)
+    return out
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> zipfile.ZipFile:
+    (path,) = built.glob("*.whl")
     assert path.name.startswith(f"gaussmatch-{gm.__version__}-py3-none-any")
     return zipfile.ZipFile(path)
+
+
+def test_an_installed_wheel_runs_and_searches(built: Path, tmp_path: Path) -> None:
+    """Installed by itself: its dependencies are those of this environment."""
+    (wheel,) = built.glob("*.whl")
+    target = tmp_path / "site"
+    pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile")
+    run(*pip, "--target", target, wheel, cwd=tmp_path)
+    there = {"PYTHONPATH": str(target)}
+    assert run("-m", "gaussmatch", "--version", cwd=tmp_path, **there) == f"{gm.__version__}\n"
+    code = """
+import torch, gaussmatch as gm
+print(gm.__file__)
+index = gm.Index.create("i", similarity="kl")
+g = gm.Gaussian(torch.eye(3), torch.zeros(3, 3))
+index.add(g, [gm.Record(name) for name in "abc"])
+print(index.search(g[1:2], 1)[0].ids)
+print(gm.load_recipe("scenes/vsepp-kl").title, gm.load("photos").recipe.model.system)
+"""
+    said = run("-c", code, cwd=tmp_path, **there).splitlines()
+    assert Path(said[0]).is_relative_to(target)
+    assert said[1:] == ["['b']", "VSE++ KL adapter"]
+
+
+def test_the_sdist_holds_what_a_build_and_its_tests_need(built: Path) -> None:
+    with tarfile.open(built / f"gaussmatch-{gm.__version__}.tar.gz") as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = ("tests/conftest.py", "docs/index.md", "Makefile", "Dockerfile", "CITATION.cff")
+    assert {*wanted, "pyproject.toml", "constraints.txt", "PKG-INFO"} <= names
+    assert not [name for name in names if "__pycache__" in name or name.startswith(".venv")]
 
 
 def test_the_wheel_holds_code_recipes_page_and_weights(wheel: zipfile.ZipFile) -> None:
@@ -96,3 +146,48 @@ for name in ("load", "train", "Index"):
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+USER = """\
+import torch
+import gaussmatch as gm
+
+g: gm.Gaussian = gm.Gaussian(torch.zeros(2, 4), torch.zeros(2, 4))
+scores: torch.Tensor = gm.similarity("kl").matrix(g, g)
+index: gm.Index = gm.Index.create("i", similarity="kl")
+index.add(g, [gm.Record("a"), gm.Record("b", {"year": 2024})])
+hits: gm.Hits = index.search(g, k=2, where={"year": 2024})[0]
+best: str = hits[0].id
+probability: float | None = hits[0].probability
+reveal_type(gm.load)
+reveal_type(gm.Probabilistic)
+reveal_type(gm.export)
+index.search("two dogs")
+gm.similarity(3)
+"""
+
+
+def test_the_public_api_is_typed_from_outside(tmp_path: Path) -> None:
+    """mypy --strict of a user's file: it sees the types, and the user's mistakes."""
+    pytest.importorskip("mypy")
+    (tmp_path / "user.py").write_text(USER)
+    words = ["-m", "mypy", "--strict", "--follow-imports=silent", "--cache-dir", tmp_path / "cache"]
+    done = subprocess.run(
+        [sys.executable, *map(str, words), "user.py"],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+    )
+    said = [
+        line.partition("user.py:")[2] for line in done.stdout.splitlines() if "user.py:" in line
+    ]
+    errors = [line for line in said if "error:" in line]
+    assert len(errors) == 2, done.stdout + done.stderr
+    assert errors[0].startswith("15: ")
+    assert 'expected "Gaussian"' in errors[0]
+    assert errors[1].startswith("16: ")
+    assert 'expected "str"' in errors[1]
+    notes = [line for line in said if "note: Revealed" in line]
+    assert len(notes) == 3
+    assert not any("Any)" in note.split("->")[0] or note.endswith('"Any"') for note in notes)

@@ -34,6 +34,8 @@ VERBS = {
     "extract": "photos → features, with any network of timm",
     "import": "checkpoints of the official codes → run folders",
     "scenes": "make the embedded data set, or pretrain its backbone again",
+    "doctor": "what works on this machine, and how to get what is missing",
+    "completion": "a script that makes the Tab key complete verbs and options",
 }
 
 
@@ -54,11 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"gaussmatch: unknown verb {words[0]!r}; {hint}", file=sys.stderr)
         return 2
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # see docs/training.md, Threads
-    module = f"{words[0]}_" if iskeyword(words[0]) else words[0]
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            import_module(f"gaussmatch.apps.cli.{module}").run(words[1:])
+            import_module(module_of(words[0])).run(words[1:])
             sys.stdout.flush()
     except KeyboardInterrupt:
         print("\ninterrupted; everything finished so far is kept", file=sys.stderr)
@@ -71,6 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"gaussmatch {words[0]}: {error}{_what_to_do(error)}", file=sys.stderr)
         return 2
     return 0
+
+
+def module_of(verb: str) -> str:
+    """The module of a verb, which has ``run(argv)``; and ``VERBS`` if there are verbs below it."""
+    return f"gaussmatch.apps.cli.{verb}_" if iskeyword(verb) else f"gaussmatch.apps.cli.{verb}"
 
 
 def _reader_is_gone() -> bool:

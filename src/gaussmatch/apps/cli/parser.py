@@ -12,6 +12,15 @@ from gaussmatch.checks import did_you_mean
 
 SECTIONS = ("data", "model", "loss", "training")
 WIDTH = 92
+DESCRIBE = ("--describe",)
+"""Given to a verb, its parser is raised as ``ParserBuiltError`` and nothing is run."""
+
+
+class ParserBuiltError(Exception):
+    """Carries the complete parser of a verb to whoever describes it."""
+
+    def __init__(self, parser: Parser) -> None:
+        self.parser = parser
 
 
 class Parser(ArgumentParser):
@@ -59,6 +68,8 @@ class Parser(ArgumentParser):
 
     def parse(self, argv: Sequence[str]) -> Namespace:
         """The options; ``overrides`` holds the fields of the recipe."""
+        if argv is DESCRIBE:
+            raise ParserBuiltError(self)
         words, overrides = self._split(argv)
         options, unknown = self.parse_known_intermixed_args(words)
         if unknown:
