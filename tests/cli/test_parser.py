@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from gaussmatch.apps.cli import VERBS, main
 from gaussmatch.apps.cli.parser import SECTIONS, Parser
+from gaussmatch.learn.studies.paper import NUMBERED
 
 SUBVERBS = {
     "index": ("", "add", "delete", "update", "merge", "compact", "drop", "info"),
@@ -165,3 +168,30 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     done = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reproduce.md"
+
+
+def test_the_commands_of_the_walk_through_parse(parsed) -> None:
+    blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    lines = [line for block in blocks for line in block.splitlines()]
+    commands = [line for line in lines if line.startswith("gaussmatch ")]
+    assert len(commands) >= 12
+    for command in commands:
+        verb, *words = shlex.split(command, comments=True)[1:]
+        options = parsed([verb, *words])
+        if verb == "reproduce":
+            assert options.names
+
+
+def test_the_walk_through_names_every_alias() -> None:
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| ([^|]*) \|", PAGE.read_text(encoding="utf-8"), re.M)
+    named = {}
+    for name, aliases in rows:
+        found = re.findall(r"(table|figure)(\d)", aliases)
+        if "…" in aliases:
+            (kind, first), (_, last) = found
+            found = [(kind, n) for n in range(int(first), int(last) + 1)]
+        named |= {f"{kind}{number}": name for kind, number in found}
+    assert named == NUMBERED
