@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import json
+import os
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -32,13 +37,114 @@ from gaussmatch.search import Index, Record
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
 
 
-def example(first_line: str) -> ModuleType:
-    """The block of the page that begins with a line, as a module."""
+def block_of(first_line: str) -> str:
+    """The block of the page that begins with a line."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
     (block,) = [b for b in blocks if b.startswith(f"# {first_line}\n")]
+    return str(block)
+
+
+def example(first_line: str) -> ModuleType:
+    """The same as a module."""
     module = ModuleType(first_line)
-    exec(compile(block, first_line, "exec"), vars(module))
+    exec(compile(block_of(first_line), first_line, "exec"), vars(module))
     return module
+
+
+def written_into(first_line: str, package: Path) -> Path:
+    """A block of the page, written into the file of a copy of the package that it names: fields and
+    functions are added; what follows ``...`` in a method goes to the end of that method."""
+    file = package.parent / first_line.partition(",")[0].removeprefix("src/")
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.parse(block_of(first_line)).body:
+        if not isinstance(node, ast.ClassDef):
+            tree.body.append(node)
+            continue
+        (known,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == node.name]
+        for part in node.body:
+            methods = [n for n in known.body if isinstance(n, ast.FunctionDef)]
+            if not isinstance(part, ast.FunctionDef):
+                known.body.insert(known.body.index(methods[0]), part)
+                continue
+            (method,) = [n for n in methods if n.name == part.name]
+            dots, *added = part.body
+            assert isinstance(dots, ast.Expr)
+            assert dots.value.value is ...
+            method.body += added
+    file.write_text(ast.unparse(tree), encoding="utf-8")
+    return file
+
+
+def copied(folder: Path) -> Path:
+    """The package, of which only ``search`` and ``apps/cli`` can be written to."""
+    source, copy = Path(gm.__file__).parent, folder / "gaussmatch"
+    (copy / "apps").mkdir(parents=True)
+    for path in (*source.iterdir(), *(source / "apps").iterdir()):
+        target = copy / path.relative_to(source)
+        if path.name in ("search", "cli"):
+            shutil.copytree(path, target, ignore=shutil.ignore_patterns("__pycache__"))
+        elif path.name != "apps":
+            target.symlink_to(path)
+    return copy
+
+
+def answer_of(package: Path, code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=package.parent,
+        env={**os.environ, "PYTHONPATH": str(package.parent), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_field_of_an_answer_and_a_trust_signal(tmp_path: Path) -> None:
+    package, hits = copied(tmp_path), "src/gaussmatch/search/hits.py"
+    field = {written_into(f"{hits}, a field", package)}
+    blocks = ["src/gaussmatch/search/trust/verdict.py", f"{hits}, a signal"]
+    signal = {written_into(block, package) for block in blocks}
+    assert len(field) <= 3
+    assert len(signal) <= 4
+    code = """
+import json, torch, gaussmatch as gm
+from dataclasses import asdict
+from pydantic import TypeAdapter
+from gaussmatch.apps.service.responses import SearchResponse
+
+index = gm.Index.create("i", similarity="kl")
+g = gm.Gaussian(torch.tensor([[0.0], [0.0], [3.0]]), torch.zeros(3, 1))
+index.add(g, [gm.Record(name) for name in "abc"])
+alike, apart = index.search(g[[0, 2]], 3)
+print(json.dumps([asdict(alike), asdict(apart), TypeAdapter(SearchResponse).json_schema()]))
+"""
+    alike, apart, schema = json.loads(answer_of(package, code))
+    assert (alike["ahead"], apart["ahead"]) == (0.0, pytest.approx(4.5))
+    assert "The two best results score alike." in alike["verdict"]["reason"]
+    assert "alike" not in apart["verdict"]["reason"]
+    described = schema["$defs"]["Hits"]["properties"]["ahead"]["description"]
+    assert described.startswith("How far the best result is ahead")
+
+
+def test_an_option_that_verbs_share(tmp_path: Path) -> None:
+    package = copied(tmp_path)
+    assert written_into("src/gaussmatch/apps/cli/parser.py", package).name == "parser.py"
+    code = """
+import torch
+from gaussmatch.apps.cli.completion import parsers
+from gaussmatch.apps.cli.parser import Parser
+
+FLAG = "--deterministic"
+having = [words for words, parser, _ in parsers() if parser and FLAG in parser.format_help()]
+print(len(having), "search" in having)
+Parser("x", "", examples=[], computes=True).parse([FLAG])
+print(torch.are_deterministic_algorithms_enabled())
+"""
+    many, used = answer_of(package, code).splitlines()
+    assert int(many.split()[0]) > 10
+    assert many.endswith("True")
+    assert used == "True"
 
 
 def test_a_similarity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

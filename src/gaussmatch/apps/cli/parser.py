@@ -6,6 +6,7 @@ import sys
 import textwrap
 from argparse import Action, ArgumentError, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from gaussmatch.checks import did_you_mean
@@ -14,6 +15,50 @@ SECTIONS = ("data", "model", "loss", "training")
 WIDTH = 92
 DESCRIBE = ("--describe",)
 """Given to a verb, its parser is raised as ``ParserBuiltError`` and nothing is run."""
+
+
+@dataclass(frozen=True)
+class SharedOption:
+    """An option of every verb that computes.
+
+    Args:
+        use: called with its value before the verb runs.
+        settings: for ``add_argument``.
+    """
+
+    name: str
+    use: Callable[[Any], object]
+    settings: Mapping[str, Any]
+
+
+def _use_threads(number: int | None) -> None:
+    from gaussmatch.device import use_threads
+
+    use_threads(number)
+
+
+def _use_device(name: str) -> None:
+    from gaussmatch.device import use_device
+
+    use_device(name)
+
+
+SHARED = [
+    SharedOption(
+        "--threads",
+        _use_threads,
+        {
+            "type": int,
+            "metavar": "N",
+            "help": "CPU threads (default: all, or one on a busy machine)",
+        },
+    ),
+    SharedOption(
+        "--device",
+        _use_device,
+        {"default": "auto", "help": "cpu, cuda, cuda:1, mps, or auto (the best)"},
+    ),
+]
 
 
 class ParserBuiltError(Exception):
@@ -34,7 +79,7 @@ class Parser(ArgumentParser):
         fields: sections of the recipe whose fields may be given, as ``--data.root photos``. The
             parsed options hold them as ``overrides``: dotted name → value of the field's type.
         notes: a paragraph after the options.
-        computes: adds ``--threads`` and ``--device``.
+        computes: adds the options in ``SHARED``.
     """
 
     def __init__(
@@ -55,16 +100,8 @@ class Parser(ArgumentParser):
             allow_abbrev=False,
         )
         self._sections, self._computes = tuple(fields), computes
-        if computes:
-            self.add_argument(
-                "--threads",
-                type=int,
-                metavar="N",
-                help="CPU threads (default: all, or one on a busy machine)",
-            )
-            self.add_argument(
-                "--device", default="auto", help="cpu, cuda, cuda:1, mps, or auto (the best)"
-            )
+        for option in SHARED if computes else ():
+            self.add_argument(option.name, **option.settings)
 
     def parse(self, argv: Sequence[str]) -> Namespace:
         """The options; ``overrides`` holds the fields of the recipe."""
@@ -79,11 +116,8 @@ class Parser(ArgumentParser):
             from gaussmatch.models.recipe import parse_overrides
 
             options.overrides = parse_overrides(overrides)
-        if self._computes:
-            from gaussmatch.device import use_device, use_threads
-
-            use_threads(options.threads)
-            use_device(options.device)
+        for option in SHARED if self._computes else ():
+            option.use(getattr(options, option.name[2:].replace("-", "_")))
         return options
 
     def error(self, message: str) -> NoReturn:
