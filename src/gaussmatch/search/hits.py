@@ -14,6 +14,7 @@ from html import escape
 from typing import Any, Literal
 
 from gaussmatch.checks import SCHEMA
+from gaussmatch.data.asked import Asked, read_query
 from gaussmatch.data.language import mostly_known
 from gaussmatch.search.manifest import Gallery
 from gaussmatch.search.trust.calibration import Promise
@@ -111,6 +112,10 @@ class Hits:
     """The percentile in words."""
     text: str | None = None
     """The query, if it is words."""
+    asked: Asked | None = None
+    """The query as it was read, if it is words: what to look for, what must not be there, dates."""
+    remarks: Sequence[str] = ()
+    """Sentences about how the query was read, and what of it was not understood; to be shown."""
     known: bool = True
     """Whether the model knows most of what the query names."""
     verdict: SearchVerdict = field(init=False, default_factory=SearchVerdict)
@@ -134,6 +139,7 @@ class Hits:
             count=self.count,
             guarantee=self.guarantee,
             promise=self.promise,
+            listed=self.asked is not None and not (self.asked.words or self.asked.without),
         )
 
     def __repr__(self) -> str:
@@ -175,9 +181,13 @@ class Hits:
             same.sort(key=lambda hit: hit.meta[name], reverse=descending)
         return replace(self, hits=[*numbers, *texts, *others])
 
+    def remarked(self, remarks: Sequence[str]) -> Hits:
+        """The same with more remarks."""
+        return replace(self, remarks=[*self.remarks, *remarks]) if remarks else self
+
     def for_text(
         self,
-        text: str,
+        asked: Asked | str,
         unknown: Sequence[str],
         meant: Mapping[str, str],
         truncated: bool = False,
@@ -189,14 +199,25 @@ class Hits:
         Args:
             meant: known words for misspelt ones.
         """
-        notes = [*self.notes]
+        asked = read_query(asked) if isinstance(asked, str) else asked
+        notes, text = [*self.notes], asked.words
+        remarks = [*self.remarks, *asked.notes]
+        remarks += [f"“{part.said}” is searched for as “{part.means}”" for part in asked.emoji]
         if truncated:
             notes.append(TRUNCATED)
-        instead = respelled(text, meant)
+        instead = respelled(asked.text, meant)
         if instead is not None:
             notes.append(f"did you mean {instead!r}?")
         if mostly_known(text, unknown):
-            return replace(self, text=text, unknown=unknown, meant=instead, notes=notes)
+            return replace(
+                self,
+                text=text,
+                unknown=unknown,
+                meant=instead,
+                notes=notes,
+                asked=asked,
+                remarks=remarks,
+            )
         return replace(
             self.unjudged(),
             percentile=None if unknown else self.percentile,
@@ -206,6 +227,8 @@ class Hits:
             known=False,
             meant=instead,
             notes=notes,
+            asked=asked,
+            remarks=remarks,
         )
 
     def unjudged(self) -> Hits:

@@ -22,6 +22,7 @@ from gaussmatch.core.metrics.fitting import SAMPLE, TOP
 from gaussmatch.core.similarities import Similarity
 from gaussmatch.core.similarities import similarity as similarity_called
 from gaussmatch.core.similarities.base import other_side
+from gaussmatch.data.asked import TAKEN, Asked, read_query
 from gaussmatch.data.fits import length_of
 from gaussmatch.data.language import canonical
 from gaussmatch.files import remember_folder, remembered_folder
@@ -31,7 +32,9 @@ from gaussmatch.models.model import Model, Pictures
 from gaussmatch.models.run import CALIBRATION, load, load_model, locate
 from gaussmatch.search.backend import Backend, Block
 from gaussmatch.search.backends import Place, backend_of
+from gaussmatch.search.catalog import Catalog, NameHits
 from gaussmatch.search.checks import check_form, check_items, check_query, check_structure
+from gaussmatch.search.exclude import POOL, Exclusion, reordered
 from gaussmatch.search.hits import Hit, Hits
 from gaussmatch.search.manifest import (
     GALLERIES,
@@ -48,7 +51,7 @@ from gaussmatch.search.topk import Scanned, Searchable, TopK, top_k
 from gaussmatch.search.trust import Calibration
 from gaussmatch.search.trust.calibration import Judgement, Promise
 from gaussmatch.search.trust.familiarity import Features
-from gaussmatch.search.trust.verdict import FitCount
+from gaussmatch.search.trust.verdict import FitCount, quoted
 from gaussmatch.search.where import Condition, UnknownFieldError, Where, unknown_field
 
 RUN = "run"
@@ -58,6 +61,8 @@ SAMPLES = 4
 """Filters whose samples of the gallery are kept, lifted."""
 AT_A_TIME = 256
 """Pictures that are encoded together, at most."""
+SCANNED = 20_000
+"""Items that are looked at where a query names nothing to look for."""
 MISSED_QUERIES = 32
 """Training items that the misses of an approximate search are measured with."""
 
@@ -299,6 +304,7 @@ class Index:
         promise: Promise = "recall",
         kinds: Sequence[str] | None = None,
         familiar: np.ndarray | None = None,
+        without: Sequence[Exclusion] = (),
     ) -> list[Hits]:
         """The k best items of a gallery for each query; fewer only where there are fewer.
 
@@ -318,9 +324,12 @@ class Index:
             kinds: of each query, see ``trust.calibration.QueryKind``: how long it is, for captions;
                 whole captions if not given.
             familiar: (n), p-values of the inputs, see ``encode_texts`` and ``encode_images``.
+            without: what must not be in the results, see ``exclude``; not with a guarantee.
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
+        if without and guarantee is not None:
+            raise ValueError("no guarantee for a search that excludes something")
         asked = check_query(queries, self.manifest.form, self.similarity)
         side = side or other_side(known(gallery))
         condition = Where.of(where)
@@ -331,8 +340,9 @@ class Index:
             if not size:
                 self._check_fields(condition, gallery)
             wide = max(k, TOP) if self._judges(side, gallery) else k
+            wide = max(wide, POOL) if without else wide
             found = top_k(parts, asked, wide, self.settings.rescore).complete()
-            judged = self._judged(
+            judged = self.judged(
                 parts, found, asked, side, gallery, condition, size, kinds, familiar
             )
             kept = [min(k, found.score.shape[1])] * len(asked)
@@ -350,24 +360,110 @@ class Index:
                 judged = replace(judged, probability=1 / (1 + np.exp(-logits)))
                 held = (logits >= needed[:, None]).sum(1)
                 kept = held.clip(min(1, size)).tolist()  # one more breaks no promise
-            notes = self._notes(side, gallery, asked.is_point)
+            notes, said = self._notes(side, gallery, asked.is_point), list[str]()
+            if without and size:
+                found, judged, said = reordered(
+                    self, without, parts, found, judged, asked, gallery, condition, size
+                )
             promised = (guarantee, promise)
-            return self._hits(parts, found, judged, side, gallery, size, kept, promised, notes)
+            hits = self._hits(parts, found, judged, side, gallery, size, kept, promised, notes)
+            return [each.remarked(said) for each in hits]
 
         return self._fresh(search)
 
     def search_text(self, texts: Sequence[str], k: int = 10, **options: Any) -> list[Hits]:
         """Captions as queries, read in their canonical form; see ``search``. A caption without any
         known word is refused; for a misspelt one the result says what may have been meant."""
-        texts = [texts] if isinstance(texts, str) else texts
-        read = self.model.read([canonical(text) for text in texts])
-        kinds = [length_of(canonical(text)) for text in texts]
+        every = [read_query(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        found: dict[int, Hits] = {}
+        plain = [at for at, asked in enumerate(every) if asked.plain]
+        for some in [plain] * bool(plain) + [[at] for at in range(len(every)) if at not in plain]:
+            first = every[some[0]]
+            where, notes = self.conditions(first, options.get("where"), options.get("gallery"))
+            without, lost = self.excluded(first)
+            notes += lost
+            own = {**options, "where": where, "without": without}
+            if not first.words:
+                own.pop("guarantee", None)
+                own.pop("promise", None)
+                found[some[0]] = self.everything(k, first, **own).remarked(notes)
+                continue
+            words = [every[at].words for at in some]
+            read = self.model.read([canonical(text) for text in words])
+            kinds = [length_of(canonical(text)) for text in words]
+            g, familiar = self.encode_texts(read)
+            hits = self.search(g, k, side="captions", kinds=kinds, familiar=familiar, **own)
+            for at, one, r in zip(some, hits, read, strict=True):
+                found[at] = one.for_text(every[at], *self.words_of(r), r.truncated).remarked(notes)
+        return [found[at] for at in range(len(every))]
+
+    def conditions(
+        self, asked: Asked, where: Filter = None, gallery: Gallery | None = None
+    ) -> tuple[Where, list[str]]:
+        """Conditions of the user and the dates of a query; and what to say about the dates, if no
+        item has one."""
+        given = Where.of(where)
+        if not asked.dates:
+            return given, []
+        if TAKEN not in self.fields(gallery or "images"):
+            said = quoted([part.said for part in asked.dates])
+            return given, [f"no picture here has a date: {said} only counts for names"]
+        return Where((*given.conditions, *Where.of(asked.where).conditions)), []
+
+    def excluded(self, asked: Asked) -> tuple[list[Exclusion], list[str]]:
+        """What a query says must not be there; and what to say about words that are not known."""
+        if not asked.without:
+            return [], []
+        read = self.model.read([canonical(part.means) for part in asked.without])
+        unknown = [r.text for r in read if not r.known]
+        notes = [f"I don’t know {quoted(unknown)}: it is not excluded"] if unknown else []
+        read = [r for r in read if r.known]
+        if not read:
+            return [], notes
+        said = tuple(r.text for r in read)
         g, familiar = self.encode_texts(read)
-        found = self.search(g, k, side="captions", kinds=kinds, familiar=familiar, **options)
-        return [
-            hits.for_text(text, *self.words_of(r), r.truncated)
-            for hits, text, r in zip(found, texts, read, strict=True)
-        ]
+        return [Exclusion(g, said, kinds=[*map(length_of, said)], familiar=familiar)], notes
+
+    def everything(
+        self,
+        k: int,
+        asked: Asked,
+        *,
+        gallery: Gallery = "images",
+        where: Filter = None,
+        exclude: Collection[str] = (),
+        without: Sequence[Exclusion] = (),
+    ) -> Hits:
+        """Results of a query that names nothing to look for: everything of some time, newest first;
+        or what is least like what is excluded, of at most ``SCANNED`` items."""
+        condition = Where.of(where)
+
+        def search() -> Hits:
+            parts = self.backend.searchable(known(gallery), condition, exclude)
+            size = sum(part.reach for part in parts)
+            rows = [part.sample(-(-SCANNED * part.reach // max(size, SCANNED))) for part in parts]
+            row = np.concatenate([np.empty(0, dtype=np.int64), *rows])
+            place = np.repeat(np.arange(len(parts)), [len(some) for some in rows])
+            found = TopK(place[None], row[None], np.zeros((1, len(row))))
+            judged, said = Judgement(), list[str]()
+            if without and size:
+                found, judged, said = reordered(
+                    self, without, parts, found, judged, None, gallery, condition, size
+                )
+            elif size:
+                taken = [str(meta.get(TAKEN, "")) for meta in _described(parts, found)[1]]
+                order = sorted(range(len(taken)), key=lambda at: taken[at], reverse=True)
+                found = TopK(place[None, order], row[None, order], found.score)
+            found = TopK(*(each[:, :k] for each in (found.part, found.row, found.score)))
+            if judged.probability is not None:
+                judged = replace(judged, probability=judged.probability[:, :k])
+            side, kept = other_side(known(gallery)), [found.row.shape[1]]
+            hits = self._hits(
+                parts, found, judged, side, gallery, size, kept, (None, "recall"), []
+            )[0]
+            return replace(hits, asked=asked, remarks=[*said, *asked.notes])
+
+        return self._fresh(search)
 
     def search_image(self, pictures: Pictures, k: int = 10, **options: Any) -> list[Hits]:
         """Pictures (paths, PIL images, or ready features) as queries, see ``search``."""
@@ -405,9 +501,14 @@ class Index:
         meant = {word: self.calibration.words.meant(word) for word in unknown}
         return unknown, {word: other for word, other in meant.items() if other is not None}
 
+    def search_names(self, text: str, k: int = 10) -> NameHits:
+        """Pictures whose folder, file name or captions hold all words of a query, and folders that
+        are called so. To look up many, keep a ``Catalog(index.records())``."""
+        return Catalog(self.records()).named(text, k)
+
     def suggest(self, text: str, k: int = 5) -> list[Suggestion]:
         """Captions of the index that say the same as a query more exactly, see ``suggest``."""
-        plain = canonical(text)
+        plain = canonical(read_query(text).words or text)
         return suggest(self, plain, self.model.encode_texts([plain]), k)
 
     def examples(self, most: int = 5) -> list[str]:
@@ -588,7 +689,7 @@ class Index:
         worst = exact.score[:, -1:] - 1e-9 * np.abs(exact.score[:, -1:])
         return float(1 - (near.score >= worst).mean())
 
-    def _judged(
+    def judged(
         self,
         parts: Sequence[Searchable],
         found: TopK,
@@ -605,11 +706,11 @@ class Index:
         sample = scores
         if scores.size and self._judges(side, gallery):
             with torch.no_grad():  # a similarity may have learned parameters
-                scored = self._sampled(parts, gallery, where)(queries.gaussian())
+                scored = self.sampled(parts, gallery, where)(queries.gaussian())
             sample = scored.double().numpy()
         return calibration.judge(queries, side, gallery, scores, sample, size, kinds, familiar)
 
-    def _sampled(
+    def sampled(
         self, parts: Sequence[Searchable], gallery: Gallery, where: Where
     ) -> Callable[[Gaussian], Tensor]:
         """Queries → their scores with a sample of the items that may be found, lifted once."""

@@ -276,6 +276,17 @@ def _scores_of(
     return scores
 
 
+def scores_of(parts: Sequence[Searchable], query: ArrayGaussian, found: TopK) -> np.ndarray:
+    """Scores of one query with what others have found, (n, k) in float64."""
+    scores = np.full(found.score.shape, -np.inf)
+    for number, part in enumerate(parts):
+        where = np.nonzero((found.part == number) & (found.row >= 0))
+        if len(where[0]):
+            lifted, rows = part.lifted(query), found.row[where]
+            scores[where] = _scores_of(part, lifted, rows, np.zeros(len(rows), dtype=np.int64))
+    return scores
+
+
 def _full(rows: np.ndarray) -> bool:
     return bool(rows.size and np.minimum.reduce(rows, axis=None) >= 0)
 

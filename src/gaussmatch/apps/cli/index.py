@@ -86,6 +86,8 @@ def _make(argv: Sequence[str]) -> None:
             )
         if is_embedding(options.folder):
             whole_embedding(options.folder)
+    if model.reads_text:
+        model.read(["a"])  # without its text encoder the index could not be searched: say so now
     index = existing_index(options.out, wait=options.wait)
     new = index is None
     index = _created(options) if index is None else _continued(index, options)

@@ -14,6 +14,7 @@ from typing import Any
 from gaussmatch.apps.cli.parser import Parser
 from gaussmatch.search import GALLERIES, Hit, Hits, Index
 from gaussmatch.search.backends import place
+from gaussmatch.search.catalog import NameHits
 from gaussmatch.search.joined import join
 from gaussmatch.search.trust.calibration import PROMISES
 from gaussmatch.search.where import unknown_field
@@ -48,6 +49,8 @@ def run(argv: Sequence[str]) -> None:
         print(json.dumps(asdict(hits), indent=2, ensure_ascii=False))
         return
     _show(hits)
+    if options.text is not None and options.gallery == "images":
+        _show_names(index.search_names(options.text, options.k))
     if hits.level == "vague" and options.text is not None:
         for suggestion in opened[0].suggest(options.text, 3):
             print(f"more exactly: {plain(suggestion.text)}")
@@ -160,7 +163,7 @@ def _show(hits: Hits) -> None:
         print(f"query: {hits.phrase}")
     if hits.unknown and hits.known:
         print(f"note: the model does not know {', '.join(map(repr, hits.unknown))}")
-    for note in hits.notes:
+    for note in (*hits.remarks, *hits.notes):
         print(f"note: {note}")
     if not len(hits):
         return
@@ -180,6 +183,16 @@ def _show(hits: Hits) -> None:
         print(f"{rank:3} {_right(row, widths)}  {plain(hit.id):{wide}}  {_about(hit)}".rstrip())
     if legend:
         print("", *legend, sep="\n")
+
+
+def _show_names(found: NameHits) -> None:
+    """Pictures whose names hold the words."""
+    if found.total:
+        print(f"\n{found.total:,} by name:")
+    for album in found.folders:
+        print(f"  folder {plain(album.folder)}: {album.count:,} pictures")
+    for hit in found.hits:
+        print(f"  {plain(hit.id)}  ({', '.join(hit.named)})")
 
 
 def _right(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -18,6 +18,7 @@ from gaussmatch.search.backends import place
 def run(argv: Sequence[str]) -> None:
     from gaussmatch.apps.service import Settings
     from gaussmatch.apps.service.server import hosts, serve
+    from gaussmatch.apps.service.watch import Watcher, watched
 
     limits = {f.name: f for f in fields(Settings) if f.metadata}
     options = _parser(limits.values()).parse(argv)
@@ -38,6 +39,9 @@ def run(argv: Sequence[str]) -> None:
             "by this user: only thumbnails are shown; --photos FOLDER shows originals",
             file=sys.stderr,
         )
+    watcher = Watcher(index.place, watched(index)) if options.watch else None
+    if watcher is not None:
+        watcher.start()
     serve(
         index,
         settings,
@@ -48,6 +52,8 @@ def run(argv: Sequence[str]) -> None:
         workers=options.workers,
         browser=sys.stdout.isatty() and not options.no_browser,
     )
+    if watcher is not None:
+        watcher.stop()
 
 
 def folder_of_photos(text: str) -> Path:
@@ -73,6 +79,7 @@ def _parser(limits: Iterable[Field[Any]]) -> Parser:
         "serve",
         "Search an index in the browser, and from programs (docs/service.md).",
         examples=[
+            "gaussmatch serve photos.index --watch",
             "gaussmatch serve photos.index --review audit",
             "gaussmatch serve photos.index --port 8080 --workers 2",
             "gaussmatch serve photos.index --host 0.0.0.0 --api-key-env SEARCH_KEY",
@@ -94,6 +101,11 @@ def _parser(limits: Iterable[Field[Any]]) -> Parser:
     )
     parser.add_argument(
         "--allow-host", nargs="+", default=[], metavar="NAME", help="host names to answer to"
+    )
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="index new and changed photos of the folder as they come",
     )
     parser.add_argument("--no-browser", action="store_true", help="do not open the page")
     parser.add_argument(

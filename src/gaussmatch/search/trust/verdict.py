@@ -89,6 +89,7 @@ def decide(
     count: FitCount | None,
     guarantee: float | None,
     promise: Promise,
+    listed: bool = False,
 ) -> SearchVerdict:
     """The verdict on a search.
 
@@ -98,11 +99,14 @@ def decide(
         vague: whether the query could mean many things, by its uncertainty.
         familiar, unknown, known: see ``Hits``; ``known`` is false where the model does not know
             most of what the query names, and ``text`` is the query in words.
+        listed: whether the query names nothing to look for, only a time.
         absent, nothing, count: see ``Judgement``; ``best`` is P(fits) of the first result.
     """
     what = "pictures" if gallery == "images" else "captions"
     if not results and guarantee is None:
         return SearchVerdict("unjudged", f"No {what} are left", "Nothing fulfills the conditions.")
+    if listed:
+        return SearchVerdict("unjudged", "Newest first", f"All {what} of that time.")
     if not known or (familiar is not None and familiar < CLEARLY):
         names = quoted(unknown or ([text] if text else []))
         said = f"I don’t know {names}" if names else "I don’t know such queries"
