@@ -191,7 +191,7 @@ class TestGaussians:
 
 
 class TestItems:
-    def test_about_item_and_sample(self, client: CheckedClient) -> None:
+    def test_about_and_item(self, client: CheckedClient) -> None:
         about = client.get("/api/about").json()
         assert (about["images"], about["captions"], about["probabilistic"]) == (100, 500, True)
         assert about["examples"]
@@ -199,7 +199,6 @@ class TestItems:
         assert item["meta"]["split"] == "test"
         caption = client.get("/api/item", params={"id": f"{ID}#0", "gallery": "captions"}).json()
         assert caption["meta"]["caption"] == item["meta"]["captions"][0]
-        assert len(client.get("/api/sample", params={"k": 9}).json()["items"]) == 9
 
     @pytest.mark.parametrize(
         "path", ["/api/item", "/api/thumbnail", "/api/similar", "/api/captions"]
@@ -231,7 +230,10 @@ class TestLimits:
             ("/api/search?text=a+star&where={%22a%22:{%22like%22:1}}", "bad_filter"),
             ("/api/search?text=" + "a+" * 501, "text_too_long"),
             ("/api/uncertainty?text=" + "a+" * 501, "text_too_long"),
-            ("/api/sample?k=1000", "too_many"),
+            ("/api/browse?k=1000", "too_many"),
+            ("/api/browse?box=1,2", "invalid"),
+            ("/api/search?text=a+star&unlike=x", "invalid"),
+            ("/api/search?text=no+star&guarantee=0.9", "no_guarantee"),
         ],
     )
     def test_what_is_wrong_is_said(self, client: CheckedClient, path: str, code: str) -> None:
@@ -372,9 +374,8 @@ class TestSafety:
 def test_the_description_is_whole(client: CheckedClient) -> None:
     response = client.get("/openapi.json").json()
     search = response["paths"]["/api/search"]["get"]
-    names = {"text", "k", "where", "sort", "map", "gallery", "offset", "exclude", "guarantee"} | {
-        "promise"
-    }
+    names = {"text", "k", "where", "sort", "map", "gallery", "offset", "exclude", "guarantee"}
+    names |= {"promise", "like", "unlike", "groups"}
     assert {p["name"] for p in search["parameters"]} == names
     assert next(p for p in search["parameters"] if p["name"] == "text")["required"]
     for path, methods in response["paths"].items():
@@ -469,7 +470,7 @@ def test_the_first_pictures_of_an_empty_index_are_shown(tmp_path: Path, index: I
     with CheckedClient(app) as client:
         assert client.get("/api/search?text=a+star").json()["results"]["hits"] == []
         refused(client.get("/api/map"), 404, "empty")
-        assert client.get("/api/sample").json() == {"items": [], "total": 0}
+        assert client.get("/api/browse").json() == {"ids": [], "taken": []}
         empty.add(index.gaussian(ID), [index.get(ID)])
         (hit,) = client.get("/api/search?text=a+star").json()["results"]["hits"]
         assert client.get("/api/thumbnail", params={"id": hit["id"]}).status_code == 200

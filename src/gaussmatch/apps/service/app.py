@@ -166,6 +166,7 @@ def create_app(index: Index, settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
         openapi_tags=[
             {"name": "search", "description": "Search with words, a picture, or an item."},
+            {"name": "browse", "description": "All pictures by date, folder and place."},
             {"name": "items", "description": "What is in the index."},
             {"name": "gaussians", "description": "Embeddings, their uncertainty, and a map."},
             {"name": "review", "description": "The findings of an audit."},

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -21,29 +21,38 @@ from gaussmatch import __version__
 from gaussmatch.apps.service.logs import LOGGER
 from gaussmatch.apps.service.responses import (
     About,
+    Albums,
     ApiError,
+    BrowseResponse,
     FieldsResponse,
     ItemResponse,
-    ItemsResponse,
     Limits,
     Map,
+    Member,
+    NamedResponse,
     OnMap,
     ReviewResponse,
     SearchResponse,
+    Spots,
     Suggestions,
+    Timeline,
     Uncertainty,
     describe_fields,
     dumps,
 )
 from gaussmatch.apps.service.settings import Settings
 from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.data.asked import Asked
 from gaussmatch.data.fits import length_of
 from gaussmatch.data.language import canonical, mostly_known
 from gaussmatch.data.pictures import SUFFIXES
 from gaussmatch.learn.projection import PlaneProjection
 from gaussmatch.models.model import Model, UnknownWordsError
 from gaussmatch.search import GALLERIES, Gallery, Hits, Index, Record, Where
+from gaussmatch.search.catalog import Box, Catalog
+from gaussmatch.search.exclude import Exclusion
 from gaussmatch.search.hits import TRUNCATED
+from gaussmatch.search.near import grouped
 from gaussmatch.search.trust.audit_report import PICTURES
 from gaussmatch.search.trust.calibration import IMAGE, Promise
 from gaussmatch.search.where import UnknownFieldError, unknown_field
@@ -60,16 +69,26 @@ FIELD_ITEMS = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One search: by a text, a picture or the id of an image; a picture may have words with it."""
+    """One search: by a text, a picture or the id of an image; a picture may have words with it.
+
+    Args:
+        value: a picture, or the id of one; for a text it is in ``asked``.
+        asked: the words, read.
+        like, unlike: ids of pictures that the results should be like too, or must not be like.
+        groups: whether to say which results show nearly the same.
+    """
 
     type: QueryType
     value: str | Image.Image
     k: int
+    asked: Asked | None = None
+    like: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()
+    groups: bool = False
     where: Where = EVERYTHING
     on_map: bool = False
     gallery: Gallery = "images"
     sort: str = ""
-    words: str | None = None
     offset: int = 0
     exclude: tuple[str, ...] = ()
     guarantee: float | None = None
@@ -77,9 +96,22 @@ class Query:
 
     def group(self) -> tuple[Any, ...]:
         """What queries must have in common to be searched together."""
-        own = self.type == "item" and self.gallery == "images"
-        exclude = (*self.exclude, str(self.value)) if own else self.exclude
-        return SIDES[self.type], self.gallery, self.where, exclude, self.guarantee, self.promise
+        own = (str(self.value),) if self.type == "item" else ()
+        pictures = (*own, *self.like, *self.unlike) if self.gallery == "images" else ()
+        not_there = tuple(part.means for part in self.asked.without) if self.asked else ()
+        exclude, away = (*self.exclude, *pictures), (not_there, self.unlike)
+        promised = self.guarantee, self.promise
+        return SIDES[self.type], self.gallery, self.where, exclude, *promised, away
+
+    @property
+    def words(self) -> str:
+        """What to look for."""
+        return self.asked.words if self.asked else ""
+
+    @property
+    def joined(self) -> bool:
+        """Whether it is one query of several."""
+        return bool(self.like) or (self.type != "text" and bool(self.words))
 
 
 class Encoded(NamedTuple):
@@ -128,7 +160,8 @@ class Engine:
     def warm_up(self) -> None:
         """Load what the first request would have to wait for; a broken index fails here."""
         if self.model.example_text and self.sizes["images"]:
-            (answer,) = self.run([Query("text", self.model.example_text, 1)])
+            asked = Asked(self.model.example_text, self.model.example_text)
+            (answer,) = self.run([Query("text", "", 1, asked)])
             if isinstance(answer, Exception):
                 raise answer
         self.about()
@@ -172,14 +205,29 @@ class Engine:
 
     def _search(self, queries: Sequence[Query]) -> list[bytes | Exception]:
         """Encode all queries, search in groups that share their options, and make the answers."""
-        results: list[Any] = self._encode(queries)
+        prepared = [attempt(self._prepared, q) for q in queries]
+        lost: dict[int, Any] = {at: q for at, q in enumerate(prepared) if isinstance(q, Exception)}
+        queries = [q if at in lost else prepared[at][0] for at, q in enumerate(queries)]
+        listed = {
+            at: attempt(self._listed, q, prepared[at][1])
+            for at, q in enumerate(queries)
+            if at not in lost and q.type == "text" and not (q.words or q.like)
+        }
+        left = [at for at in range(len(queries)) if at not in lost and at not in listed]
+        results: list[Any] = [{**lost, **listed}.get(at) for at in range(len(queries))]
+        for at, encoded in zip(left, self._encode([queries[at] for at in left]), strict=True):
+            results[at] = encoded
         groups: dict[tuple[Any, ...], list[int]] = {}
         for at, (q, encoded) in enumerate(zip(queries, results, strict=True)):
             if isinstance(encoded, Encoded):
                 groups.setdefault((*q.group(), id(encoded.batch)), []).append(at)
-        for (side, gallery, where, exclude, guarantee, promise, _), members in groups.items():
+        for (side, gallery, where, exclude, guarantee, promise, *_), members in groups.items():
             rows: list[Encoded] = [results[at] for at in members]
             chosen, familiar = [encoded.row for encoded in rows], rows[0].familiar
+            without = attempt(self._without, queries[members[0]])
+            if isinstance(without, Exception):
+                results = [without if at in members else one for at, one in enumerate(results)]
+                continue
             found = attempt(
                 self.index.search,
                 rows[0].batch[chosen],
@@ -192,6 +240,7 @@ class Engine:
                 promise=promise,
                 kinds=[kind(queries[at]) for at in members],
                 familiar=None if familiar is None else familiar[chosen],
+                without=without[0],
             )
             if isinstance(found, UnknownFieldError):
                 found = ApiError(422, "bad_filter", f"where: {found}")
@@ -200,13 +249,47 @@ class Engine:
             for place, at in enumerate(members):
                 results[at] = found
                 if not isinstance(found, Exception):
-                    results[at] = attempt(self._answer, queries[at], found[place], rows[place])
+                    hits = found[place].remarked([*prepared[at][1], *without[1]])
+                    results[at] = attempt(self._answer, queries[at], hits, rows[place])
         return results
 
-    def _answer(self, q: Query, found: Hits, encoded: Encoded) -> bytes:
+    def _prepared(self, q: Query) -> tuple[Query, list[str]]:
+        """A query with the dates that its words hold as conditions; and what to say about them."""
+        if q.asked is None or not q.asked.dates:
+            return q, []
+        where, notes = self.index.conditions(q.asked, q.where, q.gallery)
+        return replace(q, where=where), notes
+
+    def _without(self, q: Query) -> tuple[list[Exclusion], list[str]]:
+        """What must not be in the results; and what to say about it."""
+        found, notes = ([], []) if q.asked is None else self.index.excluded(q.asked)
+        if q.unlike:
+            away = Gaussian.cat([self._gaussian(id) for id in q.unlike])
+            found.append(Exclusion(away, q.unlike, "images"))
+        return found, notes
+
+    def _listed(self, q: Query, notes: Sequence[str]) -> bytes:
+        """The answer to a query that names nothing to look for."""
+        if not self.model.reads_text:
+            raise no_words()
+        if q.guarantee is not None:
+            raise ApiError(422, "no_guarantee", "no guarantee for a search without words")
+        assert q.asked is not None
+        without, lost = self._without(q)
+        found = self.index.everything(
+            q.offset + q.k,
+            q.asked,
+            gallery=q.gallery,
+            where=q.where,
+            exclude=(*q.exclude, *q.unlike),
+            without=without,
+        )
+        return self._answer(q, found.remarked([*notes, *lost]), None)
+
+    def _answer(self, q: Query, found: Hits, encoded: Encoded | None) -> bytes:
         if found.percentile is not None:
             self.observe(q.type, found.percentile)
-        if q.words is not None:
+        if q.joined:
             found = found.unjudged()
         hits = found.part(q.offset, q.k)
         if q.sort:
@@ -215,20 +298,24 @@ class Engine:
             if not any(order in hit.meta for hit in hits.hits):
                 lost = unknown_field([order], self.index.fields(hits.gallery))
                 hits = replace(hits, notes=[*hits.notes, *lost])
-        if q.type == "text":
-            hits = hits.for_text(str(q.value), encoded.unknown, encoded.meant, encoded.truncated)
-        elif encoded.unknown or encoded.truncated:
+        if q.type == "text" and encoded is not None and q.asked is not None:
+            hits = hits.for_text(q.asked, encoded.unknown, encoded.meant, encoded.truncated)
+        elif encoded is not None and (q.asked is not None or encoded.truncated):
             notes = [*hits.notes, *([TRUNCATED] if encoded.truncated else [])]
-            hits = replace(hits, unknown=encoded.unknown, notes=notes)
-        return dumps(SearchResponse(hits, self._on_map(hits, encoded) if q.on_map else None))
-
-    def _on_map(self, hits: Hits, encoded: Encoded) -> OnMap | None:
-        if not hits.hits or not self.sizes["images"]:
-            return None
-        own = encoded.batch[encoded.row : encoded.row + 1]
-        items = (self.index.gaussian(id, hits.gallery) for id in hits.ids)
-        query, *places = self._plane()(Gaussian.cat([own, *items]))
-        return OnMap(query, places)
+            hits = replace(hits, unknown=encoded.unknown, notes=notes, asked=q.asked)
+            hits = hits.remarked(q.asked.notes if q.asked else ())
+        places = groups = None
+        if (q.on_map or q.groups) and hits.hits and self.sizes["images"]:
+            items = Gaussian.cat([self.index.gaussian(id, hits.gallery) for id in hits.ids])
+            if q.groups:
+                metas = [hit.meta for hit in hits.hits]
+                groups = grouped(items.mean.double().numpy(), metas)
+            if q.on_map:
+                own = None if encoded is None else encoded.batch[encoded.row : encoded.row + 1]
+                own = items[:1] if own is None else own
+                query, *of_hits = self._plane()(Gaussian.cat([own, items]))
+                places = OnMap(query, of_hits)
+        return dumps(SearchResponse(hits, places, groups))
 
     # ---- encoding ----
 
@@ -237,36 +324,35 @@ class Engine:
         together, and pictures together."""
         of: dict[QueryType, dict[int, Any]] = {"text": {}, "image": {}, "item": {}}
         for at, q in enumerate(queries):
-            of[q.type][at] = q.value
+            if q.type != "text" or q.words:
+                of[q.type][at] = q.words if q.type == "text" else q.value
         found: dict[int, Encoded | Exception] = {}
         for at, id in of["item"].items():
             g = attempt(self._gaussian, id)
             found[at] = g if isinstance(g, Exception) else Encoded(g, 0)
         found |= self._encode_texts(of["text"]) | self._encode_images(of["image"])
-        words = {at: q.words for at, q in enumerate(queries) if q.words is not None}
-        for at, text in self._encode_texts(words).items():
-            q = queries[at]
-            found[at] = attempt(self._together, found[at], text, q.gallery, q.guarantee)
+        words = {at: q.words for at, q in enumerate(queries) if q.joined and q.type != "text"}
+        texts = self._encode_texts({at: text for at, text in words.items() if text})
+        for at, q in enumerate(queries):
+            if q.joined:
+                parts = [found.get(at), texts.get(at)]
+                found[at] = attempt(self._together, q, [one for one in parts if one is not None])
         return [found[at] for at in range(len(queries))]
 
-    def _together(
-        self,
-        picture: Encoded | Exception,
-        text: Encoded | Exception,
-        gallery: Gallery,
-        guarantee: float | None,
-    ) -> Encoded:
-        """A picture and words as one query."""
-        if guarantee is not None:
+    def _together(self, q: Query, encoded: Sequence[Encoded | Exception]) -> Encoded:
+        """Pictures and words as one query."""
+        if q.guarantee is not None:
             raise ApiError(422, "no_guarantee", "no guarantee for a picture with words")
-        parts = []
-        for encoded in (picture, text):
-            if isinstance(encoded, Exception):
-                raise encoded
-            parts.append(encoded.batch[encoded.row : encoded.row + 1])
-        assert isinstance(text, Encoded)
-        both = self.index.together(parts, gallery)
-        return Encoded(both, 0, text.unknown, text.meant, text.truncated)
+        parts = [self._gaussian(id) for id in q.like]
+        said = Encoded(Gaussian.cat(parts), 0) if parts else None
+        for one in encoded:
+            if isinstance(one, Exception):
+                raise one
+            parts.append(one.batch[one.row : one.row + 1])
+            said = one  # words come last
+        assert said is not None
+        both = self.index.together(parts, q.gallery)
+        return Encoded(both, 0, said.unknown, said.meant, said.truncated)
 
     def _encode_texts(self, texts: Mapping[int, str]) -> dict[int, Encoded | Exception]:
         """Texts without any known word are left out, all others encoded together."""
@@ -364,6 +450,18 @@ class Engine:
             raise no_picture(id)
         return folder, name
 
+    def members(self, ids: Sequence[str]) -> list[Member]:
+        """Pictures for a download."""
+        found = []
+        for id in ids:
+            record = self.record(id)
+            file = record.meta.get("file")
+            usable = isinstance(file, str) and Path(file).suffix.lower() in SUFFIXES
+            name = PurePosixPath(file if usable else f"{id}.jpg").name
+            folder = self._photos if usable else None
+            found.append(Member(name, folder, str(file), record.thumbnail))
+        return found
+
     def fields(self) -> FieldsResponse:
         def make() -> FieldsResponse:
             some = islice(self.index.records(), FIELD_ITEMS)
@@ -398,16 +496,51 @@ class Engine:
         (item,) = self._items([record], self.index.gaussian(id, gallery), gallery)
         return item
 
-    def sample(self, k: int) -> ItemsResponse:
-        """Some pictures, evenly spread."""
-        records, g = self.index.some(k)
-        return ItemsResponse(self._items(records, g), self.sizes["images"])
+    # ---- browsing ----
 
-    def map(self) -> bytes:
+    @property
+    def catalog(self) -> Catalog:
+        """All pictures by date, folder, place and name."""
+        found: Catalog = self._cached("catalog", lambda: Catalog(self.index.records()))
+        return found
+
+    def timeline(self, folder: str | None, box: Box | None) -> Timeline:
+        rows = self.catalog.rows(folder, box)
+        return Timeline(self.catalog.months(rows), len(rows), self.manifest_mark())
+
+    def manifest_mark(self) -> str:
+        """Changes when the index does."""
+        return str(self.index.manifest.generation)
+
+    def browse(self, offset: int, k: int, folder: str | None, box: Box | None) -> BrowseResponse:
+        """Some pictures of the timeline."""
+        catalog = self.catalog
+        rows = catalog.rows(folder, box)[offset : offset + k].tolist()
+        return BrowseResponse([catalog.ids[r] for r in rows], [catalog.taken[r] for r in rows])
+
+    def albums(self) -> bytes:
+        return bytes(self._cached("albums", lambda: dumps(Albums(self.catalog.albums()))))
+
+    def spots(self) -> bytes:
+        def make() -> bytes:
+            return dumps(Spots(self.catalog.spots(self.settings.map_items)))
+
+        return bytes(self._cached("spots", make))
+
+    def named(self, text: str, k: int) -> NamedResponse:
+        """Pictures whose names say what is searched for."""
+        found = self.catalog.named(text, k)
+        metas = [self.record(hit.id).meta for hit in found.hits]
+        return NamedResponse(found, metas)
+
+    def map(self, where: Where = EVERYTHING) -> bytes:
         def make() -> bytes:
             plane = self._plane()
             records, g = self.index.some(self.settings.map_items)
             assert g is not None
+            kept = [at for at, record in enumerate(records) if where.holds(record.meta)]
+            if len(kept) < len(records):
+                records, g = [records[at] for at in kept], g[kept]
             places, sure = plane(g), self._uncertainty(g, "images")[1]
             columns: dict[str, Any] = {
                 name: [getattr(place, name) for place in places]
@@ -425,6 +558,8 @@ class Engine:
                 )
             )
 
+        if where.conditions:
+            return make()
         found: bytes = self._cached("map", make)
         return found
 
@@ -507,7 +642,7 @@ def no_picture(id: str) -> ApiError:
 
 def kind(query: Query) -> str:
     """What kind of query it is, for what was learned of such."""
-    return length_of(canonical(str(query.value))) if query.type == "text" else IMAGE
+    return length_of(canonical(query.words)) if query.type == "text" else IMAGE
 
 
 def unknown_words(text: str) -> ApiError:

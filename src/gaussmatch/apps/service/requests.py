@@ -45,6 +45,17 @@ class SearchOptions(Parameters):
     exclude: str | None = Field(
         None, description='Ids that must not be found, as JSON: ["dog.jpg"].', max_length=8000
     )
+    like: str | None = Field(
+        None,
+        description="Ids of pictures that the results should be like too, as JSON: one query.",
+        max_length=8000,
+    )
+    unlike: str | None = Field(
+        None,
+        description="Ids of pictures that the results must not be like, as JSON.",
+        max_length=8000,
+    )
+    groups: bool = Field(False, description="Say which results show nearly the same.")
     guarantee: float | None = Field(
         None,
         gt=0,
@@ -93,7 +104,29 @@ class Text(Parameters):
     text: str = Field(min_length=1)
 
 
-class Sample(Parameters):
+class MapOptions(Parameters):
+    where: str | None = Field(None, description="Conditions, as for a search.", max_length=4000)
+
+
+class Place(Parameters):
+    """Which pictures to browse."""
+
+    folder: str | None = Field(None, description="Of this folder and those below it.")
+    box: str | None = Field(
+        None,
+        description="Taken between these degrees: south,west,north,east.",
+        examples=["48.8,2.2,48.9,2.4"],
+        max_length=200,
+    )
+
+
+class Browse(Place):
+    offset: int = Field(0, ge=0)
+    k: int = Field(200, ge=1)
+
+
+class Names(Parameters):
+    text: str = Field(min_length=1, examples=["2019 holiday"])
     k: int = Field(20, ge=1)
 
 
@@ -113,6 +146,14 @@ class Nothing(Parameters):
     """No parameters."""
 
 
+class IdsBody(BaseModel):
+    """Pictures to download."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ids: list[str] = Field(min_length=1, examples=[["dog.jpg", "cat.jpg"]])
+
+
 class TextsBody(BaseModel):
     """Captions to embed."""
 
@@ -122,6 +163,12 @@ class TextsBody(BaseModel):
 
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+def body(model: type[BaseModel]) -> dict[str, Any]:
+    """What OpenAPI says of a body that is JSON."""
+    content = {"application/json": {"schema": model.model_json_schema()}}
+    return {"requestBody": {"required": True, "content": content}}
 
 
 def read(model: type[Model], request: Request) -> Model:
@@ -201,16 +248,28 @@ def checked_where(where: str | None) -> Where:
         raise ApiError(422, "bad_filter", f"where: {error}") from error
 
 
-def checked_exclude(exclude: str | None) -> tuple[str, ...]:
-    if exclude is None:
+def checked_ids(name: str, given: str | None, most: int | None = None) -> tuple[str, ...]:
+    if given is None:
         return ()
     try:
-        ids = orjson.loads(exclude)
+        ids = orjson.loads(given)
     except orjson.JSONDecodeError as error:
-        raise ApiError(422, "invalid", f"exclude: not JSON: {error}") from error
+        raise ApiError(422, "invalid", f"{name}: not JSON: {error}") from error
     if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
-        raise ApiError(422, "invalid", "exclude: give a JSON list of ids")
+        raise ApiError(422, "invalid", f"{name}: give a JSON list of ids")
+    if most is not None and len(ids) > most:
+        raise ApiError(422, "too_many", f"{name}: at most {most} pictures; name fewer")
     return tuple(ids)
+
+
+def checked_box(given: str | None) -> tuple[float, float, float, float] | None:
+    if given is None:
+        return None
+    try:
+        south, west, north, east = map(float, given.split(","))
+    except ValueError as error:
+        raise ApiError(422, "invalid", "box: give south,west,north,east in degrees") from error
+    return south, west, north, east
 
 
 # ---- pictures ----

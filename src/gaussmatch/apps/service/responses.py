@@ -7,12 +7,13 @@ import hashlib
 import json
 import os
 import re
+import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from io import FileIO
-from pathlib import Path
-from typing import Any, Literal
+from io import FileIO, RawIOBase
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Literal, cast
 
 import orjson
 from starlette.requests import Request
@@ -20,9 +21,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from gaussmatch.core.gaussian import Gaussian
-from gaussmatch.files import sha256
+from gaussmatch.files import open_below, sha256
 from gaussmatch.learn.projection import Place
 from gaussmatch.search import SCHEMA, Gallery, Hits, Level, Suggestion, level, phrase
+from gaussmatch.search.catalog import Album, Month, NameHits, Spot
 from gaussmatch.search.trust.audit import ISSUES, Finding
 from gaussmatch.search.trust.audit_report import TABLE, read_table
 
@@ -54,6 +56,9 @@ class SearchResponse(Answer):
     results: Hits
     map: OnMap | None
     """Where query and results are on the map; null unless requested."""
+    groups: Sequence[int] | None = None
+    """For each result the position of the first that shows nearly the same, its own if there is
+    none; null unless requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +79,43 @@ class ItemResponse(Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class ItemsResponse(Answer):
-    items: Sequence[ItemResponse]
+class Timeline(Answer):
+    """All pictures by month, newest first; those without a date last."""
+
+    months: Sequence[Month]
     total: int
-    """Pictures in the index."""
+    mark: str
+    """Changes when the index does."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrowseResponse(Answer):
+    """Some pictures of the timeline, as columns."""
+
+    ids: Sequence[str]
+    taken: Sequence[str]
+    """Empty where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Albums(Answer):
+    albums: Sequence[Album]
+
+
+@dataclass(frozen=True, slots=True)
+class Spots(Answer):
+    """Where pictures were taken; those near each other are one spot."""
+
+    spots: Sequence[Spot]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedResponse(Answer):
+    """Pictures whose folder, file or caption has the words."""
+
+    results: NameHits
+    metas: Sequence[Mapping[str, Any]]
+    """What was stored with each hit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +365,63 @@ class OpenFile(Response):
                 data = await asyncio.to_thread(os.pread, file.fileno(), self.PIECE, at)
                 await send({"type": "http.response.body", "body": data, "more_body": True})
             await send({"type": "http.response.body"})
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A picture of a download: its name there, and its file below a folder, or the small one."""
+
+    name: str
+    folder: Path | None
+    file: str
+    small: bytes | None
+
+
+class _Pieces(RawIOBase):
+    """What was written since it was last taken."""
+
+    def __init__(self) -> None:
+        self._held: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._held.append(bytes(data))
+        return len(data)
+
+    def take(self) -> bytes:
+        data, self._held = b"".join(self._held), []
+        return data
+
+
+def zipped(members: Sequence[Member]) -> Iterator[bytes]:
+    """A zip file, a piece at a time: never more than one piece is in memory. A file that has gone
+    is left out."""
+    out, used = _Pieces(), set[str]()
+    with zipfile.ZipFile(cast(IO[bytes], out), "w") as archive:
+        for member in members:
+            name, number = member.name, 2
+            while name.lower() in used:  # two folders may have one name
+                path = PurePosixPath(member.name)
+                name, number = str(path.with_stem(f"{path.stem} ({number})")), number + 1
+            used.add(name.lower())
+            try:
+                source = open_below(member.folder, member.file) if member.folder else None
+            except (OSError, ValueError):
+                source = None
+            if source is None and member.small is None:
+                continue
+            with archive.open(name, "w", force_zip64=True) as target:
+                if source is None:
+                    target.write(member.small or b"")
+                    continue
+                with source:
+                    while piece := source.read(OpenFile.PIECE):
+                        target.write(piece)
+                        yield out.take()
+            yield out.take()
+    yield out.take()
 
 
 def etag(content: bytes | FileIO) -> str:

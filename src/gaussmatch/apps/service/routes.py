@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from gaussmatch.apps.service import page, requests
 from gaussmatch.apps.service.engine import Query, no_picture
 from gaussmatch.apps.service.metrics import CONTENT_TYPE_LATEST
 from gaussmatch.apps.service.requests import (
+    checked_box,
     checked_count,
-    checked_exclude,
+    checked_ids,
     checked_text,
     checked_where,
     picture,
@@ -28,24 +29,30 @@ from gaussmatch.apps.service.requests import (
 )
 from gaussmatch.apps.service.responses import (
     About,
+    Albums,
     ApiError,
+    BrowseResponse,
     EmbeddingsResponse,
     ErrorResponse,
     FieldsResponse,
     ItemResponse,
-    ItemsResponse,
     Json,
     Map,
+    NamedResponse,
     OpenFile,
     ReviewResponse,
     SearchResponse,
+    Spots,
     Status,
     Suggestions,
+    Timeline,
     Uncertainty,
     dumps,
     etag,
     unless_known,
+    zipped,
 )
+from gaussmatch.data.asked import Asked, read_query
 from gaussmatch.data.decoder import sniffed
 from gaussmatch.data.pictures import SHOWN, jpeg
 from gaussmatch.files import open_below
@@ -54,6 +61,8 @@ if TYPE_CHECKING:
     from gaussmatch.apps.service.app import Service
 
 Endpoint = Callable[[Request], Awaitable[Response]]
+MOST_PICTURES = 16
+"""Pictures that a search may be like, and as many that it must not be like."""
 
 ERRORS = {
     400: "The request is malformed.",
@@ -91,12 +100,7 @@ IMAGE: dict[str, Any] = {
 }
 """A picture is the body itself, or the file ``image`` of a form."""
 
-JSON: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": requests.TextsBody.model_json_schema()}},
-    }
-}
+ZIP = "application/zip"
 
 api = APIRouter(prefix="/api")
 probes = APIRouter(tags=["probes"])
@@ -158,15 +162,15 @@ async def run(request: Request, job: Callable[[], Any]) -> Response:
 async def search(request: Request) -> Response:
     """Search with words."""
     service, given = service_of(request), read(requests.TextSearch, request)
-    text = checked_text(given.text, service.settings)
-    return await answer(service, Query("text", text, **options(service, given)))
+    asked = read_query(checked_text(given.text, service.settings))
+    return await answer(service, Query("text", "", asked=asked, **options(service, given)))
 
 
 @route("POST", "/search/image", "search", SearchResponse, requests.ImageSearch, (415,), IMAGE)
 async def search_image(request: Request) -> Response:
     """Search with a picture."""
     service, given = service_of(request), read(requests.ImageSearch, request)
-    common = {**options(service, given), "words": words(service, given)}
+    common = {**options(service, given), "asked": words(service, given)}
     async with picture(request, service) as image:
         return await answer(service, Query("image", image, **common))
 
@@ -175,7 +179,7 @@ async def search_image(request: Request) -> Response:
 async def similar(request: Request) -> Response:
     """More like a picture of the index."""
     service, given = service_of(request), read(requests.ItemSearch, request)
-    common = {**options(service, given), "words": words(service, given)}
+    common = {**options(service, given), "asked": words(service, given)}
     return await answer(service, Query("item", given.id, **common))
 
 
@@ -196,15 +200,18 @@ def options(service: Service, given: requests.SearchOptions) -> dict[str, Any]:
         "on_map": given.map,
         "gallery": getattr(given, "gallery", "images"),
         "offset": given.offset,
-        "exclude": checked_exclude(given.exclude),
+        "exclude": checked_ids("exclude", given.exclude),
+        "like": checked_ids("like", given.like, MOST_PICTURES),
+        "unlike": checked_ids("unlike", given.unlike, MOST_PICTURES),
+        "groups": given.groups,
         "guarantee": given.guarantee,
         "promise": given.promise,
     }
 
 
-def words(service: Service, given: requests.ImageSearch | requests.ItemSearch) -> str | None:
+def words(service: Service, given: requests.ImageSearch | requests.ItemSearch) -> Asked | None:
     """What comes with a picture."""
-    return None if given.text is None else checked_text(given.text, service.settings)
+    return None if given.text is None else read_query(checked_text(given.text, service.settings))
 
 
 async def answer(service: Service, query: Query) -> Response:
@@ -237,12 +244,48 @@ async def item(request: Request) -> Response:
     return await run(request, partial(service_of(request).engine.item, given.id, given.gallery))
 
 
-@route("GET", "/sample", "items", ItemsResponse, requests.Sample)
-async def sample(request: Request) -> Response:
-    """Some pictures of the index, evenly spread."""
+@route("GET", "/names", "search", NamedResponse, requests.Names)
+async def names(request: Request) -> Response:
+    """Pictures whose folder, file name or caption has the words."""
+    service, given = service_of(request), read(requests.Names, request)
+    text = checked_text(given.text, service.settings)
+    k = checked_count(given.k, service.settings)
+    return await run(request, partial(service.engine.named, text, k))
+
+
+# ---- browsing ----
+
+
+@route("GET", "/timeline", "browse", Timeline, requests.Place)
+async def timeline(request: Request) -> Response:
+    """How many pictures each month has: of all, of a folder, or of a place."""
+    given = read(requests.Place, request)
+    box = checked_box(given.box)
+    return await run(request, partial(service_of(request).engine.timeline, given.folder, box))
+
+
+@route("GET", "/browse", "browse", BrowseResponse, requests.Browse)
+async def browse(request: Request) -> Response:
+    """Some pictures of the timeline, newest first."""
+    service, given = service_of(request), read(requests.Browse, request)
+    k, box = checked_count(given.k, service.settings), checked_box(given.box)
+    return await run(request, partial(service.engine.browse, given.offset, k, given.folder, box))
+
+
+@route("GET", "/albums", "browse", Albums)
+async def albums(request: Request) -> Response:
+    """The folders of the pictures."""
+    read(requests.Nothing, request)
     service = service_of(request)
-    k = checked_count(read(requests.Sample, request).k, service.settings)
-    return await run(request, partial(service.engine.sample, k))
+    return Json(await service.batcher(service.engine.albums))
+
+
+@route("GET", "/places", "browse", Spots)
+async def places(request: Request) -> Response:
+    """Where pictures were taken."""
+    read(requests.Nothing, request)
+    service = service_of(request)
+    return Json(await service.batcher(service.engine.spots))
 
 
 @route("GET", "/fields", "items", FieldsResponse)
@@ -316,6 +359,29 @@ async def full_picture(request: Request) -> Response:
         raise no_picture(id) from error
 
 
+@api.post(
+    "/zip",
+    tags=["items"],
+    response_class=Response,
+    responses={
+        200: {"content": {ZIP: {"schema": {"type": "string", "format": "binary"}}}},
+        **_errors(404),
+    },
+    openapi_extra=requests.body(requests.IdsBody),
+)
+async def download(request: Request) -> Response:
+    """Several pictures as one file: the photos themselves where they are, else the small ones."""
+    service = service_of(request)
+    read(requests.Nothing, request)
+    ids = list(dict.fromkeys((await requests.read_body(requests.IdsBody, request)).ids))
+    if len(ids) > service.settings.max_zip:
+        most = service.settings.max_zip
+        raise ApiError(422, "too_many", f"at most {most:,} pictures are sent at once; choose fewer")
+    members = await service.batcher(partial(service.engine.members, ids))
+    headers = {"Content-Disposition": 'attachment; filename="pictures.zip"'}
+    return StreamingResponse(zipped(members), media_type=ZIP, headers=headers)
+
+
 def _looked_at(file: FileIO) -> tuple[str, str]:
     """The mark of an open picture, and its format."""
     mark = etag(file)
@@ -343,7 +409,9 @@ async def review_picture(request: Request) -> Response:
 # ---- Gaussians ----
 
 
-@route("POST", "/embed/text", "gaussians", EmbeddingsResponse, body=JSON)
+@route(
+    "POST", "/embed/text", "gaussians", EmbeddingsResponse, body=requests.body(requests.TextsBody)
+)
 async def embed_text(request: Request) -> Response:
     """Captions → Gaussians."""
     service = service_of(request)
@@ -384,12 +452,11 @@ async def uncertainty_image(request: Request) -> Response:
         return await run(request, lambda: engine.picture_uncertainty(image))
 
 
-@route("GET", "/map", "gaussians", Map, errors=(404,))
+@route("GET", "/map", "gaussians", Map, requests.MapOptions, errors=(404,))
 async def embedding_map(request: Request) -> Response:
     """Pictures on the two principal axes of the means, their Gaussians as ellipses."""
-    service = service_of(request)
-    read(requests.Nothing, request)
-    return Json(await service.batcher(service.engine.map))
+    service, given = service_of(request), read(requests.MapOptions, request)
+    return Json(await service.batcher(partial(service.engine.map, checked_where(given.where))))
 
 
 # ---- probes and the page ----

@@ -31,6 +31,7 @@ class Settings:
     photos: Path | None = None  #: their folder; else the one that the index was made from here
     review: Path | None = None  #: what ``gaussmatch audit`` wrote, to be reviewed
     max_texts: int = 256  #: captions in one call of embed
+    max_zip: int = 1000  #: pictures in one download
     decoders: int = 2  #: pictures decoded at a time
 
     max_body: int = _limit(20 * 2**20, "bytes of a request")

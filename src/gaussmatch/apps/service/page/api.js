@@ -17,7 +17,7 @@ function headers(extra = {}) {
   return key ? { ...extra, Authorization: `Bearer ${key}` } : extra;
 }
 
-async function send(path, options) {
+export async function send(path, options) {
   let response;
   try {
     response = await fetch(path, { ...options, headers: headers(options.headers) });

@@ -1,22 +1,24 @@
 // The page: one query at a time, its answer, and the address that leads back to it.
 
 import { get } from "./api.js";
+import { NOWHERE, browse, listen as listenBrowse, paramsOf, placeOf } from "./browse.js";
+import { choose, forget, hiddenCount, hide, isChoosing, isHidden, listen as listenChosen, recent, remember as rememberSearch, showAll } from "./chosen.js";
 import { $, chip, el, number, press, plural } from "./dom.js";
 import { ORDERS, count, prepare } from "./filters.js";
 import { listen } from "./keys.js";
 import { likelihood } from "./likelihood.js";
 import { PictureMap } from "./map.js";
-import { kept, shownIn, thumbnail } from "./picture.js";
-import { isEmpty, request, showQuery, suggest } from "./query.js";
-import { append, grow, show, waiting } from "./results.js";
+import { kept, shownIn } from "./picture.js";
+import { NOTHING, hasPicture, isEmpty, request, showNamed, showQuery, showReading, suggest } from "./query.js";
+import { append, grow, mark, show, waiting } from "./results.js";
 import { listen as listenViewer, view } from "./viewer.js";
 
 const GUARANTEE = 0.9; // 9 of 10 times
 const AHEAD = 600; // pixels below the screen for which there should be cards
 const PAGE = 200; // results that are requested at a time; fewer cards are made
+const MOST_PICTURES = 16; // that a search may start from
 const MARKED = 48; // results that the map marks where it is not known which match
-const NOTHING = { text: "", like: null, file: null, url: null };
-const START = { query: NOTHING, exclude: [], only: false, where: {}, sort: "best", view: "grid" };
+const START = { query: NOTHING, place: NOWHERE, only: false, where: {}, sort: "best", view: "grid" };
 const state = { ...START, answer: null };
 let about = null;
 let map = null;
@@ -29,39 +31,52 @@ async function search(change, { remember = true } = {}) {
   running?.abort();
   const turn = running = new AbortController();
   if (change.query && state.query.url && state.query.url !== change.query.url) URL.revokeObjectURL(state.query.url);
-  if (change.query) change = { exclude: [], ...change };
   Object.assign(state, change);
   const { query } = state;
-  showQuery(query, () => search({ query: { ...NOTHING, text: $("q").value.trim() } }));
+  showQuery(query, (other) => search({ query: other }));
   if (isEmpty(query)) { welcome(remember); return; }
+  if (change.query) { rememberSearch(query.text); choose(false); }
   if (remember) history.pushState(null, "", address());
   document.title = query.text ? `${query.text} – gaussmatch` : "gaussmatch";
   for (const id of ["welcome", "trouble", "help", "undo"]) $(id).hidden = true;
   if (change.query) scrollTo(0, 0);
   waiting();
+  if (change.query) named(query, turn.signal);
   try {
     const answer = await call(turn.signal);
     if (turn !== running) return;
     state.answer = answer;
     render();
-    if (answer.results.level === "vague" && answer.results.verdict.kind !== "unfamiliar" && about.captions && query.text && !query.like && !query.file) {
-      await suggest(query.text, turn.signal, (text) => search({ query: { ...NOTHING, text } }));
+    if (answer.results.level === "vague" && answer.results.verdict.kind !== "unfamiliar" && about.captions && query.text && !hasPicture(query)) {
+      await suggest(query.text, turn.signal, searchText);
     }
   } catch (error) {
     if (error.name !== "AbortError" && turn === running) failed(error);
   }
 }
 
+const searchText = (text) => search({ query: { ...NOTHING, text } });
+
+/** Names hold the words too: what they say is found beside the pictures, and said which. */
+function named(query, signal) {
+  $("named").hidden = true;
+  if (!query.text || hasPicture(query)) return;
+  showNamed(query.text, signal, { open, folder: (folder) => go({ ...NOWHERE, folder }) }).catch(() => { /* pictures are found without */ });
+}
+
 /** One page of the answer. Where nothing is guaranteed to match, the nearest are requested instead. */
 async function call(signal, offset = 0) {
-  const { query, only, where, exclude, view } = state;
+  const { query, only, where, view } = state;
   const options = {
-    k: Math.min(PAGE, about.limits.max_results), offset: offset || null, map: view === "map" ? true : null,
+    k: Math.min(PAGE, about.limits.max_results), offset: offset || null, map: view === "map" ? true : null, groups: true,
     where: Object.keys(where).length ? JSON.stringify(where) : null,
-    exclude: exclude.length ? JSON.stringify(exclude.map((item) => item.id)) : null,
   };
-  const guaranteed = only && !query.like && !query.file;
-  const answer = await request(query, { ...options, guarantee: guaranteed ? GUARANTEE : null, promise: guaranteed ? "recall" : null }, signal);
+  const guaranteed = only && !hasPicture(query) && !query.unlike.length;
+  const promised = guaranteed ? { guarantee: GUARANTEE, promise: "recall" } : {};
+  const answer = await request(query, { ...options, ...promised }, signal).catch((error) => {
+    if (error.code !== "no_guarantee") throw error;
+    return { results: { total: 0 } };
+  });
   if (guaranteed && !answer.results.total) return { query, only: false, ...await request(query, options, signal) };
   return { query, only: guaranteed, ...answer };
 }
@@ -77,10 +92,10 @@ async function more() {
   if (had >= (answer.results.total ?? had)) { $("more").hidden = true; return; }
   loading = true;
   try {
-    const { results } = await call(running.signal, had);
+    const { results, groups } = await call(running.signal, had);
     if (answer !== state.answer) return;
     answer.results.hits.push(...results.hits);
-    append(results.hits);
+    append(results.hits, groups);
     if (!results.hits.length) $("more").hidden = true;
     again();
   } catch (error) {
@@ -114,8 +129,10 @@ function render() {
   const { answer, view: shownAs, sort } = state;
   $("found").hidden = false;
   const { shown, matches } = show(answer, sort, open);
-  $("more").hidden = !shown.length;
-  $("onlybox").hidden = !answer.only && (!matches || matches === Infinity);
+  showReading(answer.results, answer.query.text, (text) => search({ query: { ...state.query, text } }));
+  $("more").hidden = !answer.results.hits.length;
+  const promised = !answer.results.asked?.without.length && !answer.query.unlike.length && matches && matches !== Infinity;
+  $("onlybox").hidden = !answer.only && !promised;
   $("only").checked = answer.only;
   const set = count(state);
   $("tofilters").textContent = set ? `Filters (${set})` : "Filters";
@@ -128,7 +145,7 @@ function render() {
 async function drawMap(found) {
   try {
     map ??= new PictureMap($("plane"), { legend: $("legend"), picked: $("picked"), ellipses: $("toellipses") }, { open, like });
-    await map.load();
+    await map.load(state.where);
     map.show(state.answer, found);
   } catch (error) {
     trouble(error.message);
@@ -139,20 +156,29 @@ function open(hit, list) {
   view(hit, list, {
     sure: likelihood,
     like,
-    exclude,
-    search: (text) => search({ query: { ...NOTHING, text } }),
+    unlike: state.answer && ((item) => unlike([item])),
+    hide: (item) => putAway([item]),
+    search: searchText,
     captions: about.captions > 0,
   });
 }
 
-const like = (item) => search({ query: { ...NOTHING, like: item.id } });
+const like = (item) => search({ query: { ...NOTHING, like: [item.id] } });
+const ids = (items) => items.map((item) => item.id).slice(0, MOST_PICTURES);
+const unlike = (items) => search({ query: { ...state.query, unlike: [...new Set([...state.query.unlike, ...ids(items)])] } });
 
-/** Not this one: it is left out of this search, until that is undone. */
-async function exclude(item) {
-  if (!state.answer) return;
-  await search({ exclude: [...state.exclude, item] });
-  $("undo").replaceChildren(`Left out: ${shownIn(item)}. `, el("button", { type: "button", className: "link",
-    onclick: () => search({ exclude: state.exclude.filter((other) => other.id !== item.id) }) }, "Undo"));
+/** Hide pictures from all results in this browser, until that is undone. */
+function putAway(items) {
+  hide(ids(items));
+  again();
+  say(`Hidden from results: ${items.length === 1 ? shownIn(items[0]) : plural(items.length, "picture", "pictures")}. `, () => { hide(ids(items), false); again(); });
+
+  function again() { if (state.answer) render(); else welcome(false); }
+}
+
+/** A line at the bottom, with what takes it back. */
+function say(text, undo = null) {
+  $("undo").replaceChildren(text, ...(undo ? [el("button", { type: "button", className: "link", onclick: () => { $("undo").hidden = true; undo(); } }, "Undo")] : []));
   $("undo").hidden = false;
 }
 
@@ -171,32 +197,35 @@ function trouble(message) {
   $("found").hidden = true;
 }
 
+/** All pictures, before anything is searched for. */
 function welcome(remember) {
-  Object.assign(state, START, { answer: null });
-  if (remember) history.pushState(null, "", location.pathname);
-  for (const id of ["found", "trouble", "help", "undo"]) $(id).hidden = true;
+  const { place } = state;
+  Object.assign(state, START, { answer: null, place });
+  if (remember) history.pushState(null, "", address());
+  for (const id of ["found", "trouble", "help", "undo", "named"]) $(id).hidden = true;
+  choose(false);
   $("welcome").hidden = false;
   document.title = "gaussmatch";
-  wall();
+  $("recent").replaceChildren(...recent().map((text) => chip(text, searchText)));
+  $("recentbox").hidden = !recent().length;
+  $("hiddennote").hidden = !hiddenCount();
+  $("hiddencount").textContent = `${plural(hiddenCount(), "picture is", "pictures are")} hidden from results.`;
+  browse(place).catch((error) => trouble(error.message));
 }
 
-/** Some pictures to look at before anything was searched for. */
-async function wall() {
-  if ($("wall").childElementCount) return;
-  try {
-    const { items } = await get("api/sample", { k: 24 });
-    $("wall").replaceChildren(...items.map((item) => el("li", {}, el("button", { type: "button", className: "tile", "aria-label": shownIn(item), onclick: () => open(item, items) }, thumbnail(item)))));
-  } catch { /* the page works without */ }
+/** Another folder or place, or another way to look around. */
+function go(place) {
+  scrollTo(0, 0);
+  search({ query: NOTHING, place });
 }
 
 // ---- the address ----
 
 function address() {
-  const { query, only, where, sort, exclude: not, view: shownAs } = state;
-  const params = new URLSearchParams();
+  const { query, place, only, where, sort, view: shownAs } = state;
+  const params = new URLSearchParams(isEmpty(query) ? paramsOf(place) : []);
   if (query.text) params.set("q", query.text);
-  if (query.like) params.set("like", query.like);
-  if (not.length) params.set("not", JSON.stringify(not.map((item) => item.id)));
+  for (const name of ["like", "unlike"]) for (const id of query[name]) params.append(name, id);
   if (only) params.set("only", "1");
   if (Object.keys(where).length) params.set("where", JSON.stringify(where));
   if (sort !== "best") params.set("sort", sort);
@@ -207,10 +236,9 @@ function address() {
 function follow() {
   const params = new URLSearchParams(location.search);
   const json = (name, otherwise) => { try { return JSON.parse(params.get(name)) ?? otherwise; } catch { return otherwise; } };
-  const left = json("not", []);
   const change = {
-    query: { ...NOTHING, text: params.get("q") ?? "", like: params.get("like") },
-    exclude: Array.isArray(left) ? left.map((id) => ({ id: String(id) })) : [],
+    query: { ...NOTHING, text: params.get("q") ?? "", like: params.getAll("like"), unlike: params.getAll("unlike") },
+    place: placeOf(params),
     only: params.get("only") === "1",
     where: json("where", {}),
     sort: params.get("sort") in ORDERS ? params.get("sort") : "best",
@@ -243,10 +271,19 @@ async function toggleFilters() {
 }
 
 function aboutFacts() {
-  const rows = [["Pictures", number(about.images)], ["Captions", number(about.captions)], ["Model", about.model],
-    ["Compared by", about.similarity], ["Dimensions", number(about.dimension)], ["gaussmatch", about.version]];
-  if (!about.probabilistic) rows.push(["Note", "This is a point model: it ranks, but it cannot say how broad a search is."]);
+  const rows = [["Pictures", number(about.images)], ["Captions", number(about.captions)], ["Version", about.version]];
+  if (!about.probabilistic) rows.push(["Note", "Here pictures are put in order only: nothing is known of how broad a search is."]);
   $("aboutfacts").replaceChildren(...rows.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, String(value))]));
+}
+
+/** Close what is open; whether anything was. */
+function escape() {
+  if (isChoosing()) choose(false);
+  else if (!$("filters").hidden) toggleFilters();
+  else if (!$("picked").hidden && !$("map").hidden) map.pick(null);
+  else if (!$("undo").hidden) $("undo").hidden = true;
+  else return false;
+  return true;
 }
 
 async function start() {
@@ -254,6 +291,8 @@ async function start() {
     event.preventDefault();
     search({ query: { ...state.query, text: $("q").value.trim() } });
   });
+  $("forget").addEventListener("click", () => { forget(); $("recentbox").hidden = true; });
+  $("showhidden").addEventListener("click", () => { showAll(); welcome(false); });
   $("file").addEventListener("change", () => { searchPicture($("file").files[0]); $("file").value = ""; });
   $("tofilters").addEventListener("click", toggleFilters);
   $("asgrid").addEventListener("click", () => look({ view: "grid" }));
@@ -278,12 +317,14 @@ async function start() {
   $("q").maxLength = about.limits.max_text;
   $("hint").prepend(`${plural(about.images, "picture", "pictures")}. `);
   for (const list of ["examples", "helpexamples"]) {
-    $(list).replaceChildren(...about.examples.map((text) => chip(text, (t) => search({ query: { ...NOTHING, text: t } }))));
+    $(list).replaceChildren(...about.examples.map((text) => chip(text, searchText)));
     $(list).hidden = !about.examples.length;
   }
   aboutFacts();
-  listen(searchPicture);
+  listen(searchPicture, escape);
   listenViewer();
+  listenBrowse(go, { open, hidden: isHidden });
+  listenChosen({ changed: mark, hide: putAway, like: (items) => search({ query: { ...NOTHING, like: ids(items) } }), unlike, say });
   follow();
   document.documentElement.dataset.ready = "true";
 }

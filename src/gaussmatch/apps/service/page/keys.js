@@ -3,7 +3,8 @@
 import { $ } from "./dom.js";
 import { arrow } from "./results.js";
 
-export function listen(onpicture) {
+/** `onescape` closes what is open; whether anything was. */
+export function listen(onpicture, onescape) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     const field = event.target.closest?.("input, textarea, select");
@@ -15,7 +16,7 @@ export function listen(onpicture) {
     } else if (event.key === "ArrowDown" && field?.id === "q") {
       const first = document.querySelector('.card[tabindex="0"]') ?? document.querySelector(".chip");
       if (first?.checkVisibility()) { event.preventDefault(); first.focus(); }
-    } else if (event.key === "Escape" && field?.id === "q") {
+    } else if (event.key === "Escape" && !onescape() && field?.id === "q") {
       field.value = "";
     } else if (!field && arrow(event.key)) {
       event.preventDefault();

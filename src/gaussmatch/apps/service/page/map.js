@@ -23,9 +23,12 @@ export class PictureMap {
     this.listen();
   }
 
-  async load() {
-    if (this.data) return;
-    const data = await get("api/map");
+  /** The pictures that meet the conditions. */
+  async load(where) {
+    const wanted = Object.keys(where).length ? JSON.stringify(where) : null;
+    if (this.data && this.where === wanted) return;
+    const data = await get("api/map", { where: wanted });
+    this.where = wanted;
     data.at = new Map(data.ids.map((id, row) => [id, row]));
     const axes = data.a?.map((a, row) => Math.sqrt(a * data.b[row])).sort((p, q) => p - q) ?? [];
     const [small, typical, large] = [0.1, 0.5, 0.9].map((share) => axes[Math.floor(share * (axes.length - 1))]);

@@ -1,23 +1,43 @@
 // What was found: a sentence that says it, the cards that match, and below a line those that hardly do.
 
+import { isChoosing, isChosen, isHidden, toggle } from "./chosen.js";
 import { $, el, quoted } from "./dom.js";
 import { fitting, likelihood } from "./likelihood.js";
 import { shownIn, thumbnail } from "./picture.js";
+import { hasPicture } from "./query.js";
 
 const CHUNK = 48; // cards that are made at a time
 let listing = { shown: [], made: 0, matches: 0, open: () => {} };
 
 /** How the results are to be read: the headline, a line below it, and how many stand above the divider. */
-export function reading({ query, results, only }) {
+export function reading({ query, results, only }, shown) {
   const { kind, sentence, reason } = results.verdict;
-  const unknown = results.unknown.length ? `I don’t know ${quoted(results.unknown)}. ` : "";
-  if (query.like || query.file) {
-    return { headline: query.text ? `Like this picture, and “${query.text}”` : "Pictures like this one", subline: `${unknown}The most alike come first.`, matches: Infinity };
+  const unknown = results.unknown.length ? `I don’t know ${quoted(results.unknown)}.` : "";
+  const line = (...said) => [...said, ...results.remarks.map(ended)].filter(Boolean).join(" ");
+  if (hasPicture(query)) {
+    const pictures = query.like.length > 1 ? "these pictures" : "this picture";
+    const headline = query.text ? `Like ${pictures}, and “${shortened(query.text)}”` : query.like.length > 1 ? "Pictures like these" : "Pictures like this one";
+    return { headline, subline: line(unknown, "The most alike come first."), matches: Infinity };
   }
-  if (!results.hits.length) return { headline: sentence, subline: "Remove a filter, or search for something else.", matches: 0 };
-  if (kind === "unfamiliar") return { headline: sentence, subline: reason, matches: Infinity };
-  if (kind === "absent") return { headline: sentence, subline: unknown, matches: 0, nothing: true };
-  return { headline: sentence, subline: unknown + (sentence === "Best first" ? reason : ""), matches: only ? Infinity : fitting(results) };
+  if (!results.hits.length) return { headline: sentence, subline: line("Remove a filter, or search for something else."), matches: 0 };
+  if (kind === "unfamiliar") return { headline: shortened(sentence), subline: line(reason), matches: Infinity };
+  if (kind === "absent") return { headline: sentence, subline: line(unknown), matches: 0, nothing: true };
+  const why = sentence === "Best first" || sentence === "Newest first" ? reason : "";
+  return { headline: sentence, subline: line(unknown, why), matches: only ? Infinity : fitting({ hits: shown }) };
+}
+
+const ended = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
+const shortened = (text) => (text.length > 90 ? `${text.slice(0, 80).trimEnd()} …${text.endsWith("”") ? "”" : ""}` : text);
+
+/** Results without those that were hidden, each with those that show nearly the same behind it. */
+function stacked(hits, groups) {
+  const leads = new Map();
+  hits.forEach((hit, at) => {
+    if (isHidden(hit.id)) return;
+    const lead = leads.get(groups?.[at] ?? at);
+    if (lead) lead.behind.push(hit); else leads.set(groups?.[at] ?? at, Object.assign(hit, { behind: [] }));
+  });
+  return [...leads.values()];
 }
 
 export function waiting() {
@@ -33,9 +53,10 @@ export function waiting() {
 
 /** Show an answer from the start. `sort` orders what matches, never what is below the line. */
 export function show(answer, sort, open) {
-  const { headline, subline, matches, nothing } = reading(answer);
-  const { hits } = answer.results;
+  const hits = stacked(answer.results.hits, answer.groups);
+  const { headline, subline, matches, nothing } = reading(answer, hits);
   $("headline").textContent = headline;
+  $("headline").title = answer.query.text;
   $("subline").textContent = subline;
   $("subline").hidden = !subline;
   $("divider").textContent = nothing ? "Nearest pictures" : "Less likely below";
@@ -51,8 +72,8 @@ export function show(answer, sort, open) {
 }
 
 /** More results of the same query, which stand below all others. */
-export function append(hits) {
-  listing.shown.push(...hits);
+export function append(hits, groups) {
+  listing.shown.push(...stacked(hits, groups));
   grow();
 }
 
@@ -65,6 +86,7 @@ export function grow() {
   }
   $("results").hidden = !$("results").childElementCount;
   $("rest").hidden = !$("others").childElementCount;
+  mark();
   return listing.made < listing.shown.length;
 }
 
@@ -83,11 +105,36 @@ function card(hit, place) {
   const label = [shownIn(hit), sure?.word.toLowerCase(), sure?.exact].filter(Boolean).join(", ");
   const button = el("button", {
     type: "button", className: "card", tabIndex: place === 0 ? 0 : -1, "aria-label": label,
-    onclick: () => listing.open(hit, listing.shown), onfocus: () => rove(button),
+    onclick: () => (isChoosing() ? toggle(hit) : listing.open(hit, listing.shown)), onfocus: () => rove(button),
   }, thumbnail(hit), sure && el("span", { className: `sure ${sure.level}`, title: sure.exact },
     el("span", { className: "word" }, sure.word), el("span", { className: "exact" }, sure.exact)));
   button.dataset.id = hit.id;
-  return el("li", {}, button);
+  const item = el("li", {}, button);
+  if (hit.behind?.length) item.append(stack(hit, item));
+  return item;
+}
+
+/** What shows nearly the same, to be laid out beside it. */
+function stack(hit, item) {
+  const text = `+ ${hit.behind.length} similar`;
+  const button = el("button", { type: "button", className: "stack", "aria-label": `Show ${hit.behind.length} similar to ${shownIn(hit)}`, onclick: () => {
+    item.after(...hit.behind.map((other) => card(other, -1)));
+    listing.shown.splice(listing.shown.indexOf(hit) + 1, 0, ...hit.behind);
+    listing.made += hit.behind.length;
+    listing.matches += listing.shown.indexOf(hit) < listing.matches ? hit.behind.length : 0;
+    hit.behind = [];
+    button.remove();
+    item.querySelector(".card").focus();
+  } }, text);
+  return button;
+}
+
+/** Which cards are chosen. */
+export function mark() {
+  document.body.classList.toggle("choosing", isChoosing());
+  for (const one of document.querySelectorAll(".card[data-id]")) {
+    if (isChoosing()) one.setAttribute("aria-pressed", String(isChosen(one.dataset.id))); else one.removeAttribute("aria-pressed");
+  }
 }
 
 /** Exactly one card can be reached with Tab; the arrows move between them. */
@@ -98,7 +145,7 @@ function rove(chosen) {
 
 /** Arrow keys in the grid: the next card in that direction. */
 export function arrow(key) {
-  const cards = [...document.querySelectorAll(".card")];
+  const cards = [...document.querySelectorAll("#grid .card")];
   const at = cards.indexOf(document.activeElement);
   if (at < 0) return false;
   const columns = cards.filter((card) => card.offsetTop === cards[0].offsetTop).length;

@@ -6,7 +6,7 @@ import { day, kept, nameOf, originalOf, shownIn, thumbnailOf } from "./picture.j
 
 let open = { list: [], at: 0, turn: 0, actions: null };
 
-/** Show a hit; `list` is what the arrows go through. `actions`: sure(hit), like, exclude, search, captions. */
+/** Show a hit; `list` is what the arrows go through. `actions`: sure(hit), like, unlike, hide, search, captions. */
 export function view(hit, list, actions) {
   const at = list.findIndex((other) => other.id === hit.id);
   open = { ...open, list: at < 0 ? [hit] : list, at: Math.max(0, at), actions };
@@ -33,7 +33,7 @@ export function listen() {
   }, { passive: true });
   viewer.addEventListener("close", () => { // back to the card that is shown now
     const id = open.list[open.at]?.id;
-    [...document.querySelectorAll(".card")].find((card) => card.dataset.id === id)?.focus();
+    [...document.querySelectorAll(".card, .tile")].find((card) => card.dataset.id === id)?.focus();
   });
 }
 
@@ -63,7 +63,8 @@ function draw() {
       el("p", { className: "when" }, [day(hit.meta?.taken ?? ""), hit.meta?.place].filter(Boolean).join(" · ")),
       el("div", { className: "actions" },
         el("button", { type: "button", className: "go", id: "like", onclick: leave(actions.like) }, "More like this"),
-        el("button", { type: "button", className: "pill", id: "exclude", onclick: leave(actions.exclude) }, "Not this one"),
+        actions.unlike && el("button", { type: "button", className: "pill", id: "unlike", onclick: leave(actions.unlike) }, "Not like this"),
+        el("button", { type: "button", className: "pill", id: "hide", onclick: leave(actions.hide) }, "Hide"),
         el("button", { type: "button", className: "pill", id: "download", onclick: () => download(hit) }, "Download")),
       el("p", { className: "note" }, "After “More like this” you can add words: “but at night”."),
       captions, facts),
