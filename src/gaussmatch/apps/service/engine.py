@@ -457,9 +457,10 @@ class Engine:
             record = self.record(id)
             file = record.meta.get("file")
             usable = isinstance(file, str) and Path(file).suffix.lower() in SUFFIXES
-            name = PurePosixPath(file if usable else f"{id}.jpg").name
+            name = PurePosixPath(str(file) if usable else f"{id}.jpg").name
+            shown = "".join(sign if sign.isprintable() else "_" for sign in name)
             folder = self._photos if usable else None
-            found.append(Member(name, folder, str(file), record.thumbnail))
+            found.append(Member(shown, folder, str(file), record.thumbnail))
         return found
 
     def fields(self) -> FieldsResponse:

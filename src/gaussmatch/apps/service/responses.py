@@ -10,6 +10,7 @@ import re
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from io import FileIO, RawIOBase
 from pathlib import Path, PurePosixPath
@@ -21,6 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.data.decoder import sniffed
 from gaussmatch.files import open_below, sha256
 from gaussmatch.learn.projection import Place
 from gaussmatch.search import SCHEMA, Gallery, Hits, Level, Suggestion, level, phrase
@@ -395,6 +397,20 @@ class _Pieces(RawIOBase):
         return data
 
 
+def _photo(member: Member) -> FileIO | None:
+    """The file of a picture, open, if it is there and is a picture."""
+    if member.folder is None:
+        return None
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(open_below(member.folder, member.file))
+            sniffed(os.pread(file.fileno(), 16, 0))
+        except (OSError, ValueError):
+            return None
+        stack.pop_all()
+        return file
+
+
 def zipped(members: Sequence[Member]) -> Iterator[bytes]:
     """A zip file, a piece at a time: never more than one piece is in memory. A file that has gone
     is left out."""
@@ -406,10 +422,7 @@ def zipped(members: Sequence[Member]) -> Iterator[bytes]:
                 path = PurePosixPath(member.name)
                 name, number = str(path.with_stem(f"{path.stem} ({number})")), number + 1
             used.add(name.lower())
-            try:
-                source = open_below(member.folder, member.file) if member.folder else None
-            except (OSError, ValueError):
-                source = None
+            source = _photo(member)
             if source is None and member.small is None:
                 continue
             with archive.open(name, "w", force_zip64=True) as target:
