@@ -26,6 +26,8 @@ TODAY = date(2026, 3, 4)
         ("a t-shirt and an x-ray", "a t-shirt and an x-ray", []),
         ("well-known man - dog", "well-known man - dog", []),
         ("two dogs", "two dogs", []),
+        ("a man with a hat on", "a man with a hat on", []),  # as it was typed
+        ("the", "the", []),
     ],
 )
 def test_what_must_not_be_there(text: str, words: str, without: list[str]) -> None:

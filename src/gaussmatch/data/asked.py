@@ -96,9 +96,7 @@ def read_query(text: str, today: date | None = None) -> Asked:
     rest, emoji, notes = _emoji(text)
     rest, dates = _dates(rest, today or date.today())
     rest, without = _negations(rest)
-    words = _tidy(rest)
-    if not words and not without and not dates:
-        words = text.strip()
+    words = _tidy(rest) if without or dates else rest.strip() or text.strip()
     notes += _misread(words)
     return Asked(text, words, without, dates, emoji, notes)
 
@@ -147,13 +145,13 @@ def _emoji(text: str) -> tuple[str, list[Part], list[str]]:
 def emoji_name(sign: str) -> str | None:
     """What an emoji shows, in words; ``None`` for any other sign.
 
-    >>> [emoji_name(sign) for sign in ("🐶", "🚗", "☀", "❤", "😀", "x", "©")]
-    ['dog', 'automobile', 'sun with rays', 'heart', 'grinning face', None, None]
+    >>> [emoji_name(sign) for sign in ("🐶", "🚗", "☀", "❤", "⭐", "😀", "x", "©")]
+    ['dog', 'automobile', 'sun with rays', 'heart', 'medium star', 'grinning face', None, None]
     """
     if unicodedata.category(sign) != "So" or ord(sign) < 0x2190:
         return None
     words = unicodedata.name(sign, "").lower().split()
-    if ord(sign) < 0x2800:
+    if ord(sign) < 0x2C00:
         while len(words) > 1 and words[0] in _FILLED:
             words = words[1:]
     if len(words) == 2 and words[1] == "face" and words[0] in GENERAL:
