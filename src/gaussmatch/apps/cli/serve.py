@@ -42,18 +42,20 @@ def run(argv: Sequence[str]) -> None:
     watcher = Watcher(index.place, watched(index)) if options.watch else None
     if watcher is not None:
         watcher.start()
-    serve(
-        index,
-        settings,
-        host=options.host,
-        port=options.port,
-        grace=options.grace,
-        log_level=options.log_level,
-        workers=options.workers,
-        browser=sys.stdout.isatty() and not options.no_browser,
-    )
-    if watcher is not None:
-        watcher.stop()
+    try:
+        serve(
+            index,
+            settings,
+            host=options.host,
+            port=options.port,
+            grace=options.grace,
+            log_level=options.log_level,
+            workers=options.workers,
+            browser=sys.stdout.isatty() and not options.no_browser,
+        )
+    finally:
+        if watcher is not None:
+            watcher.stop()
 
 
 def folder_of_photos(text: str) -> Path:

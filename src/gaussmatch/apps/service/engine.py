@@ -507,11 +507,8 @@ class Engine:
 
     def timeline(self, folder: str | None, box: Box | None) -> Timeline:
         rows = self.catalog.rows(folder, box)
-        return Timeline(self.catalog.months(rows), len(rows), self.manifest_mark())
-
-    def manifest_mark(self) -> str:
-        """Changes when the index does."""
-        return str(self.index.manifest.generation)
+        mark = str(self.index.manifest.generation)
+        return Timeline(self.catalog.months(rows), len(rows), mark)
 
     def browse(self, offset: int, k: int, folder: str | None, box: Box | None) -> BrowseResponse:
         """Some pictures of the timeline."""

@@ -122,7 +122,12 @@ export class Timeline {
   fill() {
     if (!this.sections || this.host.closest("[hidden]")) return;
     const { from, to } = this.near();
-    for (let n = Math.floor(from / PAGE); n * PAGE < to; n += 1) if (!this.pages.has(n)) this.request(n);
+    for (let n = Math.floor(from / PAGE); n * PAGE < to; n += 1) {
+      const page = this.pages.get(n);
+      if (!page) { this.request(n); continue; }
+      this.pages.delete(n); // those that are seen are forgotten last
+      this.pages.set(n, page);
+    }
     for (const [at, tile] of this.tiles) {
       const item = tile.childElementCount ? null : this.item(at);
       if (!item) continue;
