@@ -48,7 +48,7 @@ docs: setup
 	$(BIN)/mkdocs build --strict
 
 bench: setup  # threads wait as they do in the command line
-	OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/bench.py --json docs/performance.json --markdown docs/performance.md
+	OMP_WAIT_POLICY=passive $(BIN)/python benchmarks/bench.py --json docs/performance.json
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache

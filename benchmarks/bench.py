@@ -1,6 +1,6 @@
 """``make bench``: every hot path beside its peer and its limit, as ratios measured in one run.
 
-    python benchmarks/bench.py [SECTION …] [--quick] [--json FILE] [--markdown FILE]
+    python benchmarks/bench.py [SECTION …] [--quick] [--json FILE]
 
 The two sides of a ratio take turns; a ratio is the median over the turns, and its spread the range
 of their middle half. One thread, and processor time, which means the same on a busy machine; the
@@ -583,7 +583,8 @@ def alone(section: str, quick: bool) -> list[Row]:
         found = Path(folder) / "rows.json"
         words = [sys.executable, __file__, section, "--json", str(found)]
         subprocess.run([*words, *(["--quick"] if quick else [])], check=True)
-        return [Row(**row) for row in json.loads(found.read_text(encoding="utf-8"))["rows"]]
+        kept = json.loads(found.read_text(encoding="utf-8"))["rows"]
+        return [Row(**{name: row[name] for name in Row.__annotations__}) for row in kept]
 
 
 def machine() -> dict[str, str | int]:
@@ -604,33 +605,11 @@ def machine() -> dict[str, str | int]:
     }
 
 
-def table(rows: Sequence[Row]) -> str:
-    lines = ["| | what | against | ratio | middle half | limit |", "|---|---|---|---|---|---|"]
-    for r in rows:
-        digits = 4 if r.ratio < 0.1 else 2
-        spread = f"{r.low:.{digits}f}–{r.high:.{digits}f}"
-        cells = (r.section, r.what, r.against, f"**{r.ratio:.{digits}f}**", spread, r.met)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-MARKS = "<!-- make bench -->", "<!-- end of make bench -->"
-
-
-def write_table(path: Path, content: str) -> None:
-    """Between the marks of a page that has them; otherwise the table is the page."""
-    page = path.read_text(encoding="utf-8") if path.is_file() else "\n".join(MARKS)
-    before, mark, rest = page.partition(MARKS[0])
-    after = rest.partition(MARKS[1])[2]
-    path.write_text(f"{before}{mark}\n{content}\n{MARKS[1]}{after}", encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Ratios of every hot path, in one run.")
     parser.add_argument("sections", nargs="*", help=f"{', '.join(SECTIONS)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="small sizes, no limits")
     parser.add_argument("--json", type=Path, help="write what was measured there")
-    parser.add_argument("--markdown", type=Path, help="write the table there, between its marks")
     options = parser.parse_args()
     unknown = [name for name in options.sections if name not in SECTIONS]
     if unknown:
@@ -649,14 +628,11 @@ def main() -> None:
                 print(f"{made.what} / {made.against}: {made.ratio:.3g}  {made.met}", flush=True)
         if len(sections) == 1:
             print(f"-- {name}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-    for path in filter(None, (options.json, options.markdown)):
-        path.parent.mkdir(parents=True, exist_ok=True)
     if options.json:
-        found = {"machine": about, "sizes": asdict(sizes), "rows": [asdict(r) for r in rows]}
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        kept = [asdict(r) | {"met": r.met} for r in rows]
+        found = {"machine": about, "sizes": asdict(sizes), "rows": kept}
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    if options.markdown:
-        described = ", ".join(f"{key} {value}" for key, value in about.items())
-        write_table(options.markdown, f"{described}\n\n{table(rows)}")
 
 
 if __name__ == "__main__":

@@ -204,12 +204,12 @@ def test_a_trained_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = example("src/gaussmatch/models/encoders/pretrained/colours.py")
-    with pytest.raises(ValueError, match="no encoder 'colours:mean'"):
-        image_tower("colours:mean")
-    monkeypatch.setitem(LIBRARIES, "colours", ("image",))
-    monkeypatch.setitem(sys.modules, "gaussmatch.models.encoders.pretrained.colours", module)
-    embedded = image_tower("colours:mean").encode([Image.new("RGB", (8, 6), (255, 0, 51))])
+    module = example("src/gaussmatch/models/encoders/pretrained/colors.py")
+    with pytest.raises(ValueError, match="no encoder 'colors:mean'"):
+        image_tower("colors:mean")
+    monkeypatch.setitem(LIBRARIES, "colors", ("image",))
+    monkeypatch.setitem(sys.modules, "gaussmatch.models.encoders.pretrained.colors", module)
+    embedded = image_tower("colors:mean").encode([Image.new("RGB", (8, 6), (255, 0, 51))])
     assert torch.allclose(embedded, torch.tensor([[1.0, 0.0, 0.2]]))
 
 
