@@ -137,7 +137,11 @@ def test_the_drawings_are_what_their_script_draws(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_documentation_is_short() -> None:
-    words = {page.name: len(page.read_text(encoding="utf-8").split()) for page in DOCS.glob("*.md")}
+    """Bars and dashes of tables are not words."""
+    words = {
+        page.name: len(re.findall(r"\S*\w\S*", page.read_text(encoding="utf-8")))
+        for page in DOCS.glob("*.md")
+    }
     assert sum(words.values()) <= 25_000, sorted(words.items(), key=lambda item: -item[1])[:8]
 
 
