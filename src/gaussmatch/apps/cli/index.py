@@ -86,12 +86,12 @@ def _make(argv: Sequence[str]) -> None:
             )
         if is_embedding(options.folder):
             whole_embedding(options.folder)
-    if model.reads_text:
-        model.read(["a"])  # without its text encoder the index could not be searched: say so now
     index = existing_index(options.out, wait=options.wait)
     new = index is None
     index = _created(options) if index is None else _continued(index, options)
     try:
+        if index.model.reads_text:  # without its text encoder it could not be searched: say so now
+            index.model.read(["a"])
         _fill(index, recipe.data, options)
     except Exception:
         if new and not any(index.size(gallery) for gallery in GALLERIES):
