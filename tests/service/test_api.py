@@ -598,6 +598,7 @@ class TestBrowsing:
         assert not {ID, other, third} & set(found)
         assert len(answer["groups"]) == len(found)
         assert all(first <= at for at, first in enumerate(answer["groups"]))
+        refused(client.get('/api/search?text=a+star&unlike=["x"]'), 404, "no_item")
         plain = client.get("/api/similar", params={"id": ID, "k": 100}).json()
         assert plain["groups"] is None
         assert found != [h["id"] for h in plain["results"]["hits"] if h["id"] not in (other, third)]

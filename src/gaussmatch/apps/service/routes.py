@@ -158,7 +158,7 @@ async def run(request: Request, job: Callable[[], Any]) -> Response:
 # ---- search ----
 
 
-@route("GET", "/search", "search", SearchResponse, requests.TextSearch)
+@route("GET", "/search", "search", SearchResponse, requests.TextSearch, (404,))
 async def search(request: Request) -> Response:
     """Search with words."""
     service, given = service_of(request), read(requests.TextSearch, request)
@@ -166,7 +166,7 @@ async def search(request: Request) -> Response:
     return await answer(service, Query("text", "", asked=asked, **options(service, given)))
 
 
-@route("POST", "/search/image", "search", SearchResponse, requests.ImageSearch, (415,), IMAGE)
+@route("POST", "/search/image", "search", SearchResponse, requests.ImageSearch, (404, 415), IMAGE)
 async def search_image(request: Request) -> Response:
     """Search with a picture."""
     service, given = service_of(request), read(requests.ImageSearch, request)
