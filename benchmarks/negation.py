@@ -1,6 +1,6 @@
 """Does "dog without person" find dogs without people? On the boxes of COCO:
 
-    python benchmarks/negation.py DATA/coco_real [--split test] [--run photos]
+    python benchmarks/negation.py DATA/coco_real [--split test] [--pairs 300] [--run photos]
 
 For each pair of classes (A, B) with at least 10 photos of A without B and 10 of A with B, the first
 ten results for "A without B": the share that shows A and no B, that shows A, and that shows B;
@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("root", type=Path)
     parser.add_argument("--split", default="test", choices=("train", "dev", "test"))
     parser.add_argument("--run", default="photos")
+    parser.add_argument("--pairs", type=int, help="so many, drawn at random (default: all)")
     options = parser.parse_args()
     features, truth, classes = read(options.root, options.split)
     run = locate(options.run)
@@ -43,7 +44,7 @@ def main() -> None:
             load(run).encode_images(torch.from_numpy(features)),
             [Record(str(n)) for n in range(len(features))],
         )
-        measure(index, truth, classes)
+        measure(index, truth, classes, options.pairs)
 
 
 def read(root: Path, split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -66,35 +67,37 @@ def read(root: Path, split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
     return features.astype(np.float32), shown[rows], classes
 
 
-def measure(index: Index, truth: np.ndarray, classes: list[str]) -> None:
+def measure(index: Index, truth: np.ndarray, classes: list[str], most: int | None) -> None:
     generator = np.random.default_rng(0)
     found: dict[str, list[tuple[float, float, float, bool]]] = {}
-    pairs = 0
-    for a, wanted in enumerate(classes):
-        for b, excluded in enumerate(classes):
-            both, alone = truth[:, a] & truth[:, b], truth[:, a] & ~truth[:, b]
-            if a == b or both.sum() < LEAST or alone.sum() < LEAST:
-                continue
-            pairs += 1
-            rival = np.flatnonzero(truth[:, b] & ~truth[:, a])
-            like = str(generator.choice(np.flatnonzero(both)))
-            not_like = str(generator.choice(rival)) if len(rival) else None
-            plural = "people" if excluded == "person" else excluded
-            words = [index.model.encode_texts([f"{wanted} without {plural}"])]
-            ways = {
-                "words, negation left out": index.search_text([wanted], FIRST)[0].ids,
-                "words, read as they are": index.search(words[0], FIRST)[0].ids,
-                "words, excluded": index.search_text([f"{wanted} without {plural}"], FIRST)[0].ids,
-            }
-            if not_like is not None:
-                ways["picture, negation left out"] = index.search_id(like, FIRST).ids
-                away = Exclusion(index.gaussian(not_like), (not_like,), "images")
-                ways["picture, excluded"] = index.search_id(like, FIRST, without=[away]).ids
-            for way, ids in ways.items():
-                rows = [int(id) for id in ids]
-                shares = (alone[rows].mean(), truth[rows, a].mean(), truth[rows, b].mean())
-                found.setdefault(way, []).append((*shares, excluded == "person"))
-    print(f"{len(truth):,} photos, {pairs} pairs (A, B); of the first {FIRST} results")
+    together = truth.T.astype(int) @ truth
+    alone_of = truth.sum(0)[:, None] - together
+    pairs = np.argwhere((together >= LEAST) & (alone_of >= LEAST))
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    if most is not None and most < len(pairs):
+        pairs = pairs[np.sort(generator.choice(len(pairs), most, replace=False))]
+    for a, b in pairs.tolist():
+        wanted, excluded = classes[a], classes[b]
+        both, alone = truth[:, a] & truth[:, b], truth[:, a] & ~truth[:, b]
+        rival = np.flatnonzero(truth[:, b] & ~truth[:, a])
+        like = str(generator.choice(np.flatnonzero(both)))
+        not_like = str(generator.choice(rival)) if len(rival) else None
+        plural = "people" if excluded == "person" else excluded
+        words = [index.model.encode_texts([f"{wanted} without {plural}"])]
+        ways = {
+            "words, negation left out": index.search_text([wanted], FIRST)[0].ids,
+            "words, read as they are": index.search(words[0], FIRST)[0].ids,
+            "words, excluded": index.search_text([f"{wanted} without {plural}"], FIRST)[0].ids,
+        }
+        if not_like is not None:
+            ways["picture, negation left out"] = index.search_id(like, FIRST).ids
+            away = Exclusion(index.gaussian(not_like), (not_like,), "images")
+            ways["picture, excluded"] = index.search_id(like, FIRST, without=[away]).ids
+        for way, ids in ways.items():
+            rows = [int(id) for id in ids]
+            shares = (alone[rows].mean(), truth[rows, a].mean(), truth[rows, b].mean())
+            found.setdefault(way, []).append((*shares, excluded == "person"))
+    print(f"{len(truth):,} photos, {len(pairs)} pairs (A, B); of the first {FIRST} results")
     for way, rows_of in found.items():
         table = np.array(rows_of, dtype=float)
         people = table[table[:, 3] == 1]
