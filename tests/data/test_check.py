@@ -13,6 +13,7 @@ from PIL import Image
 
 from gaussmatch.apps.cli import main
 from gaussmatch.data import SOURCES, recognise, source
+from gaussmatch.data.check import garbled, says_nothing
 from gaussmatch.models.features import load_data
 from gaussmatch.models.recipe import DataRecipe
 
@@ -138,3 +139,43 @@ def test_a_photo_without_a_caption_is_no_reason_to_stop(
     (tmp_path / "dataset_flickr30k.json").write_text(json.dumps({"images": images}))
     assert check(tmp_path) == 0
     assert "captions per image: 1 images with 0" in capsys.readouterr().out
+
+
+def test_captions_that_say_nothing_and_photos_of_one_color_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "mine"
+    said = ["n/a", "photo 23", "IMG_2041", " ", "un cafÃ© noir", "der Hund und die Katze"]
+    rows = [f"{i}.jpg,the dog is on the beach {i}" for i in range(30)]
+    rows += [f"{i}.jpg,a nice picture" for i in range(6, 30) for _ in range(5)]
+    rows += [f"{i}.jpg,{text}" for i, text in enumerate(said)]
+    for i in range(30):
+        photo(root / f"{i}.jpg", i)
+    Image.new("RGB", (40, 30), "navy").save(root / "7.jpg")
+    (root / "captions.csv").write_text("image,caption\n" + "\n".join(rows), encoding="utf-8")
+    assert check(root) == 2
+    printed = capsys.readouterr().err
+    assert "6 problem(s)" in printed
+    assert "3 captions say nothing: captions.csv, line 152 'n/a'," in printed
+    assert "1 captions are empty: captions.csv, line 155" in printed
+    assert "1 captions are repeated 100 times or more: 'a nice picture'" in printed
+    assert "broken encoding: captions.csv, line 156 'un cafÃ© noir'" in printed
+    assert "in another language (German): captions.csv, line 157" in printed
+    assert "1 photos have one color only: 7.jpg" in printed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "3 dogs",
+        "image of a dog",
+        "none of the dogs run",
+        "Café",
+        "test tube",
+        "a photo of it",
+        "12 monkeys",
+    ],
+)
+def test_short_captions_that_say_something_stay(text: str) -> None:
+    assert says_nothing(text) is None
+    assert garbled(text) is None

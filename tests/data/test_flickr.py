@@ -44,17 +44,10 @@ def test_bad_split_files(tmp_path: Path) -> None:
         read_flickr8k(root)
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("8.jpg A dog", "not 'photo.jpg#0<tab>caption'"),
-        ("8.jpg#0\t ", "the caption of 8.jpg#0 is empty"),
-    ],
-)
-def test_bad_captions(tmp_path: Path, line: str, message: str) -> None:
+def test_bad_captions(tmp_path: Path) -> None:
     root = flickr8k(tmp_path / "f8k", photos=False)
-    (root / "Flickr8k.token.txt").write_text(f"0.jpg#0\tfine\n{line}\n")
-    with pytest.raises(ValueError, match=rf"token\.txt, line 2: {message}"):
+    (root / "Flickr8k.token.txt").write_text("0.jpg#0\tfine\n8.jpg A dog\n")
+    with pytest.raises(ValueError, match=r"token\.txt, line 2: not 'photo.jpg#0<tab>caption'"):
         read_flickr8k(root)
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import textwrap
+import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageDraw, ImageFont, ImageOps, ImageStat
 from PIL.PngImagePlugin import PngInfo
 from tqdm import tqdm
 
-from gaussmatch.data.listing import Listing, Photo
+from gaussmatch.data.language import words_of
+from gaussmatch.data.listing import Caption, Listing, Photo
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.files import atomic
 
@@ -37,7 +40,8 @@ class Report:
 
 
 def check_listing(listing: Listing) -> Report:
-    """Counts, lengths, missing and unreadable photos, photos that are in two splits."""
+    """Counts, lengths; captions that say nothing or are in another language; photos that are
+    missing, unreadable, of one color, or in two splits."""
     report = Report([f"note: {note}" for note in listing.notes])
     for split, photos in listing.splits.items():
         captions = [caption.text for photo in photos for caption in photo.captions]
@@ -51,12 +55,140 @@ def check_listing(listing: Listing) -> Report:
         )
     if listing.also_true:
         report.lines.append(f"{len(listing.also_true):,} pairs judged to match")
+    _look_at_captions(listing, report)
     _look_at_files(listing, report)
     return report
 
 
+# ---- captions ----
+
+REPEATED = 100
+"""Times that one caption may be repeated before it says nothing about any photo."""
+_NOTHING = re.compile(
+    r"(n/?a|none|null|nil|nan|todo|tbd|xxx+|test|untitled|unknown|no (caption|description|text)"
+    r"|(a|an|the)?\s*(image|img|photo|picture|pic|dsc|dscn|dscf|pxl|screenshot|file|scan|frame)?"
+    r"[\s_#-]*\(?\d[\d\s_.:-]*\)?(\.\w{3,4})?|(img|dsc|dscn|dscf|pxl)[\s_-]?\w*(\.\w{3,4})?"
+    r"|(a|an|the|this|my|some)?\s*(image|photo|picture|pic|caption|description|photograph)s?"
+    r"|\S+\.(jpe?g|png|gif|webp|heic|tiff?)|[\W_]+)",
+    re.IGNORECASE,
+)
+_FUNCTION_WORDS = {
+    "English": "the and with of is are his her their while near from",
+    "German": "der die das und ein eine einen mit ist auf im von zwei einem einer den",
+    "French": "le la les des une et dans sur avec est deux qui du au",
+    "Spanish": "el los las una y con en del está dos un por sobre",
+    "Italian": "il gli una e con di della che nel sono due sulla",
+    "Portuguese": "o os uma e com em da do na no dois está",
+    "Dutch": "de het een en met van op twee in zijn aan naar",
+}
+_LANGUAGES = {name: frozenset(words.split()) for name, words in _FUNCTION_WORDS.items()}
+
+
+def says_nothing(text: str) -> str | None:
+    """Why a caption says nothing about any photo; ``None`` if it may say something.
+
+    >>> [says_nothing(t) for t in ("n/a", "Photo 23", "IMG_2041.jpg", " ", "a dog", "3 dogs")]
+    ['a placeholder', 'a placeholder', 'a placeholder', 'empty', None, None]
+    """
+    bare = text.strip().strip("\"'.")
+    if not bare:
+        return "empty"
+    return "a placeholder" if _NOTHING.fullmatch(bare) else None
+
+
+def repeated(texts: Iterable[str]) -> set[str]:
+    """Captions, in lower case, that occur ``REPEATED`` times or more."""
+    counts = Counter(text.strip().lower() for text in texts)
+    return {text for text, count in counts.items() if count >= REPEATED and text}
+
+
+def garbled(text: str) -> str | None:
+    """The text that was probably meant where UTF-8 was read as another encoding, or ``""`` where
+    letters are lost; ``None`` for a sound text.
+
+    >>> garbled("un cafÃ©"), garbled("a caf\ufffd"), garbled("un café")
+    ('un café', '', None)
+    """
+    if "\ufffd" in text:
+        return ""
+    for encoding in ("cp1252", "latin-1"):
+        try:
+            meant = text.encode(encoding).decode("utf-8")
+        except (UnicodeEncodeError, UnicodeDecodeError):
+            continue
+        return meant if meant != text else None
+    return None
+
+
+def language_of(text: str) -> str | None:
+    """The language that a text is in, or the script of one that is not Latin; ``None`` if it does
+    not tell.
+
+    >>> [language_of(t) for t in ("the dog is on the beach", "der Hund und die Katze", "dog", "猫")]
+    ['English', 'German', None, 'CJK']
+    """
+    scripts = Counter(unicodedata.name(c, "?").split()[0] for c in text if c.isalpha())
+    if scripts and (script := scripts.most_common(1)[0][0]) != "LATIN":
+        return script if script == "CJK" else script.capitalize()
+    words = words_of(text)
+    hits = {name: sum(word in known for word in words) for name, known in _LANGUAGES.items()}
+    first, second = sorted(hits, key=lambda name: -hits[name])[:2]
+    return first if hits[first] >= 2 and hits[first] > hits[second] else None
+
+
+def _look_at_captions(listing: Listing, report: Report) -> None:
+    said = [caption for photo in listing.photos for caption in photo.captions]
+    often = repeated(caption.text for caption in said)
+    nothing: dict[str, list[Caption]] = {}
+    for one in said:
+        why = says_nothing(one.text)
+        if why is None and one.text.strip().lower() in often:
+            why = "repeated"
+        nothing.setdefault(why or "", []).append(one)
+    report.problem("captions are empty", _places(nothing.get("empty", ())))
+    report.problem("captions say nothing", _places(nothing.get("a placeholder", ()), True))
+    report.problem(
+        f"captions are repeated {REPEATED} times or more",
+        sorted({f"{c.text!r}" for c in nothing.get("repeated", ())}),
+    )
+    broken = [one for one in said if garbled(one.text) is not None]
+    report.problem("captions have a broken encoding", _places(broken, True))
+    languages: dict[str, list[Caption]] = {}
+    for one in said:
+        languages.setdefault(language_of(one.text) or "", []).append(one)
+    _other_languages(languages, report)
+
+
+def _other_languages(languages: Mapping[str, list[Caption]], report: Report) -> None:
+    """Captions in another language than most; several that are common are what the data is."""
+    told = {name: held for name, held in languages.items() if name}
+    total = sum(map(len, told.values()))
+    for name, held in told.items():
+        if len(held) < 0.05 * total:
+            report.problem(f"captions are in another language ({name})", _places(held, True))
+        elif len(held) < total:
+            report.lines.append(f"{len(held):,} captions are in one language: {name}")
+
+
+def _places(captions: Iterable[Caption], quoted: bool = False) -> list[str]:
+    return [f"{c.place or c.id}{f' {c.text!r}' if quoted else ''}" for c in captions]
+
+
+def one_color(picture: Image.Image) -> bool:
+    """Whether a picture shows nothing: all its pixels have nearly one color.
+
+    >>> one_color(Image.new("RGB", (40, 30), "navy"))
+    True
+    """
+    small = picture.convert("RGB").resize((32, 32), Image.Resampling.BOX)
+    return max(ImageStat.Stat(small).stddev) < 2.0
+
+
+# ---- files ----
+
+
 def _look_at_files(listing: Listing, report: Report) -> None:
-    missing, unreadable = [], []
+    missing, unreadable, blank = [], [], []
     seen: dict[bytes, tuple[str, str]] = {}
     leaks, twice = [], []
     photos = [(split, photo) for split, photos in listing.splits.items() for photo in photos]
@@ -65,7 +197,8 @@ def _look_at_files(listing: Listing, report: Report) -> None:
             missing.append(photo.path.name)
             continue
         try:
-            open_picture(photo.path)
+            if one_color(open_picture(photo.path)):
+                blank.append(photo.path.name)
         except (ValueError, OSError):
             unreadable.append(photo.path.name)
         digest = hashlib.sha256(photo.path.read_bytes()).digest()
@@ -76,6 +209,7 @@ def _look_at_files(listing: Listing, report: Report) -> None:
             twice.append(f"{name} = {photo.path.name}")
     report.problem("photos are missing", missing)
     report.problem("photos cannot be decoded", unreadable)
+    report.problem("photos have one color only", blank)
     report.problem("photos are in two splits under two names (leakage)", leaks)
     if twice:
         report.lines.append(f"note: {len(twice)} photos are twice in one split: {twice[0]} …")

@@ -32,7 +32,7 @@ class Annotated:
 
     images: dict[int, Path]
     year_of: dict[int, str]  #: such as ``val2014``
-    captions: dict[int, tuple[int, str]]  #: caption id → image number, words
+    captions: dict[int, tuple[int, str, str]]  #: caption id → image number, words, file
     things: dict[int, list[tuple[str, Box | None]]]  #: class and box; none for a crowd
     class_names: tuple[str, ...]
     size_of: dict[int, tuple[int, int]]  #: width and height that the boxes are in
@@ -109,9 +109,7 @@ def read_annotations(root: Path) -> Annotated:
             caption, number, words = fields_of(said, place, "id", "image_id", "caption")
             if number not in annotated.images:
                 raise ValueError(f"{place}: image_id {number} is not among the file's images")
-            if not words.strip():
-                raise ValueError(f"{place}: caption {caption} is empty; write one or remove it")
-            annotated.captions[caption] = (number, " ".join(words.split()))
+            annotated.captions[caption] = (number, " ".join(words.split()), path.name)
     names: dict[int, str] = {}
     for path in sorted(folder.glob("instances_*.json")):
         content = _content(path)
@@ -185,7 +183,7 @@ def _known(place: str, captions: Iterable[int], annotated: Annotated) -> None:
 
 def _own_split(annotated: Annotated) -> tuple[Chosen, list[str]]:
     of: dict[int, list[int]] = {}
-    for caption, (image, _) in annotated.captions.items():
+    for caption, (image, _, _) in annotated.captions.items():
         of.setdefault(image, []).append(caption)
     chosen: Chosen = {split: {} for split in SPLITS}
     val = {}
@@ -207,11 +205,16 @@ def _photo(annotated: Annotated, image: int, captions: list[int], boxes: bool) -
     return Photo(
         str(image),
         annotated.images[image],
-        tuple(Caption(str(c), annotated.captions[c][1]) for c in captions),
+        tuple(_caption(annotated, c) for c in captions),
         frozenset(name for name, _ in things),
         tuple(Region(box, one_of(name)) for name, box in things if box) if boxes else (),
         annotated.size_of.get(image),
     )
+
+
+def _caption(annotated: Annotated, number: int) -> Caption:
+    _, words, file = annotated.captions[number]
+    return Caption(str(number), words, f"{file}, annotation {number}")
 
 
 PLURAL = ("skis", "scissors", "broccoli")

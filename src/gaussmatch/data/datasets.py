@@ -39,7 +39,7 @@ def read(place: Path, name: str) -> Listing:
 
 def written(name: str) -> Path:
     """The photos and captions of a data set as a folder in the cache, made once."""
-    splits = _opened(name)
+    splits = opened(name)
     prints = [str(getattr(rows, "_fingerprint", "")) for rows in splits.values()]
     key = hashlib.sha256("\n".join([name, *splits, *prints]).encode()).hexdigest()[:16]
 
@@ -58,7 +58,7 @@ def written(name: str) -> Path:
     return made_once(cache_root() / "datasets" / key, make)
 
 
-def _opened(name: str) -> Mapping[str, Any]:
+def opened(name: str) -> Mapping[str, Any]:
     """Split → rows."""
     with extra("datasets", "this data set"):
         import datasets
@@ -72,18 +72,26 @@ def _opened(name: str) -> Mapping[str, Any]:
     return found if isinstance(found, datasets.DatasetDict) else {"all": found}
 
 
+def columns(name: str, rows: Any) -> tuple[str, str]:
+    """The column of images, and that of captions."""
+    import datasets
+
+    held = rows.features
+    image = next((c for c, type_ in held.items() if isinstance(type_, datasets.Image)), None)
+    said = next((c for c in CAPTIONS if c in held), None)
+    if image is None or said is None:
+        raise ValueError(
+            f"{name}: needs a column of images and one of {', '.join(CAPTIONS)}; it has "
+            f"{', '.join(held)}"
+        )
+    return image, said
+
+
 def _items(name: str, rows: Any) -> Iterator[tuple[bytes, list[str]]]:
     """Each photo's file, as it was stored, with its captions."""
     import datasets
 
-    columns = rows.features
-    image = next((c for c, type_ in columns.items() if isinstance(type_, datasets.Image)), None)
-    said = next((c for c in CAPTIONS if c in columns), None)
-    if image is None or said is None:
-        raise ValueError(
-            f"{name}: needs a column of images and one of {', '.join(CAPTIONS)}; it has "
-            f"{', '.join(columns)}"
-        )
+    image, said = columns(name, rows)
     for row in rows.cast_column(image, datasets.Image(decode=False)):
         held, texts = row[image], row[said]
         picture = held["bytes"] or Path(held["path"]).read_bytes()
@@ -106,7 +114,7 @@ SOURCE = Source(
     where="A data set of the library 'datasets' (extra datasets), by name or as a folder that it "
     "saved: data.root is its name on the hub, or the folder. It needs a column of images and one "
     "of captions.",
-    signs=("dataset_dict.json", "dataset_info.json"),
+    signs=("dataset_dict.json", "dataset_info.json", "data/*.parquet"),
     place=place,
     read=lambda recipe, root: read(root, recipe.root or root.name),
 )

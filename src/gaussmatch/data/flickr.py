@@ -69,9 +69,8 @@ def read_tokens(path: Path) -> dict[str, list[Caption]]:
         name, hash_sign, which = key.rpartition("#")
         if not tab or not hash_sign or not which.isdigit():
             raise ValueError(f"{path}, line {number}: not 'photo.jpg#0<tab>caption': {line[:60]!r}")
-        if not text.strip():
-            raise ValueError(f"{path}, line {number}: the caption of {key} is empty; write one")
-        captions.setdefault(name, []).append(Caption(key, text.strip()))
+        place = f"{path.name}, line {number}"
+        captions.setdefault(name, []).append(Caption(key, text.strip(), place))
     return captions
 
 

@@ -31,7 +31,10 @@ def entries(path: Path, most: int | None = None) -> Iterator[Entry]:
         place = f"{path}, image {i}"
         name, split, said = fields_of(image, place, "filename", "split", "sentences")
         sentences = (fields_of(sentence, place, "sentid", "raw") for sentence in said[:most])
-        captions = tuple(Caption(str(id_), " ".join(raw.split())) for id_, raw in sentences)
+        captions = tuple(
+            Caption(str(id_), " ".join(raw.split()), f"{path.name}, sentence {id_}")
+            for id_, raw in sentences
+        )
         yield Entry(place, name, split_name(split, place), captions, image.get("cocoid"))
 
 

@@ -25,10 +25,12 @@ _SPLIT_NAMES = {
 
 @dataclass(frozen=True)
 class Caption:
-    """A caption with the name that its publisher gave it."""
+    """A caption with the name that its publisher gave it; ``place`` is the file and the line, or
+    the entry, that it stands in."""
 
     id: str
     text: str
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,12 +102,20 @@ def assemble(
     for name, photos in chosen.items():
         if not photos:
             raise ValueError(f"{listing.name}: the split {name!r} has no images")
-    train, dev, test = (_pairs(listing, n, p, images(n, p)) for n, p in chosen.items())
+    train, dev, test = (pairs_of(listing, n, p, images(n, p)) for n, p in chosen.items())
     return DataSet(listing.name, train, dev, test, notes=tuple(listing.notes))
 
 
-def _pairs(listing: Listing, split: str, photos: Sequence[Photo], source: ImageSource) -> Pairs:
+def pairs_of(listing: Listing, split: str, photos: Sequence[Photo], source: ImageSource) -> Pairs:
+    """One split of a listing; an empty caption is refused, and its place named."""
     captions = [caption for photo in photos for caption in photo.captions]
+    for photo in photos:
+        for caption in photo.captions:
+            if not caption.text:
+                raise ValueError(
+                    f"{listing.name}: {caption.place}: the caption of {photo.id} is empty; write "
+                    "one or remove it ('gaussmatch data check' lists all of them)"
+                )
     image_of = [i for i, photo in enumerate(photos) for _ in photo.captions]
     classes = None
     if listing.classes:

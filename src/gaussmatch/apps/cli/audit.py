@@ -1,68 +1,217 @@
-"""``gaussmatch audit DATA [--run RUN] [--split train] [--out FOLDER]``."""
+"""``gaussmatch audit DATA [--out AUDIT]``, ``audit apply`` and ``audit export``."""
 
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
+from torch import Tensor
+
 from gaussmatch.apps.cli.parser import Parser
-from gaussmatch.data import SOURCES, recognise
+from gaussmatch.data import SOURCES, clean, exchange, recognise
+from gaussmatch.data.clean import DECIDED, read_decisions
 from gaussmatch.data.pairs import SPLITS
-from gaussmatch.files import claim_folder
+from gaussmatch.data.recipe import DataRecipe
+from gaussmatch.files import claim_file, claim_folder, write_json, write_text
 from gaussmatch.learn.evaluation.tables import plain_table
-from gaussmatch.models.features import load_data
-from gaussmatch.models.recipe import DataRecipe
-from gaussmatch.models.run import load, locate, read_recipe
+from gaussmatch.models.model import Model
+from gaussmatch.models.run import PHOTOS, load, locate, read_recipe
 from gaussmatch.search.trust import audit_report
 from gaussmatch.search.trust.audit import ISSUES
 
+NONE = "none"
+FORMATS = [name for name, source in SOURCES.items() if source.signs]
+
 
 def run(argv: Sequence[str]) -> None:
+    verb = VERBS.get(argv[0]) if argv else None
+    if verb is not None:
+        verb(argv[1:])
+    else:
+        _audit(argv)
+
+
+def _audit(argv: Sequence[str]) -> None:
+    options = _options(argv)
+    claim_folder(options.out)
+    decided = [d for path in options.decided for d in read_decisions(path)]
+    model, recipe = _model(options)
+    splits = [options.split] if options.split else SPLITS
+    data = audit_report.gather(recipe, splits)
+    earlier = Path(options.data) / DECIDED
+    if earlier.is_file():
+        decided += read_decisions(earlier)
+    found = audit_report.audit_data(data, model, options.most, decided)
+    rows = found.rows
+    audit_report.write(options.out, found, data, options.most)
+    counts = Counter(row.issue for row in rows)
+    sizes = ", ".join(
+        f"{data.splits.count(split):,} {split}" for split in dict.fromkeys(data.splits)
+    )
+    judge = "features and words" if model is None else Path(options.run or PHOTOS).name
+    print(
+        f"{options.data}: {len(data.images):,} images ({sizes}), {len(data.captions):,} captions; "
+        f"judged by {judge}\n"
+    )
+    table = [(issue, str(counts[issue]), meaning) for issue, meaning in ISSUES.items()]
+    print(plain_table([("", "found", ""), *table]))
+    for row in [row for row in rows if row.issue == "leakage"][:5]:
+        print(f"leakage: {row.image} ({row.split}) = {row.other} ({row.other_split})")
+    if decided:
+        print(f"{len(decided):,} decisions are known; what they settled is not shown again")
+    if options.worth:
+        _print_gain(audit_report.gain(data, found, options.worth))
+    files = (audit_report.TABLE, audit_report.PAGE, audit_report.NEXT)
+    print(f"\nwritten: {', '.join(str(options.out / file) for file in files)}")
+    print(f"next: gaussmatch review {options.out}", file=sys.stderr)
+
+
+def _print_gain(found: Mapping[str, Tensor]) -> None:
+    """What cleaning as proposed gains, beside dropping as many in other ways."""
+    base = found["as it is"].mean()
+    rows = [("heads trained on the captions", "mean recall", "")]
+    for name, values in found.items():
+        change = "" if name == "as it is" else f"{float(values.mean() - base):+.2f}"
+        shown = f"{float(values.mean()):.2f} ± {float(values.std(correction=0)):.2f}"
+        rows.append((name, shown, change))
+    print("\n" + plain_table(rows))
+
+
+def _options(argv: Sequence[str]) -> Namespace:
     parser = Parser(
         "audit",
-        "Look for faults in a data set: pairs that do not fit, vague captions, captions that fit "
-        "other photos too, odd photos and near-duplicates. Pairs are judged by a map that has not "
-        "seen them. Writes a table and a page with pictures; changes nothing.",
+        "Look for faults in a data set: photos in two splits, captions that do not fit their "
+        "photo, say nothing or fit other photos too, copies and odd photos. Pairs are judged by "
+        "a map that has not seen them. Writes a table and a page with pictures; changes nothing.",
         examples=[
-            "gaussmatch audit my-photos --run runs/photos",
+            "gaussmatch audit my-photos",
+            "gaussmatch audit my-photos --split train --run runs/photos",
             "gaussmatch audit flickr8k --extracted resnet50.npy --out audit",
         ],
+        notes="\n".join(
+            f"  gaussmatch audit {name:8} {verb.__doc__}" for name, verb in VERBS.items()
+        ),
         computes=True,
     )
     parser.add_argument("data", help="a folder of data, or scenes")
     parser.add_argument(
         "--run",
-        type=locate,
-        help="whose embeddings are compared, or photos; else features and words",
+        help="whose embeddings are compared (default: the photo model; with --extracted, or data "
+        f"without photos, features and words, as with '{NONE}')",
     )
-    parser.add_argument("--split", default="train", choices=SPLITS)
-    parser.add_argument(
-        "--format", choices=[n for n, s in SOURCES.items() if s.signs], help="detected by default"
-    )
+    parser.add_argument("--split", choices=SPLITS, help="only this one (default: all)")
+    parser.add_argument("--format", choices=FORMATS, help="detected by default")
     parser.add_argument("--extracted", help="features of the photos, see data.extracted")
     parser.add_argument("--weights", help="of the image network, a local file; see data.weights")
     parser.add_argument("--most", type=int, default=100, help="findings per issue")
+    parser.add_argument(
+        "--decided",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="decisions made before; what they settled is left out",
+    )
+    parser.add_argument(
+        "--worth",
+        type=int,
+        nargs="?",
+        const=3,
+        metavar="SEEDS",
+        help="also train small heads on the data as it is and as cleaned (3 seeds), and compare",
+    )
     parser.add_argument("--out", type=Path, default=Path("audit"), help="the output folder")
-    options = parser.parse(argv)
-    claim_folder(options.out)
-    model = None if options.run is None else load(options.run)
+    return parser.parse(argv)
+
+
+def _model(options: Namespace) -> tuple[Model | None, DataRecipe]:
+    """The model that judges, or none, and the data as it takes it."""
     fields = {"extracted": options.extracted, "weights": options.weights}
-    if options.data not in SOURCES:
+    photos = options.data not in SOURCES
+    if photos:
         name = options.format or recognise(Path(options.data)).name
         fields |= {"name": name, "root": options.data}
+        photos = SOURCES[name].read is not None
     given = {name: value for name, value in fields.items() if value is not None}
-    recipe = replace(DataRecipe(), **given)
-    if options.run is not None:
-        recipe = read_recipe(options.run, {f"data.{n}": v for n, v in given.items()}).data
-    pairs = load_data(recipe).split(options.split)
-    findings = audit_report.audit_pairs(pairs, model, options.most)
-    audit_report.write(options.out, findings, pairs)
-    counts = Counter(f.issue for f in findings)
-    print(f"{pairs.name}: {len(pairs.images)} images, {len(pairs.captions)} captions\n")
-    rows = [(issue, str(counts[issue]), meaning) for issue, meaning in ISSUES.items()]
-    print(plain_table([("", "found", ""), *rows]))
-    print(f"\nwritten: {options.out / audit_report.TABLE}, {options.out / audit_report.PAGE}")
-    print(f"next: gaussmatch serve INDEX --review {options.out}", file=sys.stderr)
+    run = options.run or (PHOTOS if photos and options.extracted is None else NONE)
+    if run == NONE:
+        return None, replace(DataRecipe(), **given)
+    place = locate(run)
+    return load(place), read_recipe(place, {f"data.{n}": v for n, v in given.items()}).data
+
+
+def _apply(argv: Sequence[str]) -> None:
+    """DATA DECISIONS --out CLEAN   a cleaned copy; shows what changes first"""
+    parser = Parser(
+        "audit apply",
+        "Make a cleaned copy of a data set by decisions about its findings: the table of the "
+        "audit with its column 'decision' filled in, what Review wrote, or an export of Label "
+        "Studio or FiftyOne. Shows what changes and asks before it writes; the original stays.",
+        examples=[
+            "gaussmatch audit apply my-photos audit/decisions.csv --out clean",
+            "gaussmatch audit apply my-photos audit/decisions.csv --out clean --yes --link",
+        ],
+    )
+    parser.add_argument("data", type=Path, help="the folder of the data set that was audited")
+    parser.add_argument("decisions", type=Path, nargs="+", help="files of decisions")
+    parser.add_argument("--out", type=Path, required=True, help="a new folder")
+    parser.add_argument("--format", choices=FORMATS, help="detected by default")
+    parser.add_argument("--link", action="store_true", help="link to the photos, do not copy them")
+    parser.add_argument("--dry-run", action="store_true", help="show what changes, write nothing")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    options = parser.parse(argv)
+    claim_folder(options.out, proof=None)
+    source = SOURCES[options.format] if options.format else recognise(options.data)
+    recipe = DataRecipe(name=source.name, root=str(options.data))
+    listing = source.listing(recipe, source.root(recipe))
+    decisions = [d for path in options.decisions for d in read_decisions(path)]
+    changes = clean.plan(listing, decisions)
+    print("\n".join([*changes.diff, "", changes.summary()]))
+    if options.dry_run or not (options.yes or _agreed(options.out)):
+        print(f"nothing was written; add --yes to write {options.out}")
+        return
+    clean.write(source.name, options.data, options.out, listing, changes, link=options.link)
+    print(f"written: {options.out}")
+    print(f"next: gaussmatch audit {options.out} --out {options.out}-audit", file=sys.stderr)
+
+
+def _agreed(out: Path) -> bool:
+    """Ask, where somebody can answer."""
+    return sys.stdin.isatty() and input(f"write {out}? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _export(argv: Sequence[str]) -> None:
+    """AUDIT --to TOOL --out FILE    findings for Label Studio or FiftyOne"""
+    parser = Parser(
+        "audit export",
+        "Write findings as tasks of Label Studio (and its labeling configuration beside them) or "
+        "as a data set of FiftyOne. What is decided there, 'gaussmatch audit apply' reads.",
+        examples=[
+            "gaussmatch audit export audit --to label-studio --out tasks.json",
+            "gaussmatch audit export audit --to fiftyone --out findings.json",
+        ],
+    )
+    parser.add_argument("audit", type=Path, help="what 'gaussmatch audit' wrote")
+    parser.add_argument("--to", choices=("label-studio", "fiftyone"), required=True)
+    parser.add_argument("--out", type=Path, required=True, help="a JSON file")
+    options = parser.parse(argv)
+    claim_file(options.out, "gaussmatch")
+    rows = [asdict(row) for row in audit_report.read_table(options.audit)]
+    if options.to == "fiftyone":
+        write_json(options.out, exchange.fiftyone(rows, options.audit.resolve().name))
+        print(
+            f"written: {options.out}; in Python: fiftyone.Dataset.from_json({str(options.out)!r})"
+        )
+        return
+    write_json(options.out, exchange.label_studio(rows))
+    config = options.out.with_suffix(".xml")
+    claim_file(config, "gaussmatch")
+    write_text(config, exchange.LABELING)
+    print(f"written: {options.out}, and its labeling configuration {config}")
+
+
+VERBS = {"apply": _apply, "export": _export}

@@ -39,6 +39,7 @@ from gaussmatch.apps.service.responses import (
     Uncertainty,
     describe_fields,
     dumps,
+    finding_picture,
 )
 from gaussmatch.apps.service.settings import Settings
 from gaussmatch.core.gaussian import Gaussian
@@ -53,7 +54,6 @@ from gaussmatch.search.catalog import Box, Catalog
 from gaussmatch.search.exclude import Exclusion
 from gaussmatch.search.hits import TRUNCATED
 from gaussmatch.search.near import grouped
-from gaussmatch.search.trust.audit_report import PICTURES
 from gaussmatch.search.trust.calibration import IMAGE, Promise
 from gaussmatch.search.where import UnknownFieldError, unknown_field
 
@@ -481,12 +481,8 @@ class Engine:
     def finding_picture(self, number: int) -> bytes:
         """A picture of the data that was audited."""
         self.findings()
-        place = self.settings.review
-        assert place is not None
-        path = (place if place.is_dir() else place.parent) / PICTURES / f"{number}.jpg"
-        if not path.is_file():
-            raise ApiError(404, "no_picture", f"the audit has no picture of image {number}")
-        return path.read_bytes()
+        assert self.settings.review is not None
+        return finding_picture(self.settings.review, number)
 
     def _gaussian(self, id: str) -> Gaussian:
         self.record(id)

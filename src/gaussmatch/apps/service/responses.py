@@ -27,8 +27,8 @@ from gaussmatch.files import open_below, sha256
 from gaussmatch.learn.projection import Place
 from gaussmatch.search import SCHEMA, Gallery, Hits, Level, Suggestion, level, phrase
 from gaussmatch.search.catalog import Album, Month, NameHits, Spot
-from gaussmatch.search.trust.audit import ISSUES, Finding
-from gaussmatch.search.trust.audit_report import TABLE, read_table
+from gaussmatch.search.trust.audit import ISSUES
+from gaussmatch.search.trust.audit_report import PICTURES, TABLE, Row, read_table
 
 DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?.*)?")
 CHOICES = 100
@@ -206,14 +206,25 @@ class ReviewResponse(Answer):
     """Changes when the findings do."""
     issues: Mapping[str, str]
     """Issue → what it means."""
-    findings: Sequence[Finding]
+    findings: Sequence[Row]
+    """Each with the decision that was made about it before, if any."""
+    saves: str | None
+    """The file that decisions are written to; null if they stay in the browser."""
 
     @staticmethod
-    def of(place: Path) -> ReviewResponse:
+    def of(place: Path, saves: Path | None = None) -> ReviewResponse:
         """Read the folder that ``gaussmatch audit --out`` wrote, or the table in it."""
         table = place / TABLE if place.is_dir() else place
-        findings = read_table(table)
-        return ReviewResponse(sha256(table)[:16], ISSUES, findings)
+        findings, written = read_table(table), None if saves is None else str(saves)
+        return ReviewResponse(sha256(table)[:16], ISSUES, findings, written)
+
+
+def finding_picture(place: Path, number: int) -> bytes:
+    """A picture of the data that was audited."""
+    path = (place if place.is_dir() else place.parent) / PICTURES / f"{number}.jpg"
+    if not path.is_file():
+        raise ApiError(404, "no_picture", f"the audit has no picture of image {number}")
+    return path.read_bytes()
 
 
 @dataclass(frozen=True, slots=True)

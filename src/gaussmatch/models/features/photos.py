@@ -25,7 +25,7 @@ from gaussmatch.device import default_device
 from gaussmatch.files import cache_root, is_sealed, locked, seal, sha256
 from gaussmatch.models.encoders.base import ImageTransform
 from gaussmatch.models.encoders.pretrained import ImageTower, Spec, image_tower
-from gaussmatch.models.features.extract import CROPS, UNREADABLE, extract
+from gaussmatch.models.features.extract import CROPS, UNREADABLE, ExtractionPlan, extract
 from gaussmatch.models.features.features import (
     MANIFEST,
     Layout,
@@ -38,19 +38,22 @@ from gaussmatch.models.recipe import DataRecipe
 
 
 def load_photos(recipe: DataRecipe, root: Path, listing: Listing) -> DataSet:
-    """A data set of photos: as pixels, with the features given, or with features that are
-    extracted once into the cache."""
+    """A data set of photos, see ``photo_images``."""
+    return assemble(*photo_images(recipe, root, listing), recipe.dev_images)
+
+
+def photo_images(
+    recipe: DataRecipe, root: Path, listing: Listing, *, skip_unreadable: bool = False
+) -> tuple[Listing, Callable[[str, Sequence[Photo]], ImageSource]]:
+    """The readable photos, and what gives the images of a split: pixels, the features given, or
+    features that are extracted once into the cache."""
     view = pixel_transform(recipe)
     if view is not None:
         listing.check_files()
-        return assemble(
-            listing,
-            lambda split, photos: PhotoPixels([p.path for p in photos], view),
-            recipe.dev_images,
-        )
+        return listing, lambda split, photos: PhotoPixels([p.path for p in photos], view)
     given = find_extracted(recipe, root)
     if given is None:
-        given = _extracted_once(recipe, listing)
+        given = _extracted_once(recipe, listing, skip_unreadable)
     listing = _without_unreadable(listing, given)
 
     def images(split: str, photos: Sequence[Photo]) -> ImageSource:
@@ -71,7 +74,7 @@ def load_photos(recipe: DataRecipe, root: Path, listing: Listing) -> DataSet:
         crops = features_by_name(path, [p.id for p in photos], [p.path for p in photos], (3, 4))
         return CachedCrops(source, crops)
 
-    return assemble(listing, images, recipe.dev_images)
+    return listing, images
 
 
 SAME = 0.99
@@ -163,18 +166,26 @@ def _without_unreadable(listing: Listing, given: Path) -> Listing:
     return replace(listing, splits=splits)
 
 
-def _extracted_once(recipe: DataRecipe, listing: Listing) -> Path:
+def _extracted_once(recipe: DataRecipe, listing: Listing, skip_unreadable: bool) -> Path:
     """The features of a listing in the cache, known by what weights and photos hold. Of several
     processes one makes them; files that have changed since are not believed."""
     net = _tower(recipe)
     place = recipe.weights or Spec.of(recipe.backbone).place
     manifest = describe(net, place, layout_of(recipe), recipe.crops)
-    listing.check_files()
+    if not skip_unreadable:
+        listing.check_files()
     photos = [(split, p) for split, some in listing.splits.items() for p in some]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        digests = pool.map(lambda each: sha256(each[1].path), photos)
+        digests = pool.map(lambda each: _digest(each[1].path), photos)
         known = [(split, p.id, digest) for (split, p), digest in zip(photos, digests, strict=True)]
-    made_of = [manifest.sha256, manifest.layout, manifest.view, manifest.crops, known]
+    made_of = [
+        manifest.sha256,
+        manifest.layout,
+        manifest.view,
+        manifest.crops,
+        skip_unreadable,
+        known,
+    ]
     key = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:24]
     name = re.sub(r"[^\w.-]+", "-", f"{listing.name}-{net.name}-{key}")
     out = cache_root() / "features" / name
@@ -184,8 +195,13 @@ def _extracted_once(recipe: DataRecipe, listing: Listing) -> Path:
             warnings.warn(f"{out}: its files were changed; making them again", stacklevel=2)
             shutil.rmtree(out)
         if not is_sealed(out / MANIFEST):  # the last to be
-            extract(listing, out, net, manifest)
+            plan = ExtractionPlan(skip_unreadable=skip_unreadable)
+            extract(listing, out, net, manifest, plan=plan)
             for file in sorted(out.glob("*.*"), key=lambda file: file.name == MANIFEST):
                 if file.suffix != ".sha256":
                     seal(file)
     return out
+
+
+def _digest(photo: Path) -> str:
+    return sha256(photo) if photo.is_file() else ""

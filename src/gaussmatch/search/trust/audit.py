@@ -9,12 +9,14 @@ them is learned from mismatches made for the purpose, by exchanging captions.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gaussmatch.core.metrics import ResultProbability
+from gaussmatch.search.trust.duplicates import Copies, grouped
 
 FOLDS = 5
 RIDGE = 0.02
@@ -30,7 +32,9 @@ BLOCK = 1000
 COLUMNS = 6
 """Evidence about a pair, see ``_standing`` and ``_likeness``."""
 TWINS = 0.98
-"""Cosine of two photos from which they count as near-duplicates."""
+"""Cosine of two photos without pictures from which they count as near-duplicates."""
+LIKELY = 2.0
+"""Standard deviations by which two captions must fit each other's photo to be called exchanged."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +76,7 @@ def cross_fitted(
     if len(images) < 2 * FOLDS:
         raise ValueError(f"an audit needs at least {2 * FOLDS} images, got {len(images)}")
     generator = torch.Generator().manual_seed(seed)
-    x, t = _principal(images), _unit(captions.float() - captions.float().mean(0))
+    x, t = _prepared(images, captions)
     fold = torch.randperm(len(x), generator=generator) % FOLDS
     score, better, margin = torch.zeros(len(t)), torch.zeros(len(t)).long(), torch.zeros(len(t))
     features, wrong = torch.zeros(2, len(t), COLUMNS).double()
@@ -101,6 +105,39 @@ def cross_fitted(
     labels = torch.cat([torch.zeros(len(t)), torch.ones(len(t))])
     weigh = ResultProbability.fit(torch.cat([features, wrong]), labels)
     return Fit(score, features, weigh(features), better, margin, of_others)
+
+
+Scorer = Callable[[Tensor, Tensor], Tensor]
+"""Positions of captions and of images → captions × images, the scores of a model."""
+
+
+def exchanged(
+    images: Tensor,
+    captions: Tensor,
+    image_of: Tensor,
+    misfit: Tensor,
+    scorer: Scorer | None = None,
+) -> dict[int, int]:
+    """Captions that were probably exchanged: among those that do not fit their own photo, two that
+    fit each other's photo best. Judged by the pairs that do fit, and by the model if there is one:
+    the standardized scores of both ways, averaged."""
+    wrong, sound = (misfit >= 0.5).nonzero()[:, 0], (misfit < 0.5).nonzero()[:, 0]
+    if len(wrong) < 3 or len(sound) < 2:
+        return {}
+    x, t = _prepared(images, captions)
+    views = [_scores(t[wrong], x[image_of[wrong]], t[sound], x[image_of[sound]])]
+    views += [] if scorer is None else [scorer(wrong, image_of[wrong])]
+    one_way = torch.stack([(v - v.mean(1, keepdim=True)) / _spread(v, 1)[:, None] for v in views])
+    scores = (one_way + one_way.transpose(1, 2)).mean(0) / 2
+    scores[image_of[wrong][:, None] == image_of[wrong]] = -torch.inf
+    best = scores.max(1)
+    rows = torch.arange(len(wrong))
+    sure = (best.indices[best.indices] == rows) & (best.values >= LIKELY)
+    return {int(wrong[a]): int(wrong[best.indices[a]]) for a in rows[sure].tolist()}
+
+
+def _prepared(images: Tensor, captions: Tensor) -> tuple[Tensor, Tensor]:
+    return _principal(images), _unit(captions.float() - captions.float().mean(0))
 
 
 def _scores(t: Tensor, x: Tensor, seen_t: Tensor, seen_x: Tensor) -> Tensor:
@@ -187,32 +224,37 @@ def _unit(x: Tensor) -> Tensor:
 # ---- findings ----
 
 ISSUES = {
+    "leakage": "nearly the same photo in two splits",
     "misfit": "the caption does not fit its photo",
+    "says nothing": "the caption says nothing about its photo",
+    "near-duplicate": "nearly the same photo twice",
+    "same caption": "the same words for another photo",
+    "unreadable": "the photo cannot be opened, or shows nothing",
     "missing positive": "the caption fits another photo at least as well",
     "vague": "the caption fits many photos",
     "odd photo": "unlike the other photos",
-    "near-duplicate": "nearly the same photo twice",
 }
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to look at, see docs/trust.md."""
+    """Something to look at, by positions in the data; see docs/trust.md."""
 
     issue: str
     """One of ``ISSUES``."""
     severity: float
     """Comparable within an issue; higher is worse."""
     image: int
-    """Its position in the data."""
     caption: int | None = None
-    """Its position, where the finding is about one."""
+    """Where the finding is about one; else it is about the photo."""
     other: int | None = None
-    """The position of another image that it is about."""
+    """Another image that it is about."""
     reason: str = ""
     """Why, in words."""
-    text: str = ""
-    """Of the caption."""
+    other_caption: int | None = None
+    """The caption that it was probably exchanged with."""
+    proposal: str = ""
+    """What to do about it: a decision (``data.clean``), or nothing where only people can tell."""
 
 
 def audit(
@@ -222,6 +264,10 @@ def audit(
     *,
     uncertainty: Tensor | None = None,
     most: int = 100,
+    copies: Sequence[Copies] | None = None,
+    splits: Sequence[str] | None = None,
+    scorer: Scorer | None = None,
+    fit: Fit | None = None,
 ) -> list[Finding]:
     """The ``most`` worst findings of each issue, issue by issue, worst first.
 
@@ -230,13 +276,23 @@ def audit(
         image_of: (m), the image of each caption.
         uncertainty: (m), of each caption, where a model knows it; else vague captions are those
             that the map does not distinguish from many photos.
+        copies: what ``duplicates`` found in the pictures; without pictures ``None``, and photos
+            count as near-duplicates if their vectors nearly agree.
+        splits: of each image; copies in two of them are leakage.
+        scorer: the scores of a model, to tell which captions were exchanged.
+        fit: what ``cross_fitted`` says, if that is known already.
     """
-    fit = cross_fitted(images, captions, image_of)
+    fit = fit or cross_fitted(images, captions, image_of)
+    swapped = exchanged(images, captions, image_of, fit.misfit, scorer)
     found = []
     for c in fit.misfit.argsort(descending=True)[:most].tolist():
         if fit.misfit[c] >= 0.5:
-            reason = f"a mismatch with probability {100 * float(fit.misfit[c]):.0f} %"
-            found.append(Finding("misfit", float(fit.misfit[c]), int(image_of[c]), c, None, reason))
+            p, own, with_ = float(fit.misfit[c]), int(image_of[c]), swapped.get(c)
+            other = None if with_ is None else int(image_of[with_])
+            reason = f"a mismatch with probability {100 * p:.0f} %"
+            reason += "" if with_ is None else "; likely exchanged with the other caption"
+            proposal = "drop" if with_ is None else "swap"
+            found.append(Finding("misfit", p, own, c, other, reason, with_, proposal))
     sound = fit.misfit < 0.5
     ahead = torch.where(sound & (fit.better != image_of), fit.margin, torch.zeros(()))
     for c in ahead.argsort(descending=True)[:most].tolist():
@@ -250,14 +306,38 @@ def audit(
     for c in order[: max(1, min(most, len(order) // 20))].tolist():
         reason = f"vaguer than {min(99, int(100 * share[c]))} % of the captions"
         found.append(Finding("vague", float(share[c]), int(image_of[c]), c, None, reason))
-    return [*found, *_odd(images, most), *_twins(images, most)]
+    copies = _twins(images) if copies is None else copies
+    found += [*_odd(images, most), *_copied(copies, splits, most)]
+    return sorted(found, key=lambda f: list(ISSUES).index(f.issue))
+
+
+def _copied(copies: Sequence[Copies], splits: Sequence[str] | None, most: int) -> list[Finding]:
+    """For each photo of a group but the one to keep, a finding. Of copies in two splits that of
+    test, or else of dev, is kept: to drop it would change what is measured."""
+    found = []
+    for group in copies:
+        order = range(len(group.members))
+        if splits is not None:
+            rank = {"test": 0, "dev": 1}
+            order = sorted(order, key=lambda i: rank.get(splits[group.members[i]], 2))
+        keep = group.members[order[0]]
+        for at in order[1:]:
+            image, likeness = group.members[at], group.likeness[at]
+            leaks = splits is not None and splits[image] != splits[keep]
+            issue = "leakage" if leaks else "near-duplicate"
+            reason = f"a copy by {100 * likeness:.0f} % of its details"
+            reason += f"; {len(order)} alike" if len(order) > 2 else ""
+            if leaks:
+                assert splits is not None
+                reason += f"; one is in {splits[image]}, the other in {splits[keep]}"
+            found.append(Finding(issue, likeness, image, None, keep, reason, None, "drop"))
+    worst = sorted(found, key=lambda f: -f.severity)
+    return [f for issue in ISSUES for f in [f for f in worst if f.issue == issue][:most]]
 
 
 def _odd(images: Tensor, most: int) -> list[Finding]:
     """Photos far from all others: robust z-scores of the distance to the nearest of them."""
-    x = _unit(images.double() - images.double().mean(0))
-    near = torch.cat([_nearest(x, start)[0] for start in range(0, len(x), BLOCK)])
-    apart = 1 - near
+    apart = 1 - _nearest(images)[0]
     median = apart.median()
     z = (apart - median) / (1.4826 * (apart - median).abs().median()).clamp_min(1e-12)
     return [
@@ -267,26 +347,22 @@ def _odd(images: Tensor, most: int) -> list[Finding]:
     ]
 
 
-def _twins(images: Tensor, most: int) -> list[Finding]:
-    """Pairs of photos whose vectors nearly agree, each named once."""
+def _twins(images: Tensor) -> list[Copies]:
+    """Groups of photos whose vectors nearly agree."""
+    alike, other = _nearest(images)
+    rows = (alike >= TWINS).nonzero()[:, 0]
+    return grouped(torch.stack([rows, other[rows]], 1), alike[rows])
+
+
+def _nearest(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and position of the nearest other photo."""
     x = _unit(images.double() - images.double().mean(0))
-    parts = [_nearest(x, start) for start in range(0, len(x), BLOCK)]
-    alike, other = (torch.cat(column) for column in zip(*parts, strict=True))
-    pairs = {
-        (min(i, int(other[i])), max(i, int(other[i]))): float(alike[i])
-        for i in (alike >= TWINS).nonzero()[:, 0].tolist()
-    }
-    worst = sorted(pairs.items(), key=lambda pair: -pair[1])[:most]
-    return [
-        Finding("near-duplicate", cosine, i, None, j, f"cosine {cosine:.3f} of their features")
-        for (i, j), cosine in worst
-    ]
-
-
-def _nearest(x: Tensor, start: int) -> tuple[Tensor, Tensor]:
-    """Cosine and position of the nearest other photo, of some."""
-    some = x[start : start + BLOCK]
-    cosines = some @ x.T
-    cosines[torch.arange(len(some)), torch.arange(start, start + len(some))] = -2
-    best = cosines.max(1)
-    return best.values, best.indices
+    values, places = [], []
+    for start in range(0, len(x), BLOCK):
+        cosines = x[start : start + BLOCK] @ x.T
+        rows = torch.arange(len(cosines))
+        cosines[rows, rows + start] = -2
+        best = cosines.max(1)
+        values.append(best.values)
+        places.append(best.indices)
+    return torch.cat(values), torch.cat(places)

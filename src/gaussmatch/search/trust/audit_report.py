@@ -1,4 +1,5 @@
-"""What an audit found, for people: a table, and a page with pictures that needs nothing else."""
+"""An audit of a data set from its files: what is wrong, in the names that its user knows, as a
+table and as a page with pictures that needs nothing else."""
 
 from __future__ import annotations
 
@@ -6,42 +7,381 @@ import base64
 import csv
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.data import source
+from gaussmatch.data.check import REPEATED, repeated, says_nothing
+from gaussmatch.data.clean import Decision
 from gaussmatch.data.language import words_of
-from gaussmatch.data.pairs import Pairs, image_batches
-from gaussmatch.data.pictures import jpeg
+from gaussmatch.data.listing import Caption, Photo, pairs_of
+from gaussmatch.data.pairs import SPLITS, Pairs, image_batches, joined
+from gaussmatch.data.pictures import jpeg, read_picture
+from gaussmatch.data.recipe import DataRecipe
 from gaussmatch.files import atomic, claim_folder, read_csv, rendered, write_csv, write_text
+from gaussmatch.models.features import load_data
+from gaussmatch.models.features.photos import photo_images
 from gaussmatch.models.model import Model
-from gaussmatch.search.trust.audit import ISSUES, Finding, audit
+from gaussmatch.search.trust.audit import ISSUES, Finding, Scorer, audit, cross_fitted
+from gaussmatch.search.trust.duplicates import Copies, copies_of, small
+from gaussmatch.search.trust.worth import Split, next_to_check, worth
 
+SAMPLED = 100  # photos by which it is seen whether there are files
 WORDS = 1000
 """Frequent words that captions are counted by where no model reads them."""
 SIDE = 160  # pixels of a picture in the page
-LARGE = 512  # and of one to be reviewed
-TABLE, PAGE, PICTURES = "audit.csv", "audit.html", "pictures"
+LARGE = 1024  # and of one to be reviewed
+TABLE, PAGE, PICTURES, NEXT = "audit.csv", "audit.html", "pictures", "next.csv"
 """What is in the folder of an audit."""
-FIELDS = tuple(Finding.__dataclass_fields__)
 
 
-def audit_pairs(pairs: Pairs, model: Model | None = None, most: int = 100) -> list[Finding]:
-    """Audit a split by the Gaussians of a model; or without one by the features of its images and
-    the words of its captions."""
+@dataclass(frozen=True)
+class Row:
+    """A finding as its user names things: one line of ``audit.csv``."""
+
+    issue: str
+    """One of ``ISSUES``."""
+    severity: float
+    """Comparable within an issue; higher is worse."""
+    image: str
+    """The photo: its file name, or its number in COCO."""
+    split: str
+    caption: str
+    """The caption's own id; empty where the finding is about the photo."""
+    place: str
+    """Where the caption stands: the table and the line, or the file and the annotation."""
+    text: str
+    other: str
+    """Another photo that it is about."""
+    other_split: str
+    other_caption: str
+    """The caption that it was probably exchanged with."""
+    other_text: str
+    reason: str
+    proposal: str
+    """The decision that the audit proposes; empty where only people can tell."""
+    file: str
+    """Where the photo is."""
+    picture: int | None
+    """The number of its picture in the folder of the audit."""
+    other_picture: int | None
+    decision: str = ""
+    """For people to fill in: accept, fix, swap or drop."""
+    fixed: str = ""
+    """The new caption, where the decision is fix."""
+
+
+FIELDS = tuple(field.name for field in fields(Row))
+
+
+@dataclass(frozen=True, eq=False)
+class Audited:
+    """A data set, or some splits of it, as one list of photos and one of captions.
+
+    Args:
+        pairs: what can be encoded: readable photos, and captions that are not empty.
+        images: the names of the photos.
+        files: where each photo is, if it is a file.
+        splits: of each photo.
+        captions: as the files name them.
+        beside: findings about what cannot be encoded.
+    """
+
+    pairs: Pairs
+    images: Sequence[str]
+    files: Sequence[Path | None]
+    splits: Sequence[str]
+    captions: Sequence[Caption]
+    beside: Sequence[Row] = ()
+
+
+def gather(recipe: DataRecipe, splits: Collection[str] = SPLITS) -> Audited:
+    """What there is to audit; unreadable photos and empty captions are no reason to stop."""
+    one = source(recipe.name)
+    if one.read is None:
+        data = load_data(recipe)
+        return _by_position([(name, data.split(name)) for name in SPLITS if name in splits])
+    root = one.root(recipe)
+    listing = one.listing(recipe, root)
+    chosen = [(s, photo) for s in SPLITS if s in splits for photo in listing.splits.get(s, ())]
+    beside = [
+        _about(photo, split, "says nothing", "empty", caption)
+        for split, photo in chosen
+        for caption in photo.captions
+        if not caption.text
+    ]
+    told = {s: [_told(photo) for of, photo in chosen if of == s] for s in dict(chosen)}
+    if recipe.extracted is None:
+        told = {s: [p for p in photos if p.path.is_file()] for s, photos in told.items()}
+    listing, images = photo_images(
+        recipe, root, replace(listing, splits=told), skip_unreadable=True
+    )
+    readable = {photo.id for photo in listing.photos}
+    for split, photo in chosen:
+        if photo.id not in readable:
+            why = "cannot be decoded" if photo.path.is_file() else "is missing"
+            beside.append(_about(photo, split, "unreadable", f"the file {why}"))
+    held = {s: photos for s, photos in listing.splits.items() if any(p.captions for p in photos)}
+    if not held:
+        raise ValueError(f"{root}: no photos with captions in {', '.join(splits)}")
+    parts = [pairs_of(listing, s, photos, images(s, photos)) for s, photos in held.items()]
+    kept = [photo for photos in held.values() for photo in photos]
+    return Audited(
+        joined(parts) if len(parts) > 1 else parts[0],
+        [photo.id for photo in kept],
+        [photo.path for photo in kept],
+        [split for split, photos in held.items() for _ in photos],
+        [caption for photo in kept for caption in photo.captions],
+        beside,
+    )
+
+
+def _told(photo: Photo) -> Photo:
+    return replace(photo, captions=tuple(c for c in photo.captions if c.text))
+
+
+def _about(
+    photo: Photo, split: str, issue: str, reason: str, caption: Caption | None = None
+) -> Row:
+    """A finding about what cannot be encoded."""
+    id_, place = ("", "") if caption is None else (caption.id, caption.place)
+    blank = ("", "", "", "")
+    return Row(issue, 1.0, photo.id, split, id_, place, "", *blank, reason, "drop",
+               str(photo.path), None, None)  # fmt: skip
+
+
+def _by_position(parts: Sequence[tuple[str, Pairs]]) -> Audited:
+    """Data without a list of files: what its publisher calls things, or their positions."""
+    images, captions, splits = [], [], []
+    for split, pairs in parts:
+        n, m = len(pairs.images), len(pairs.captions)
+        ids = pairs.ids or ([f"{split}/{i}" for i in range(n)], [f"{split}/{c}" for c in range(m)])
+        images += ids[0]
+        splits += [split] * n
+        captions += [
+            Caption(ids[1][c], text, f"{split}, caption {c}")
+            for c, text in enumerate(pairs.captions)
+        ]
+    pairs = joined([pairs for _, pairs in parts])
+    return Audited(pairs, images, [None] * len(images), splits, captions)
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What an audit found.
+
+    Args:
+        rows: the findings.
+        vectors: of images and captions, by which they were judged.
+        misfit: (m), the probability that a caption does not fit its photo.
+        score: (m), of each caption with its photo, by the model or else by the audit's own map.
+    """
+
+    rows: list[Row]
+    vectors: tuple[Tensor, Tensor]
+    misfit: Tensor
+    score: Tensor
+
+
+def audit_data(
+    data: Audited,
+    model: Model | None = None,
+    most: int = 100,
+    decided: Iterable[Decision] = (),
+) -> Result:
+    """Audit by the Gaussians of a model; or without one by the features of the images and the words
+    of the captions. What was decided before is left out."""
+    pairs, unsure, scorer = data.pairs, None, None
     if model is not None:
         images, captions = model.encode_pairs(pairs)
         vectors = images.mean.flatten(1), captions.mean.flatten(1)
+        scorer = _scorer(model, images, captions)
         unsure = None if captions.is_point else captions.uncertainty()
     else:
         features = torch.cat([batch.flatten(1) for batch in image_batches(pairs, 256)])
-        vectors, unsure = (features, word_vectors(pairs.captions)), None
-    found = audit(*vectors, pairs.image_of, uncertainty=unsure, most=most)
-    return [f if f.caption is None else replace(f, text=pairs.captions[f.caption]) for f in found]
+        vectors = features, word_vectors(pairs.captions)
+    known, fit = Known(decided), cross_fitted(*vectors, pairs.image_of)
+    found = audit(
+        *vectors,
+        pairs.image_of,
+        uncertainty=unsure,
+        most=most + len(known),
+        copies=_copies(data, vectors[0]),
+        splits=data.splits,
+        scorer=scorer,
+        fit=fit,
+    )
+    rows = [*data.beside, *(_row(data, f) for f in [*found, *_words(data)])]
+    left = [row for row in rows if row not in known]
+    order = {issue: at for at, issue in enumerate(ISSUES)}
+    left.sort(key=lambda row: (order[row.issue], -row.severity))
+    seen: Counter[str] = Counter()
+    kept = [row for row in left if not seen.update([row.issue]) and seen[row.issue] <= most]
+    score = fit.score
+    if model is not None:
+        own = images[pairs.image_of]
+        paired = model.matcher.similarity.for_query("captions").paired
+        with torch.no_grad():
+            score = paired(own, captions)
+    return Result(kept, vectors, fit.misfit, score)
+
+
+LEAST = 100
+"""Captions of a test split by which it can be said whether cleaning is worth it."""
+
+
+def gain(data: Audited, found: Result, seeds: int = 3) -> dict[str, Tensor]:
+    """What cleaning as proposed would gain, see ``worth``: heads trained on the captions of train,
+    judged by those of test, or of dev if there is no test."""
+    image_of = data.pairs.image_of
+    split_of = [data.splits[i] for i in image_of.tolist()]
+    judged = next((s for s in ("test", "dev") if split_of.count(s) >= LEAST), None)
+    if judged is None or "train" not in split_of:
+        raise ValueError(
+            f"--worth trains on 'train' and measures on 'test' or 'dev', which needs {LEAST} "
+            "captions; audit all splits of a data set that has both"
+        )
+    rows = {s: torch.tensor([c for c, of in enumerate(split_of) if of == s]) for s in split_of}
+    train, moved = rows["train"], image_of.clone()
+    place = {caption.id: c for c, caption in enumerate(data.captions)}
+    dropped = {place[r.caption] for r in found.rows if r.proposal == "drop" and r.caption in place}
+    for r in found.rows:
+        if r.proposal == "swap":
+            moved[place[r.caption]] = image_of[place[r.other_caption]]
+    kept = torch.tensor([c for c in train.tolist() if c not in dropped])
+    return worth(
+        *found.vectors,
+        Split(train, image_of[train]),
+        Split(rows[judged], image_of[rows[judged]]),
+        Split(kept, moved[kept]),
+        found.score[train],
+        seeds,
+    )
+
+
+def write_next(path: Path, data: Audited, found: Result, most: int) -> None:
+    """The captions to check next, those first whose check prevents most mistakes."""
+    image_of = data.pairs.image_of.tolist()
+    write_csv(
+        path,
+        ("image", "split", "caption", "place", "text", "misfit"),
+        (
+            {
+                "image": data.images[image_of[c]],
+                "split": data.splits[image_of[c]],
+                "caption": data.captions[c].id,
+                "place": data.captions[c].place,
+                "text": data.captions[c].text,
+                "misfit": round(float(found.misfit[c]), 3),
+            }
+            for c in next_to_check(found.misfit)[:most].tolist()
+        ),
+    )
+
+
+def _scorer(model: Model, images: Gaussian, captions: Gaussian) -> Scorer:
+    def scores(said: Tensor, shown: Tensor) -> Tensor:
+        return model.similarity(images[shown], captions[said], "captions").T
+
+    return scores
+
+
+class Known:
+    """What was decided: the same finding about the same text is not shown again, and a caption that
+    a person wrote or exchanged (a decision without an issue) is shown for no reason at all."""
+
+    def __init__(self, decisions: Iterable[Decision]) -> None:
+        made = list(decisions)
+        self._findings = {(d.issue, *self._key(d)) for d in made if d.issue}
+        self._captions = {(d.image, d.text) for d in made if not d.issue}
+
+    @staticmethod
+    def _key(one: Decision | Row) -> tuple[str, frozenset[str]]:
+        return one.text, frozenset((one.image, one.other))
+
+    def __len__(self) -> int:
+        return len(self._findings) + len(self._captions)
+
+    def __contains__(self, row: Row) -> bool:
+        if row.caption and (row.image, row.text) in self._captions:
+            return True
+        return (row.issue, *self._key(row)) in self._findings
+
+
+def _copies(data: Audited, vectors: Tensor) -> list[Copies] | None:
+    """Groups of copies by their pictures; ``None`` for data without any."""
+    shown = any(file is not None and file.is_file() for file in data.files[:SAMPLED])
+    if not shown and data.pairs.images.picture(0) is None:
+        return None
+    captions = torch.bincount(data.pairs.image_of, minlength=len(vectors)).tolist()
+
+    def read(image: int) -> tuple[Tensor, int] | None:
+        file = data.files[image]
+        if file is not None:
+            try:
+                opened = read_picture(file)
+            except (OSError, ValueError):  # features were given, so nobody opened it before
+                return None
+            return small(opened.picture), opened.size[0] * opened.size[1]
+        picture = data.pairs.images.picture(image)
+        return None if picture is None else (small(picture), picture.width * picture.height)
+
+    return copies_of(vectors, read, captions)
+
+
+def _words(data: Audited) -> list[Finding]:
+    """Captions that say nothing, and the same words for several photos: the longer, the less
+    likely by chance."""
+    found = []
+    often, image_of = repeated(c.text for c in data.captions), data.pairs.image_of.tolist()
+    same: dict[str, list[int]] = {}
+    for c, caption in enumerate(data.captions):
+        text = " ".join(words_of(caption.text))
+        why = says_nothing(caption.text)
+        if why is None and caption.text.strip().lower() in often:
+            why = f"repeated {REPEATED} times or more"
+        if why is not None:
+            found.append(Finding("says nothing", 1.0, image_of[c], c, None, why, None, "drop"))
+        elif text:
+            same.setdefault(text, []).append(c)
+    for text, captions in same.items():
+        photos = list(dict.fromkeys(image_of[c] for c in captions))
+        for c in captions[1:]:
+            if len(photos) > 1 and image_of[c] != photos[0]:
+                reason = f"{len(photos)} photos have this caption"
+                words = float(len(text.split()))
+                found.append(Finding("same caption", words, image_of[c], c, photos[0], reason))
+    return found
+
+
+def _row(data: Audited, f: Finding) -> Row:
+    said = None if f.caption is None else data.captions[f.caption]
+    with_ = None if f.other_caption is None else data.captions[f.other_caption]
+    file, other = data.files[f.image], f.other
+    return Row(
+        f.issue,
+        round(f.severity, 4),
+        data.images[f.image],
+        data.splits[f.image],
+        "" if said is None else said.id,
+        "" if said is None else said.place,
+        "" if said is None else said.text,
+        "" if other is None else data.images[other],
+        "" if other is None else data.splits[other],
+        "" if with_ is None else with_.id,
+        "" if with_ is None else with_.text,
+        f.reason,
+        f.proposal,
+        "" if file is None else str(file),
+        f.image,
+        other,
+    )
 
 
 def word_vectors(texts: Sequence[str]) -> Tensor:
@@ -61,61 +401,68 @@ def word_vectors(texts: Sequence[str]) -> Tensor:
     return vectors
 
 
-def write(folder: Path, findings: Sequence[Finding], pairs: Pairs) -> None:
-    """The table, the page, and the pictures that the findings are about, named by position, for
-    ``serve --review``. A folder that holds anything else is refused."""
-    shown = sorted({i for f in findings for i in (f.image, f.other) if i is not None})
+# ---- the folder of an audit ----
+
+
+def write(folder: Path, found: Result, data: Audited, most: int = 100) -> None:
+    """The table, the page, the pictures that the findings are about, for Review, and what to check
+    next. A folder that holds anything else is refused."""
+    rows = found.rows
+    shown = sorted({i for r in rows for i in (r.picture, r.other_picture) if i is not None})
     names = {number: f"{PICTURES}/{number}.jpg" for number in shown}
-    claim_folder(folder, names=[TABLE, PAGE, *names.values()])
+    claim_folder(folder, names=[TABLE, PAGE, NEXT, *names.values()])
     for number, name in names.items():
-        data = _jpeg(pairs, number, LARGE)
-        if data is not None:
+        content = _jpeg(data.pairs, number, LARGE)
+        if content is not None:
             with atomic(folder / name) as temporary:
-                temporary.write_bytes(data)
-    write_table(folder / TABLE, findings)
-    write_page(folder / PAGE, findings, pairs)
+                temporary.write_bytes(content)
+    write_csv(folder / TABLE, FIELDS, (asdict(row) for row in rows))
+    write_page(folder / PAGE, rows, data)
+    write_next(folder / NEXT, data, found, most)
 
 
-def write_table(path: Path, findings: Sequence[Finding]) -> None:
-    """CSV, one finding a line, worst first within each issue."""
-    write_csv(path, FIELDS, ({**asdict(f), "severity": round(f.severity, 4)} for f in findings))
-
-
-def read_table(path: Path) -> list[Finding]:
-    """What ``write_table`` wrote."""
+def read_table(path: Path) -> list[Row]:
+    """The findings of an audit: its folder, or the table in it."""
+    path = path / TABLE if path.is_dir() else path
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no findings; make them with 'gaussmatch audit'")
     try:
         rows = read_csv(path, FIELDS)
     except (ValueError, csv.Error) as error:
         raise ValueError(f"{path}: not the table of an audit ({error})") from error
-    return [_finding(row, f"{path}, line {line}") for line, row in enumerate(rows, start=2)]
+    return [_read(row, f"{path}, line {line}") for line, row in enumerate(rows, start=2)]
 
 
-def _finding(row: Mapping[str, str], place: str) -> Finding:
+def _read(row: Mapping[str, str], place: str) -> Row:
     if row["issue"] not in ISSUES:
         raise ValueError(f"{place}: no issue {row['issue']!r}; there are {', '.join(ISSUES)}")
     try:
-        caption, other = (int(row[n]) if row[n] else None for n in ("caption", "other"))
-        image, severity = int(row["image"]), float(row["severity"])
-    except (ValueError, TypeError) as error:
+        numbers = {n: int(row[n]) if row[n] else None for n in ("picture", "other_picture")}
+        return Row(**{**row, **numbers, "severity": float(row["severity"])})  # type: ignore[arg-type]
+    except ValueError as error:
         raise ValueError(f"{place}: {error}") from error
-    return Finding(row["issue"], severity, image, caption, other, row["reason"], row["text"])
 
 
-def write_page(path: Path, findings: Sequence[Finding], pairs: Pairs) -> None:
-    """HTML with the pictures inside."""
+def write_page(path: Path, rows: Sequence[Row], data: Audited) -> None:
+    """HTML with the pictures inside; each opens the photo itself."""
 
     @cache
     def picture(image: int) -> str:
-        data = _jpeg(pairs, image, SIDE)
-        return f"data:image/jpeg;base64,{base64.b64encode(data).decode()}" if data else ""
+        content = _jpeg(data.pairs, image, SIDE)
+        return f"data:image/jpeg;base64,{base64.b64encode(content).decode()}" if content else ""
+
+    def link(image: int) -> str:
+        file = data.files[image]
+        return f"{PICTURES}/{image}.jpg" if file is None else file.resolve().as_uri()
 
     template = Path(__file__).parent / "templates" / "audit.html.j2"
-    values = {"name": pairs.name, "findings": findings, "issues": ISSUES, "picture": picture}
-    write_text(path, rendered(template, **values))
+    values = {"name": data.pairs.name, "rows": rows, "issues": ISSUES}
+    write_text(path, rendered(template, **values, picture=picture, link=link))
 
 
 def _jpeg(pairs: Pairs, image: int, side: int) -> bytes | None:
-    picture = pairs.images.picture(image)
+    try:
+        picture = pairs.images.picture(image)
+    except (OSError, ValueError):  # as above
+        return None
     return None if picture is None else jpeg(picture, side)

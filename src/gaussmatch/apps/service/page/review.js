@@ -1,57 +1,124 @@
-// The findings of an audit, one at a time: accept, fix or drop, by keyboard; and the list as CSV.
+// The findings of an audit, decided by keyboard: accept, fix, swap or drop, one at a time or many.
 
-import { get, image } from "./api.js";
-import { $, el, number, press } from "./dom.js";
+import { get, image, post } from "./api.js";
+import { $, el, number, plural, press } from "./dom.js";
 
-const DECISIONS = ["accept", "fix", "drop"];
-const COLUMNS = ["issue", "severity", "image", "caption", "other", "reason", "text", "decision", "fixed"];
+const DECISIONS = ["accept", "fix", "swap", "drop"];
 let review = null;
 let decided = {}; // number of the finding → { decision, fixed }
+let undone = []; // what each step replaced, the last one at the end
 let issue = null;
 let at = 0; // among the findings of this issue
 
 const store = () => `gaussmatch-review-${review.mark}`; // another audit, other decisions
 const numbers = () => review.findings.flatMap((finding, n) => (finding.issue === issue ? [n] : []));
+const open = () => numbers().filter((n) => !decided[n]);
+
+/** The decisions that make sense for a finding. */
+function possible(finding) {
+  return DECISIONS.filter((name) => (name !== "fix" || finding.caption) && (name !== "swap" || finding.other_caption));
+}
 
 function draw() {
   const here = numbers();
-  const n = here[at];
-  const finding = review.findings[n];
+  const finding = review.findings[here[at]];
   const count = Object.keys(decided).length;
-  $("progress").textContent = `${number(count)} of ${number(review.findings.length)} decided`;
+  const total = review.findings.length;
+  $("progress").textContent = `${number(count)} of ${number(total)} decided`;
+  $("bar").value = total ? count / total : 0;
+  $("undo").disabled = !undone.length;
   press([...$("issues").children], [...$("issues").children].find((button) => button.dataset.issue === issue));
-  $("meaning").textContent = review.issues[issue];
+  $("meaning").textContent = review.issues[issue] ?? "";
+  $("summary").hidden = true;
+  drawBulk();
   $("finding").hidden = !finding;
-  if (!finding) return;
-  $("pictures").replaceChildren(...[[finding.image, "Its photo"], [finding.other, "The other photo"]]
-    .filter(([number_]) => number_ !== null).map(([number_, name]) => photo(number_, name)));
-  $("place").textContent = `${at + 1} of ${here.length} · photo ${finding.image}${finding.caption === null ? "" : ` · caption ${finding.caption}`}`;
-  $("reason").textContent = finding.reason;
-  $("text").value = decided[n]?.fixed ?? finding.text;
-  $("text").parentElement.querySelector("label").hidden = $("text").hidden = $("fix").hidden = finding.caption === null;
+  if (finding) drawFinding(finding, here);
+}
+
+function drawFinding(finding, here) {
+  const made = decided[here[at]];
+  $("pictures").replaceChildren(...[[finding.picture, finding.image, finding.split], [finding.other_picture, finding.other, finding.other_split]]
+    .filter(([shown]) => shown !== null).map(([shown, name, split]) => photo(shown, name, split)));
+  $("place").textContent = [`${at + 1} of ${here.length}`, finding.image, finding.place].filter(Boolean).join(" · ");
+  $("reason").textContent = [finding.reason, finding.other_text && `the other caption: “${finding.other_text}”`, finding.proposal && `proposed: ${finding.proposal}`].filter(Boolean).join("; ");
+  $("text").value = made?.fixed || finding.text;
+  const usable = possible(finding);
+  $("text").parentElement.querySelector("label").hidden = $("text").hidden = !finding.caption;
+  for (const name of DECISIONS) $(name).hidden = !usable.includes(name);
   $("accept").lastChild.textContent = finding.issue === "missing positive" ? " Accept: it fits both" : " Accept: it is fine";
-  press(DECISIONS.map($), $(decided[n]?.decision ?? ""));
+  $("drop").lastChild.textContent = finding.caption ? " Drop the caption" : " Drop the photo";
+  press(DECISIONS.map($), $(made?.decision ?? ""));
   $("before").disabled = at === 0;
   $("after").disabled = at === here.length - 1;
 }
 
-function photo(number_, name) {
-  const img = el("img", { alt: `${name}, ${number_}`, onerror: () => img.replaceWith(el("span", { className: "blank" }, `photo ${number_}`)) });
-  image(img, `api/review/picture?image=${number_}`);
-  return el("figure", {}, img, el("figcaption", {}, name));
+/** Many at a time: what the audit proposes, or that all the rest is fine. */
+function drawBulk() {
+  const rest = open();
+  const proposed = rest.filter((n) => review.findings[n].proposal);
+  $("bulk").replaceChildren(
+    ...(proposed.length ? [el("button", { type: "button", className: "pill", onclick: () => record(proposed.map((n) => [n, { decision: review.findings[n].proposal }])) },
+      `As proposed: ${plural(proposed.length, "finding", "findings")}`)] : []),
+    ...(rest.length ? [el("button", { type: "button", className: "pill", onclick: () => record(rest.map((n) => [n, { decision: "accept" }])) },
+      `Accept the remaining ${number(rest.length)}`)] : []));
+}
+
+function photo(shown, name, split) {
+  const url = `api/review/picture?image=${shown}`;
+  const img = el("img", { alt: name, onerror: () => img.replaceWith(el("span", { className: "blank" }, name)) });
+  image(img, url);
+  return el("figure", {}, el("a", { href: url, target: "_blank", rel: "noopener" }, img), el("figcaption", {}, `${name} (${split})`));
+}
+
+/** Keep decisions, as one step that can be undone; null takes one back. */
+function record(changes, undoing = false) {
+  if (!undoing) undone.push(changes.map(([n]) => [n, decided[n] ?? null]));
+  for (const [n, made] of changes) {
+    if (made) decided[n] = made;
+    else delete decided[n];
+  }
+  localStorage.setItem(store(), JSON.stringify(decided));
+  save();
+  draw();
+}
+
+function undo() {
+  const before = undone.pop();
+  if (!before) return;
+  const [n] = before[0];
+  ({ issue } = review.findings[n]);
+  at = numbers().indexOf(n);
+  record(before, true);
+  $("finding").focus();
+}
+
+let saving = Promise.resolve(); // one after the other, so that the last one stays
+
+function save() {
+  if (review.saves === null) return;
+  const decisions = Object.entries(decided).map(([n, made]) => ({ finding: Number(n), ...made }));
+  const body = new Blob([JSON.stringify({ decisions })], { type: "application/json" });
+  saving = saving.then(() => post("api/review/decisions", {}, body)).then(() => trouble(""), (error) => trouble(`Not saved: ${error.message}`));
+}
+
+function trouble(message) {
+  $("trouble").textContent = message;
+  $("trouble").hidden = !message;
 }
 
 function decide(decision) {
   const n = numbers()[at];
-  const { caption, text } = review.findings[n];
-  if (decision === "fix" && caption === null) return;
-  if (decision === "fix" && $("text").value.trim() === text) { // nothing is fixed yet
+  const finding = review.findings[n];
+  if (!finding || !possible(finding).includes(decision)) return;
+  const fixed = $("text").value.trim();
+  if (decision === "fix" && (fixed === finding.text || !fixed)) { // nothing is fixed yet
     $("text").focus();
+    $("text").select();
     return;
   }
-  decided[n] = decision === "fix" ? { decision, fixed: $("text").value.trim() } : { decision };
-  localStorage.setItem(store(), JSON.stringify(decided));
-  step(1);
+  record([[n, decision === "fix" ? { decision, fixed } : { decision }]]);
+  if (Object.keys(decided).length === review.findings.length) summary();
+  else step(1);
 }
 
 function step(by) {
@@ -60,16 +127,32 @@ function step(by) {
   $("finding").focus();
 }
 
+/** What was done, and what comes next. */
+function summary() {
+  const counts = DECISIONS.map((name) => [name, Object.values(decided).filter((made) => made.decision === name).length]);
+  const left = review.findings.length - Object.keys(decided).length;
+  const said = { accept: "accepted as they are", fix: "captions fixed", swap: "captions swapped with another", drop: "captions or photos dropped" };
+  const next = review.saves === null ? "Export the decisions as CSV, then run:" : `All is written to ${review.saves}. To make a cleaned copy, run:`;
+  $("summary").replaceChildren(
+    el("h2", {}, left ? `${plural(left, "finding is", "findings are")} still open` : "All findings are decided"),
+    el("ul", {}, ...counts.filter(([, count]) => count).map(([name, count]) => el("li", {}, `${number(count)} ${said[name]}`))),
+    el("p", {}, next), el("pre", {}, el("code", {}, `gaussmatch audit apply DATA ${review.saves ?? "decisions.csv"} --out CLEAN`)));
+  $("finding").hidden = true;
+  $("summary").hidden = false;
+  $("summary").focus();
+}
+
 function exported() {
   const plain = (value) => (typeof value === "string" && /^[=+\-@\t\r']/.test(value) ? `'${value}` : String(value)); // no formula, as in files.write_csv
   const cell = (value) => (/[",\n\r]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
-  const rows = review.findings.map((finding, n) => COLUMNS.map((name) => cell(plain(finding[name] ?? decided[n]?.[name] ?? ""))).join(","));
-  return `${[COLUMNS.join(","), ...rows].join("\r\n")}\r\n`;
+  const columns = Object.keys(review.findings[0] ?? {});
+  const rows = review.findings.map((finding, n) => columns.map((name) => cell(plain({ ...finding, decision: "", fixed: "", ...decided[n] }[name] ?? ""))).join(","));
+  return `${[columns.join(","), ...rows].join("\r\n")}\r\n`;
 }
 
-function save() {
+function download() {
   const href = URL.createObjectURL(new Blob([exported()], { type: "text/csv" }));
-  el("a", { href, download: "review.csv" }).click();
+  el("a", { href, download: "decisions.csv" }).click();
   setTimeout(() => URL.revokeObjectURL(href), 10_000);
 }
 
@@ -77,15 +160,19 @@ function listen() {
   for (const name of DECISIONS) $(name).addEventListener("click", () => decide(name));
   $("before").addEventListener("click", () => step(-1));
   $("after").addEventListener("click", () => step(1));
-  $("export").addEventListener("click", save);
+  $("undo").addEventListener("click", undo);
+  $("finish").addEventListener("click", summary);
+  $("export").addEventListener("click", download);
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+    if (document.querySelector("dialog[open]")) return;
     if (event.target.id === "text") { // Enter keeps the new caption, Esc leaves it
       if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); decide("fix"); }
       if (event.key === "Escape") $("finding").focus();
       return;
     }
-    const action = { a: () => decide("accept"), f: () => decide("fix"), d: () => decide("drop"), ArrowLeft: () => step(-1), ArrowRight: () => step(1) }[event.key];
+    if ((event.ctrlKey || event.metaKey) && event.key === "z") { event.preventDefault(); undo(); return; }
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const action = { a: () => decide("accept"), f: () => decide("fix"), s: () => decide("swap"), d: () => decide("drop"), u: undo, ArrowLeft: () => step(-1), ArrowRight: () => step(1) }[event.key];
     if (action) { event.preventDefault(); action(); }
   });
 }
@@ -94,11 +181,15 @@ async function start() {
   try {
     review = await get("api/review");
   } catch (error) {
-    $("trouble").textContent = error.message;
-    $("trouble").hidden = false;
+    trouble(error.message);
     return;
   }
-  decided = JSON.parse(localStorage.getItem(store()) ?? "{}");
+  $("tosearch").hidden = review.saves !== null; // there is no index behind
+  $("kept").textContent = review.saves === null
+    ? "Decisions stay in this browser until you export them; the data is not changed."
+    : `Decisions are written to ${review.saves}; the data is not changed.`;
+  const written = Object.fromEntries(review.findings.flatMap(({ decision, fixed }, n) => (decision ? [[n, fixed ? { decision, fixed } : { decision }]] : [])));
+  decided = review.saves === null ? { ...written, ...JSON.parse(localStorage.getItem(store()) ?? "{}") } : written;
   const issues = Object.keys(review.issues).filter((name) => review.findings.some((finding) => finding.issue === name));
   $("issues").replaceChildren(...issues.map((name) => {
     const button = el("button", { type: "button", "aria-pressed": "false", onclick: () => { issue = name; at = 0; draw(); } },
@@ -109,7 +200,8 @@ async function start() {
   [issue] = issues;
   listen();
   draw();
-  $("finding").focus();
+  if (issues.length) $("finding").focus();
+  else $("progress").textContent = "The audit found nothing.";
   document.documentElement.dataset.ready = "true";
 }
 

@@ -1,0 +1,98 @@
+"""Is cleaning worth it? Captions are exchanged, and heads trained on what the audit makes of them.
+
+    python benchmarks/audit_worth.py flickr8k DATA/flickr8k
+    python benchmarks/audit_worth.py coco DATA/coco_real --images 8000
+
+5, 10 and 20 % of the training captions are exchanged. Linear heads on frozen features (packed
+features of the photos, all-MiniLM-L6-v2) are trained on the captions as they are, without those
+that the audit calls misfits, without as many at random, and without as many of the lowest score
+(the cosine of a caption with its photo under the audit's map); *oracle* drops exactly the planted
+ones. Mean of R@1, R@5, R@10 in both directions on the test split, which has no planted faults.
+
+Then, what to check next: how many mistakes of dropping every misfit are left after 5 % of the
+captions were checked, in the order of the audit, by the highest probability, and at random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+from audit_planted import part, vectors
+from torch import Tensor
+
+from gaussmatch.models.features import load_data
+from gaussmatch.models.recipe import DataRecipe
+from gaussmatch.search.trust.audit import cross_fitted
+from gaussmatch.search.trust.worth import Split, head_recall, next_to_check, worth
+
+SHARES = (0.05, 0.1, 0.2)
+CHECKED = 0.05
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", choices=("flickr8k", "coco"))
+    parser.add_argument("root")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--images", type=int, help="so many training images, drawn at random")
+    parser.add_argument("--shares", type=float, nargs="+", default=SHARES)
+    options = parser.parse_args()
+    data = load_data(DataRecipe(options.data, root=options.root, extracted="lite2.npz"))
+    x, t, image_of = part(*vectors(data.train), data.train.image_of, options.images, 0)
+    test_x, test_t = vectors(data.test)
+    images, captions = torch.cat([x, test_x]), torch.cat([t, test_t])
+    test = Split(torch.arange(len(t), len(captions)), data.test.image_of + len(x))
+    for share in options.shares:
+        measured(images, captions, image_of, test, len(x), share, options.seeds)
+
+
+def measured(
+    images: Tensor,
+    captions: Tensor,
+    image_of: Tensor,
+    test: Split,
+    n: int,
+    share: float,
+    seeds: int,
+) -> None:
+    m, start = len(image_of), time.perf_counter()
+    chance = torch.Generator().manual_seed(1)
+    moved = torch.randperm(m, generator=chance)[: round(share * m)]
+    given = image_of.clone()
+    given[moved] = image_of[moved.roll(1)]
+    wrong = given != image_of
+    fit = cross_fitted(images[:n], captions[:m], given)
+    flagged = fit.misfit >= 0.5
+    every = torch.arange(m)
+    kept, true = every[~flagged], every[~wrong]
+    found = worth(
+        images, captions, Split(every, given), test, Split(kept, given[kept]), fit.score, seeds
+    )
+    oracle = Split(true, given[true])
+    found["oracle"] = torch.tensor(
+        [head_recall(images, captions, oracle, test, seed) for seed in range(seeds)]
+    )
+    right = (flagged & wrong).sum()
+    print(
+        f"{share:.0%} exchanged: {int(flagged.sum())} of {m} dropped, precision "
+        f"{float(right / flagged.sum()):.3f}, recall {float(right / wrong.sum()):.3f}"
+    )
+    for name, values in found.items():
+        print(f"  {name:18} {float(values.mean()):.2f} ± {float(values.std(correction=0)):.2f}")
+    orders = {
+        "what to check next": next_to_check(fit.misfit),
+        "highest probability": fit.misfit.argsort(descending=True),
+        "at random": torch.randperm(m, generator=chance),
+    }
+    mistakes = flagged != wrong
+    left = {
+        name: int(mistakes[order[round(CHECKED * m) :]].sum()) for name, order in orders.items()
+    }
+    print(f"  mistakes {int(mistakes.sum())}; after {CHECKED:.0%} are checked: {left}")
+    print(f"  {time.perf_counter() - start:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,471 @@
+"""Decisions about a data set, applied: a cleaned copy in the format of the original.
+
+A decision is about a caption or a photo: *accept* it as it is, *fix* the caption, *swap* two
+captions, or *drop* it. ``plan`` checks decisions against the data as it is now; ``write`` makes the
+copy, and leaves ``audited.json`` in it, by which the next audit knows what has been decided.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gaussmatch.checks import did_you_mean
+from gaussmatch.data import datasets, exchange, folder
+from gaussmatch.data.language import words_of
+from gaussmatch.data.listing import Caption, Listing, Photo
+from gaussmatch.data.stored import read_lines
+from gaussmatch.files import atomic, claim_folder, read_csv, read_json, write_json
+
+DECISIONS = {
+    "accept": "it is fine as it is",
+    "fix": "replace the caption",
+    "swap": "exchange two captions",
+    "drop": "remove the caption, or the photo",
+}
+NEEDED, MORE = (
+    ("image", "decision"),
+    ("issue", "caption", "text", "other", "other_caption", "fixed"),
+)
+"""Columns of a table of decisions: those it must have, and those it may have."""
+DECIDED = "audited.json"
+"""The file in a cleaned data set that holds the decisions it was made by."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a person decided about one finding; see ``Row`` of the audit for the fields."""
+
+    image: str
+    decision: str
+    issue: str = ""
+    caption: str = ""
+    text: str = ""
+    other: str = ""
+    other_caption: str = ""
+    fixed: str = ""
+    place: str = field(default="", compare=False)  #: where the decision stands, for messages
+
+    def __post_init__(self) -> None:
+        if self.decision not in DECISIONS:
+            hint = did_you_mean(self.decision, DECISIONS) or f"choose from {', '.join(DECISIONS)}"
+            raise ValueError(f"{self.place}: no decision {self.decision!r}; {hint}")
+        if self.decision == "fix" and not self.fixed.strip():
+            raise ValueError(f"{self.place}: 'fix' needs the new caption in the column 'fixed'")
+        if self.decision in ("fix", "swap") and not self.caption:
+            raise ValueError(f"{self.place}: {self.decision!r} needs a caption; {self.image} has "
+                             "to be named together with one")  # fmt: skip
+        if self.decision == "swap" and not self.other_caption:
+            raise ValueError(f"{self.place}: 'swap' needs the column 'other_caption'")
+
+
+def read_decisions(path: Path) -> list[Decision]:
+    """The decisions of a table (CSV: ``audit.csv`` with its last columns filled in, or what Review
+    wrote), of a cleaned data set (``audited.json``), or as Label Studio and FiftyOne export them.
+    Rows without a decision are left out."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file of decisions")
+    if path.suffix.lower() == ".json":
+        held = exchange.decided(read_json(path), path)
+        made = [(f"{path}, entry {i}", entry) for i, entry in enumerate(held)]
+    else:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            header = next(csv.reader(file), [])
+        rows = read_csv(path, [*NEEDED, *(name for name in MORE if name in header)])
+        made = [(f"{path}, line {line}", row) for line, row in enumerate(rows, start=2)]
+    return [decision_of(row, place) for place, row in made if _said(row, place)]
+
+
+def _said(row: Any, place: str) -> bool:
+    if not isinstance(row, dict) or not isinstance(row.get("image"), str):
+        raise ValueError(f"{place}: not a decision: it has no 'image'")
+    return bool(str(row.get("decision") or "").strip())
+
+
+def decision_of(row: dict[str, Any], place: str) -> Decision:
+    """A decision from the fields of a row."""
+    given = {name: str(row.get(name) or "") for name in (*NEEDED, *MORE)}
+    given["decision"] = given["decision"].strip().lower()
+    return Decision(**given, place=place)
+
+
+# ---- what they change ----
+
+
+@dataclass
+class Changes:
+    """What decisions do to a data set.
+
+    Args:
+        photos: ids of photos that go, with all their captions.
+        captions: ids of single captions that go.
+        texts: caption id → its new text.
+        diff: the same for people, line by line.
+        decisions: all of them, those that change nothing included.
+    """
+
+    photos: set[str] = field(default_factory=set)
+    captions: set[str] = field(default_factory=set)
+    texts: dict[str, str] = field(default_factory=dict)
+    diff: list[str] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    checked: list[Decision] = field(default_factory=list)  #: what the next audit leaves out
+
+    def text(self, photo: str, caption: str, text: str) -> str | None:
+        """A caption after the changes; ``None`` if it is gone."""
+        if photo in self.photos or caption in self.captions:
+            return None
+        return self.texts.get(caption, text)
+
+    def summary(self) -> str:
+        made = Counter(d.decision for d in self.decisions)
+        words = [f"{made[name]} {name}" for name in DECISIONS if made[name]]
+        return (
+            f"{len(self.decisions)} decisions ({', '.join(words)}): {len(self.photos)} photos and "
+            f"{len(self.captions)} more captions go, {len(self.texts)} captions change"
+        )
+
+
+def plan(listing: Listing, decisions: Iterable[Decision]) -> Changes:
+    """What decisions change, checked against the data: what they name must be there, with the text
+    that was judged, and no two may contradict each other."""
+    photos = {photo.id: photo for photo in listing.photos}
+    captions = {c.id: (c, photo) for photo in listing.photos for c in photo.captions}
+    made = Changes()
+    by: dict[str, Decision] = {}  # caption → the decision that changes it
+    swaps: set[frozenset[str]] = set()
+
+    def change(caption: str, decision: Decision, text: str | None) -> None:
+        before = by.setdefault(caption, decision)
+        known = None if caption in made.captions else made.texts.get(caption)
+        if before is not decision and known != text:
+            raise ValueError(
+                f"{decision.place}: {before.place} decides otherwise about {caption}; keep one"
+            )
+        if text is None:
+            made.captions.add(caption)
+        else:
+            made.texts[caption] = text
+
+    for one in decisions:
+        made.decisions.append(one)
+        for name in filter(None, (one.image, one.other)):
+            if name not in photos:
+                raise ValueError(f"{one.place}: no photo {name!r} in {listing.name}")
+        for name, text in ((one.caption, one.text), (one.other_caption, "")):
+            if name and name not in captions:
+                raise ValueError(f"{one.place}: no caption {name!r} in {listing.name}")
+            if name and text and captions[name][0].text != text:
+                raise ValueError(
+                    f"{one.place}: {name} now says {captions[name][0].text!r}, not {text!r}; the "
+                    "data has changed since: audit it again"
+                )
+        if one.decision == "drop" and not one.caption:
+            made.photos.add(one.image)
+        elif one.decision == "drop":
+            change(one.caption, one, None)
+        elif one.decision == "fix":
+            change(one.caption, one, " ".join(one.fixed.split()))
+        elif one.decision == "swap":
+            pair = frozenset((one.caption, one.other_caption))
+            if pair not in swaps:
+                swaps.add(pair)
+                change(one.caption, one, captions[one.other_caption][0].text)
+                change(one.other_caption, one, captions[one.caption][0].text)
+    bare = [p for p in listing.photos if p.captions and not _left(p, made)]
+    made.photos |= {photo.id for photo in bare}  # a photo without a caption is of no use
+    made.captions = {c for c in made.captions if captions[c][1].id not in made.photos}
+    made.texts = {c: t for c, t in made.texts.items()
+                  if captions[c][1].id not in made.photos and c not in made.captions}  # fmt: skip
+    made.diff = _diff(listing, made)
+    touched = {*made.photos, *made.captions, *made.texts}
+    made.checked = [
+        d for d in made.decisions
+        if d.decision == "accept" and not touched & {d.image, d.other, d.caption}
+    ] + [Decision(captions[c][1].id, "accept", text=t) for c, t in made.texts.items()]  # fmt: skip
+    for split, held in listing.splits.items():
+        if held and all(photo.id in made.photos for photo in held):
+            raise ValueError(f"nothing would be left of {split}; keep some of its photos")
+    return made
+
+
+def _left(photo: Photo, changes: Changes) -> list[Caption]:
+    return [c for c in photo.captions if changes.text(photo.id, c.id, c.text) is not None]
+
+
+def _diff(listing: Listing, changes: Changes) -> list[str]:
+    lines = []
+    for split, photos in listing.splits.items():
+        for photo in photos:
+            if photo.id in changes.photos:
+                lines.append(f"{photo.id} ({split}): the photo is dropped")
+            for said in photo.captions:
+                after = changes.text(photo.id, said.id, said.text)
+                if after == said.text:
+                    continue
+                if photo.id not in changes.photos:
+                    lines.append(f"{photo.id} ({split}), {said.place or said.id}")
+                lines += [f"- {said.text}", *([] if after is None else [f"+ {after}"])]
+    return lines
+
+
+# ---- the copy ----
+
+Files = dict[str, bytes]
+"""Name below the folder → content."""
+
+
+def write(name: str, root: Path, out: Path, listing: Listing, changes: Changes, *,
+          link: bool = False) -> None:  # fmt: skip
+    """The cleaned data set in ``out``, a new folder; the original is only read.
+
+    Args:
+        name: of the source, one of ``WRITERS``.
+        link: link to the photos where they are, and do not copy them.
+    """
+    if name not in WRITERS:
+        raise ValueError(f"{name}: no cleaned copy can be made of this format; it can be of "
+                         f"{', '.join(WRITERS)}")  # fmt: skip
+    if _inside(out.resolve(), root.resolve()):
+        raise ValueError(f"--out {out} lies inside {root}, which is not changed; choose another")
+    claim_folder(out, proof=None)
+    tables = WRITERS[name](root, out, changes)
+    if name != "datasets":
+        for photo in listing.photos:
+            if photo.id not in changes.photos and photo.path.is_file():
+                _take(photo.path, out / _below(photo.path, root), link)
+    for file, content in tables.items():  # last: what was interrupted is no data set
+        with atomic(out / file) as temporary:
+            temporary.write_bytes(content)
+    kept = [{k: v for k, v in asdict(d).items() if v and k != "place"} for d in changes.checked]
+    before = read_json(root / DECIDED, list) if (root / DECIDED).is_file() else []
+    write_json(out / DECIDED, [*before, *kept])
+
+
+def _inside(path: Path, folder: Path) -> bool:
+    return path == folder or folder in path.parents
+
+
+def _below(path: Path, root: Path) -> Path:
+    """Where a photo goes: at the same place below the folder, or by its name."""
+    return path.relative_to(root) if _inside(path, root) else Path(path.name)
+
+
+def _take(photo: Path, target: Path, link: bool) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if link:
+        os.symlink(photo.resolve(), target)
+    else:
+        with atomic(target) as temporary:
+            shutil.copyfile(photo, temporary)
+
+
+def _folder(root: Path, out: Path, changes: Changes) -> Files:
+    table = folder.find_table(root)
+    numbers: Counter[str] = Counter()
+
+    def edited(image: str, text: str) -> str | None:
+        name = folder.photo_name(image)
+        numbers[name] += 1
+        after = changes.text(name, f"{name}#{numbers[name] - 1}", " ".join(text.split()))
+        return text if after == " ".join(text.split()) else after
+
+    ending = table.suffix.lower()
+    make = {".jsonl": _json_lines, folder.PARQUET: _parquet}.get(ending, _csv)
+    return {table.name: make(table, edited)}
+
+
+Edit = Callable[[str, str], str | None]
+
+
+def _csv(table: Path, edited: Edit) -> bytes:
+    lines, out = read_lines(table), io.StringIO()
+    separator = folder.delimiter(table, lines[0])
+    reader = csv.reader(io.StringIO("\n".join(lines)), delimiter=separator, strict=True)
+    writer = csv.writer(out, delimiter=separator, lineterminator="\n")
+    header = next(reader)
+    writer.writerow(header)
+    names = [word.strip().lower() for word in header]
+    image, caption = (folder.column(table, names, role) for role in ("image", "caption"))
+    for fields in reader:
+        if any(word.strip() for word in fields):
+            after = edited(fields[image].strip(), fields[caption])
+            if after is not None:
+                writer.writerow([*fields[:caption], after, *fields[caption + 1 :]])
+    return out.getvalue().encode()
+
+
+def _json_lines(table: Path, edited: Edit) -> bytes:
+    out = []
+    for line in filter(str.strip, read_lines(table)):
+        record = json.loads(line)
+        image, caption = (folder.field(record, str(table), role) for role in ("image", "caption"))
+        several = isinstance(record[caption], list)
+        said = record[caption] if several else [record[caption]]
+        left = [t for t in (edited(record[image], text) for text in said) if t is not None]
+        if left:
+            changed = {**record, caption: left if several else left[0]}
+            out.append(json.dumps(changed, ensure_ascii=False))
+    return "".join(f"{line}\n" for line in out).encode()
+
+
+def _parquet(table: Path, edited: Edit) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    content = folder.read_parquet(table)
+    header = [name.lower() for name in content.column_names]
+    image, caption = (folder.column(table, header, role) for role in ("image", "caption"))
+    pairs = zip(content[image].to_pylist(), content[caption].to_pylist(), strict=True)
+    texts = [edited(name or "", text or "") for name, text in pairs]
+    column = pa.array(texts, content.schema.types[caption])
+    changed = content.set_column(caption, content.column_names[caption], column)
+    out = io.BytesIO()
+    parquet.write_table(changed.filter(pa.array([text is not None for text in texts])), out)
+    return out.getvalue()
+
+
+def _coco(root: Path, out: Path, changes: Changes) -> Files:
+    base = root / "annotations" if (root / "annotations").is_dir() else root
+    files: Files = {}
+    gone: set[int] = {int(photo) for photo in changes.photos}
+    lost: set[int] = set()  # captions
+    for path in sorted(base.glob("captions_*.json")):
+        content = read_json(path, dict)
+        left = []
+        for said in content["annotations"]:
+            image, id_ = str(said["image_id"]), str(said["id"])
+            after = changes.text(image, id_, " ".join(said["caption"].split()))
+            if after is None:
+                lost.add(said["id"])
+            else:
+                left.append({**said, "caption": after} if id_ in changes.texts else said)
+        content["annotations"] = left
+        files[_name(path, root)] = _json(_without(content, "images", "id", gone))
+    for path in sorted(base.glob("instances_*.json")):
+        content = _without(read_json(path, dict), "images", "id", gone)
+        files[_name(path, root)] = _json(_without(content, "annotations", "image_id", gone))
+    for place in {root, base}:
+        for path in sorted(place.glob("coco_*_ids.npy")):
+            numbers, kept = np.load(path, allow_pickle=False), io.BytesIO()
+            np.save(kept, numbers[~np.isin(numbers, sorted(lost))])
+            files[_name(path, root)] = kept.getvalue()
+        path = place / "dataset_coco.json"
+        if path.is_file():
+            files[_name(path, root)] = _karpathy(path, changes, {str(number) for number in gone})
+    return files
+
+
+def _karpathy(path: Path, changes: Changes, gone: Collection[str]) -> bytes:
+    """Karpathy's file; ``gone``: image numbers of COCO, or file names."""
+    content = read_json(path, dict)
+    images = []
+    for image in content["images"]:
+        names = {str(image.get("cocoid")), image["filename"]}
+        left = []
+        for said in image["sentences"]:
+            id_, before = str(said["sentid"]), " ".join(said["raw"].split())
+            after = None if names & set(gone) else changes.text(image["filename"], id_, before)
+            if after is not None and after != before:
+                left.append({**said, "raw": after, "tokens": words_of(after)})
+            elif after is not None:
+                left.append(said)
+        if left:
+            numbers = [said["sentid"] for said in left]
+            images.append({**image, "sentences": left, "sentids": numbers})
+    return _json({**content, "images": images})
+
+
+def _flickr(root: Path, out: Path, changes: Changes) -> Files:
+    files: Files = {}
+    if (root / "dataset_flickr30k.json").is_file():
+        path = root / "dataset_flickr30k.json"
+        return {path.name: _karpathy(path, changes, changes.photos)}
+    for path in [*root.glob("*.token.txt"), *root.glob("*.token")]:
+        lines = []
+        for line in filter(str.strip, read_lines(path)):
+            key, _, text = line.partition("\t")
+            after = changes.text(key.rpartition("#")[0], key, text.strip())
+            if after is not None:
+                lines.append(f"{key}\t{after}" if after != text.strip() else line)
+        files[path.name] = "".join(f"{line}\n" for line in lines).encode()
+    for path in [*root.glob("Flickr_8k.*Images.txt"), *root.glob("*.txt")]:
+        lines = read_lines(path)
+        if path.name in files or path.name == "readme.txt":
+            continue
+        if path.name == "CrowdFlowerAnnotations.txt":  # of captions as they were
+            touched = changes.captions | set(changes.texts)
+            fields = [line.split("\t") for line in lines]
+            kept = [f for f in fields if f[1] not in touched
+                    and not changes.photos & {f[0], f[1].rpartition("#")[0]}]  # fmt: skip
+            files[path.name] = "".join("\t".join(f) + "\n" for f in kept).encode()
+        elif path.name.startswith("Flickr_8k.") or path.stem in ("train", "val", "test"):
+            left = [n for n in lines if not changes.photos & {n, n.removesuffix(".jpg") + ".jpg"}]
+            files[path.name] = "".join(f"{line}\n" for line in left).encode()
+    return files
+
+
+def _datasets(root: Path, out: Path, changes: Changes) -> Files:
+    """``save_to_disk`` of the same rows; the photos are inside."""
+    import datasets as library
+
+    def bare(ids: Iterable[str]) -> set[str]:
+        return {id_.replace(".jpg", "").replace(".png", "") for id_ in ids}
+
+    texts = {name.replace(".jpg", "").replace(".png", ""): t for name, t in changes.texts.items()}
+    ours = Changes(bare(changes.photos), bare(changes.captions), texts)
+    made = {}
+    for split, rows in datasets.opened(str(root)).items():
+        _, said = datasets.columns(str(root), rows)
+
+        def edited(row: dict[str, Any], number: int, split: str = split, said: str = said) -> Any:
+            several, photo = isinstance(row[said], list), f"{split}-{number:07}"
+            held = [entry for entry in (row[said] if several else [row[said]]) if entry]
+            left: list[Any] = []
+            for place, entry in enumerate(held):
+                raw = entry["raw"] if isinstance(entry, dict) else str(entry)
+                after = ours.text(photo, f"{photo}#{place}", raw)
+                if after is not None:
+                    left.append({**entry, "raw": after} if isinstance(entry, dict) else after)
+            return {said: left if several else (left or [""])[0]}
+
+        changed = rows.map(edited, with_indices=True, keep_in_memory=True)  # no cache beside them
+        keep = [i for i, texts in enumerate(changed[said]) if texts]
+        made[split] = changed.select(keep)
+    whole = made["all"] if list(made) == ["all"] else library.DatasetDict(made)
+    whole.save_to_disk(str(out))
+    return {}
+
+
+def _name(path: Path, root: Path) -> str:
+    return path.relative_to(root).as_posix()
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def _without(content: dict[str, Any], key: str, field_: str, gone: set[int]) -> dict[str, Any]:
+    if key not in content:
+        return content
+    return {**content, key: [entry for entry in content[key] if entry[field_] not in gone]}
+
+
+WRITERS: dict[str, Callable[[Path, Path, Changes], Files]] = {
+    "folder": _folder,
+    "coco": _coco,
+    "flickr8k": _flickr,
+    "flickr30k": _flickr,
+    "datasets": _datasets,
+}
+"""Source → how its files are written again."""
