@@ -25,7 +25,7 @@ from torch import Tensor
 from gaussmatch.models.features import load_data
 from gaussmatch.models.recipe import DataRecipe
 from gaussmatch.search.trust.audit import cross_fitted
-from gaussmatch.search.trust.worth import Split, head_recall, next_to_check, worth
+from gaussmatch.search.trust.worth import Captioned, head_recall, next_to_check, worth
 
 SHARES = (0.05, 0.1, 0.2)
 CHECKED = 0.05
@@ -43,7 +43,7 @@ def main() -> None:
     x, t, image_of = part(*vectors(data.train), data.train.image_of, options.images, 0)
     test_x, test_t = vectors(data.test)
     images, captions = torch.cat([x, test_x]), torch.cat([t, test_t])
-    test = Split(torch.arange(len(t), len(captions)), data.test.image_of + len(x))
+    test = Captioned(torch.arange(len(t), len(captions)), data.test.image_of + len(x))
     for share in options.shares:
         measured(images, captions, image_of, test, len(x), share, options.seeds)
 
@@ -52,7 +52,7 @@ def measured(
     images: Tensor,
     captions: Tensor,
     image_of: Tensor,
-    test: Split,
+    test: Captioned,
     n: int,
     share: float,
     seeds: int,
@@ -68,9 +68,15 @@ def measured(
     every = torch.arange(m)
     kept, true = every[~flagged], every[~wrong]
     found = worth(
-        images, captions, Split(every, given), test, Split(kept, given[kept]), fit.score, seeds
+        images,
+        captions,
+        Captioned(every, given),
+        test,
+        Captioned(kept, given[kept]),
+        fit.score,
+        seeds,
     )
-    oracle = Split(true, given[true])
+    oracle = Captioned(true, given[true])
     found["oracle"] = torch.tensor(
         [head_recall(images, captions, oracle, test, seed) for seed in range(seeds)]
     )

@@ -20,6 +20,7 @@ from gaussmatch.learn.studies.paper import NUMBERED
 
 SUBVERBS = {
     "index": ("", "add", "delete", "update", "merge", "compact", "drop", "info"),
+    "audit": ("", "apply", "export"),
     "data": ("check", "where"),
     "scenes": ("make", "pretrain"),
 }

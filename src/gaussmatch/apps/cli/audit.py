@@ -59,6 +59,9 @@ def _audit(argv: Sequence[str]) -> None:
     )
     table = [(issue, str(counts[issue]), meaning) for issue, meaning in ISSUES.items()]
     print(plain_table([("", "found", ""), *table]))
+    misfits = int((found.misfit >= 0.5).sum())
+    if counts["misfit"] == options.most < misfits:
+        print(f"{misfits:,} captions are misfits; --most {misfits} shows all")
     for row in [row for row in rows if row.issue == "leakage"][:5]:
         print(f"leakage: {row.image} ({row.split}) = {row.other} ({row.other_split})")
     if decided:

@@ -316,7 +316,7 @@ def _copied(copies: Sequence[Copies], splits: Sequence[str] | None, most: int) -
     test, or else of dev, is kept: to drop it would change what is measured."""
     found = []
     for group in copies:
-        order = range(len(group.members))
+        order = list(range(len(group.members)))
         if splits is not None:
             rank = {"test": 0, "dev": 1}
             order = sorted(order, key=lambda i: rank.get(splits[group.members[i]], 2))

@@ -30,7 +30,7 @@ from gaussmatch.models.features.photos import photo_images
 from gaussmatch.models.model import Model
 from gaussmatch.search.trust.audit import ISSUES, Finding, Scorer, audit, cross_fitted
 from gaussmatch.search.trust.duplicates import Copies, copies_of, small
-from gaussmatch.search.trust.worth import Split, next_to_check, worth
+from gaussmatch.search.trust.worth import Captioned, next_to_check, worth
 
 SAMPLED = 100  # photos by which it is seen whether there are files
 WORDS = 1000
@@ -158,7 +158,9 @@ def _about(
 
 def _by_position(parts: Sequence[tuple[str, Pairs]]) -> Audited:
     """Data without a list of files: what its publisher calls things, or their positions."""
-    images, captions, splits = [], [], []
+    images: list[str] = []
+    captions: list[Caption] = []
+    splits: list[str] = []
     for split, pairs in parts:
         n, m = len(pairs.images), len(pairs.captions)
         ids = pairs.ids or ([f"{split}/{i}" for i in range(n)], [f"{split}/{c}" for c in range(m)])
@@ -257,9 +259,9 @@ def gain(data: Audited, found: Result, seeds: int = 3) -> dict[str, Tensor]:
     kept = torch.tensor([c for c in train.tolist() if c not in dropped])
     return worth(
         *found.vectors,
-        Split(train, image_of[train]),
-        Split(rows[judged], image_of[rows[judged]]),
-        Split(kept, moved[kept]),
+        Captioned(train, image_of[train]),
+        Captioned(rows[judged], image_of[rows[judged]]),
+        Captioned(kept, moved[kept]),
         found.score[train],
         seeds,
     )

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-DIM, BATCH, EPOCHS, RATE, SCALE = 256, 256, 8, 2e-3, 20.0
+DIM, BATCH, EPOCHS, STEPS, RATE, SCALE = 256, 256, 8, 300, 2e-3, 20.0
+"""Of the heads: at least so many epochs, and so many steps."""
 AT = (1, 5, 10)
 
 
 @dataclass(frozen=True)
-class Split:
+class Captioned:
     """Captions and the image of each, as rows of the features."""
 
     captions: Tensor
@@ -27,7 +28,7 @@ class Split:
 
 
 def head_recall(
-    images: Tensor, captions: Tensor, train: Split, test: Split, seed: int = 0
+    images: Tensor, captions: Tensor, train: Captioned, test: Captioned, seed: int = 0
 ) -> float:
     """The mean of R@1, R@5 and R@10 in both directions on ``test``, in percent, of heads that were
     trained on ``train``; images (n, F) and captions (m, G) are frozen features."""
@@ -37,12 +38,13 @@ def head_recall(
         (torch.randn(v.shape[1], DIM, generator=chance) / v.shape[1] ** 0.5).requires_grad_()
         for v in (x, t)
     ]
-    steps = EPOCHS * max(1, len(train.captions) // BATCH)
+    each = max(1, len(train.captions) // BATCH)  # steps of an epoch
+    epochs = max(EPOCHS, -(-STEPS // each))
     optimizer = torch.optim.AdamW(heads, RATE)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps + 1)
-    for _ in range(EPOCHS):
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=epochs * each + 1)
+    for _ in range(epochs):
         order = torch.randperm(len(train.captions), generator=chance)
-        for some in order.split(BATCH)[: steps // EPOCHS]:
+        for some in order.split(BATCH)[:each]:
             shown, said = train.images[some], train.captions[some]
             scores = SCALE * _mapped(t[said], heads[1]) @ _mapped(x[shown], heads[0]).T
             same = shown[:, None] == shown
@@ -78,9 +80,9 @@ def _recall(scores: Tensor, image_of: Tensor) -> float:
 def worth(
     images: Tensor,
     captions: Tensor,
-    train: Split,
-    test: Split,
-    cleaned: Split,
+    train: Captioned,
+    test: Captioned,
+    cleaned: Captioned,
     score: Tensor,
     seeds: int = 3,
     done: Callable[[], object] = lambda: None,
@@ -89,7 +91,7 @@ def worth(
     dropped at random or by the lowest ``score`` (of each caption of ``train``)."""
     kept = len(cleaned.captions)
     by_score = score.argsort(descending=True)[:kept]
-    arms: Mapping[str, Callable[[int], Split]] = {
+    arms: Mapping[str, Callable[[int], Captioned]] = {
         "as it is": lambda seed: train,
         "cleaned": lambda seed: cleaned,
         "dropped at random": lambda seed: _part(train, _random(len(score), seed)[:kept]),
@@ -109,8 +111,8 @@ def _random(n: int, seed: int) -> Tensor:
     return torch.randperm(n, generator=torch.Generator().manual_seed(1000 + seed))
 
 
-def _part(split: Split, rows: Tensor) -> Split:
-    return Split(split.captions[rows], split.images[rows])
+def _part(split: Captioned, rows: Tensor) -> Captioned:
+    return Captioned(split.captions[rows], split.images[rows])
 
 
 def next_to_check(misfit: Tensor) -> Tensor:
