@@ -12,7 +12,7 @@ each at its own peak; Linux only), the seconds, and what came out. Bounded: a ki
 ``--service`` does the same in three parts through what people use, with its limits as they are:
 
 - kinds: each kind is uploaded to ``gaussmatch serve``, then asked for as a photo in full size, and
-  all of them are indexed with the model of INDEX; the peak is of the process and its children
+  all of them are indexed, two at a time, with the model of INDEX; the peak is of the process and its children
 - delays: two clients upload the slowest picture without a pause; what others wait, alone and then
 - stops: ``--runs`` times, SIGTERM while both decoders are busy; it must end within its grace
 """
@@ -47,6 +47,7 @@ from gaussmatch.apps.cli import main as gaussmatch
 from gaussmatch.apps.service.settings import Settings
 from gaussmatch.data.decoder import MIB
 from gaussmatch.data.pictures import Bounds, Decoders
+from gaussmatch.search.sources import DECODERS
 
 KINDS: dict[str, Callable[[], bytes]] = {}
 
@@ -588,7 +589,7 @@ def everywhere(index: Path, kinds: list[str]) -> bool:
         alive = service.get("/api/about")
         high, said = indexed(index, folder, Path(name) / "hostile")
         row = {"index_mib": round(high / MIB), "of_ordinary_photos": round(rest / MIB)}
-        fine = fine and alive == 200 and high - rest <= 1.1 * Bounds().memory
+        fine = fine and alive == 200 and high - rest <= 1.1 * DECODERS * Bounds().memory
         print(json.dumps(row | {"said": said, "alive": alive, "within": fine}), flush=True)
     return fine
 
@@ -602,7 +603,7 @@ def delays(index: Path, seconds: float = 30) -> bool:
     slow, photo = slowest(), jpeg((640, 480))
     service, over = Service(index), threading.Event()
     calls: dict[str, Callable[[], int]] = {
-        "search": lambda: service.get("/api/search?text=a+dog&k=1"),
+        "search": lambda: service.get("/api/search?text=a&k=1"),
         "thumbnail": lambda: service.get(f"/api/thumbnail?id={some}"),
         "picture": lambda: service.get(f"/api/picture?id={some}"),
         "upload": lambda: service.post(photo),

@@ -79,6 +79,14 @@ def test_a_finished_run_without_a_checkpoint_cannot_go_on(tmp_path: Path) -> Non
     assert gm.load(tmp_path).recipe.training.epochs == 1
 
 
+def test_what_a_kill_at_the_very_end_left_is_swept(tmp_path: Path) -> None:
+    run(tmp_path, with_training(epochs=1))
+    left = tmp_path / ".run.json.abcdefgh.gaussmatch-partial"
+    left.touch()
+    run(tmp_path, with_training(epochs=1), resume=True)
+    assert not left.exists()
+
+
 def test_a_full_disk_costs_one_line_and_nothing_that_was_saved(tmp_path: Path) -> None:
     """No file may grow beyond what the weights need, so that the checkpoint does not fit."""
     whole, out, recipe = tmp_path / "whole", tmp_path / "out", with_training(epochs=2)

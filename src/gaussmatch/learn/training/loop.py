@@ -11,7 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -91,7 +91,11 @@ def train(
 def _is_wanted(recipe: Recipe, out: Path, resume: bool) -> bool:
     """Whether there is anything to train; refuses a folder that is not for this recipe."""
     run.claim(out, recipe, resume=resume)
-    return not (resume and run.is_finished(out)) or run.extends(recipe, run.read_recipe(out))
+    wanted = not (resume and run.is_finished(out)) or run.extends(recipe, run.read_recipe(out))
+    if not wanted:
+        with suppress(OSError), run.training_lock(out):
+            pass  # which removes what a kill at the very end left
+    return wanted
 
 
 def _is_resumed(recipe: Recipe, out: Path, resume: bool) -> bool:
