@@ -12,7 +12,7 @@ each at its own peak; Linux only), the seconds, and what came out. Bounded: a ki
 ``--service`` does the same in three parts through what people use, with its limits as they are:
 
 - kinds: each kind is uploaded to ``gaussmatch serve``, then asked for as a photo in full size, and
-  all of them are indexed, two at a time, with the model of INDEX; the peak is of the process and its children
+  all of them are indexed, two at a time; the peak is of the process and its children
 - delays: two clients upload the slowest picture without a pause; what others wait, alone and then
 - stops: ``--runs`` times, SIGTERM while both decoders are busy; it must end within its grace
 """
