@@ -66,3 +66,14 @@ def test_people_may_find_nothing_that_fits(tmp_path: Path):
 def test_lengths_as_people_type():
     assert sum(fits.SHARES.values()) == pytest.approx(1)
     assert list(fits.SHARES) == list(fits.LENGTHS)
+
+
+def test_a_query_has_the_length_that_it_is_read_with():
+    """“a dog” is searched as “dog”; it was learned as a query of two words."""
+    found = fits.by_words(*split([DOG] * 3 + [CAT] * 4))
+    assert found is not None
+    assert "dog" in found.texts
+    assert "a dog" not in found.texts
+    boxes = fits.by_boxes(torch.ones(2, 1).bool(), ["dog"])
+    assert boxes.texts == ["dog", "a dog", "dogs"]
+    assert boxes.lengths == ["1", "1", "1"]

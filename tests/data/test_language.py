@@ -60,7 +60,8 @@ def test_forms_of_a_word_count_as_one():
 
 def test_spelling_prefers_what_is_frequent_and_leaves_names_alone():
     known = {"car": 900, "cat": 500, "cab": 3, "umbrella": 40, "restaurant": 30}
-    assert spelling("caz", known) == "car"
+    assert spelling("carr", known) == "car"
+    assert spelling("hund", {"hand": 900}) is None  # German for a dog
     assert spelling("umbrela", known) == "umbrella"
     assert spelling("resturante", known) == "restaurant"
     assert spelling("zürich", known) is None

@@ -58,7 +58,7 @@ class TestSearch:
             assert hit["meta"] == known.meta
         assert response["uncertainty"] == pytest.approx(found.uncertainty, abs=1e-4)
         assert (response["level"], response["phrase"]) == (found.level, found.phrase)
-        assert "% of captions" in found.phrase
+        assert "whole captions" in found.phrase
         assert set(response) == {field.name for field in fields(found)}
 
     def test_unknown_words_are_reported(self, client: CheckedClient) -> None:

@@ -100,6 +100,20 @@ def test_both_guarantees_hold_in_every_tertile(calibration, promise):
         assert held[tertile].mean() > 0.83
 
 
+@pytest.mark.parametrize("size", [150, 2400])
+def test_guarantees_and_intervals_hold_in_galleries_of_any_size(calibration, size):
+    """One threshold for all sizes held 0.97 in small galleries and 0.8 in large ones."""
+    images, captions, _ = world(size, 8)
+    found, _ = judged(calibration, captions, images)
+    scores = query_scores(similarity("kl"), captions, images, "images").double()
+    logits = found.reader.logits(scores).diagonal().numpy()
+    assert 0.86 < (logits >= found.reader.needed("one", 0.9)).mean() < 0.94
+    low, about, high = found.count[~np.isnan(found.count[:, 1])].T
+    assert ((low <= 1) & (high >= 1)).mean() > 0.75
+    assert (np.rint(found.count) == found.count)[~np.isnan(found.count)].all()
+    assert ((low <= about) & (about <= high)).all()
+
+
 def test_index_misses_make_the_sets_larger_or_are_refused(calibration):
     images, captions, _ = world(60, 6)
     reader = judged(calibration, captions, images)[0].reader

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from gaussmatch.core.metrics.relevance import Relevance
 from gaussmatch.data.coco import one_of
-from gaussmatch.data.language import GENERAL, STOP_WORDS, with_articles
+from gaussmatch.data.language import GENERAL, STOP_WORDS, canonical, with_articles
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.data.stored import read_lines
 
@@ -171,7 +171,7 @@ class Fits:
 
     @property
     def lengths(self) -> list[Length]:
-        return [length_of(text) for text in self.texts]
+        return [length_of(canonical(text)) for text in self.texts]
 
     def some(self, queries: Tensor) -> Fits:
         """Some of the queries."""
@@ -263,7 +263,7 @@ def plural(name: str) -> str:
 
 
 def by_words(
-    captions: Sequence[str], image_of: Tensor, images: int, each: int = 600, seed: int = 0
+    captions: Sequence[str], image_of: Tensor, images: int, each: int = 500, seed: int = 0
 ) -> Fits | None:
     """Short queries out of captions, with the photos whose captions hold their words; ``None``
     where too few photos have ``ENOUGH`` captions.
@@ -294,6 +294,7 @@ def by_words(
     wanted = dict.fromkeys(LENGTHS[:-1], each)
     for at in dice.permutation(len(inside)).tolist():
         for query in spans(inside[at][0], dice):
+            query = canonical(query)  # as it is read: "a dog" is one word
             length, words = length_of(query), stems(query)
             if query in found or not wanted.get(length) or not words <= holding.keys():
                 continue

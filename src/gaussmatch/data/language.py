@@ -104,19 +104,25 @@ def mostly_known(text: str, unknown: Sequence[str]) -> bool:
 
 def spelling(word: str, known: Mapping[str, int]) -> str | None:
     """The known word that was probably meant: one edit away, the most frequent of those; or else
-    one that is very alike.
+    one that is very alike. A word of up to four letters has no other letter in its place: "hund" is
+    not "hand".
 
     Args:
         known: word → how often it occurs.
 
     >>> known = {"mountain": 90, "fountain": 9, "dog": 500, "skateboarding": 12}
-    >>> [spelling(w, known) for w in ("moutain", "dgo", "skatebording", "qwxz", "dog")]
-    ['mountain', 'dog', 'skateboarding', None, None]
+    >>> [spelling(w, known) for w in ("moutain", "dgo", "skatebording", "dig", "qwxz", "dog")]
+    ['mountain', 'dog', 'skateboarding', None, None, None]
     """
     word = base(word.lower())
     if word in known or len(word) < 3:
         return None
-    near = [other for other in set(_edits(word)) if other in known]
+    near = [
+        other
+        for other in set(_edits(word))
+        if other in known
+        and (len(word) > 4 or len(other) != len(word) or sorted(other) == sorted(word))
+    ]
     if near:
         return max(near, key=lambda other: (known[other], other))
     same = [other for other in known if other[:1] == word[:1] and abs(len(other) - len(word)) < 3]

@@ -280,22 +280,26 @@ def level(percentile: float | None) -> Level | None:
 
 
 def phrase(percentile: float | None, side: Gallery) -> str:
-    """A percentile in words.
+    """A percentile in words, with what it is a share of. A query of a few words is more general
+    than nearly all whole captions, and that is all that is said.
 
-    >>> phrase(93.4, "captions"), phrase(7, "captions")
-    ('vague: more general than 93 % of captions', 'specific: less general than 93 % of captions')
-    >>> phrase(55, "images"), phrase(None, "images")
-    ('ordinary: more ambiguous than 55 % of images', 'unknown: no uncertainty to compare')
+    >>> phrase(93.4, "captions")
+    'vague: more general than 93 % of whole captions'
+    >>> phrase(7, "captions"), phrase(None, "images")
+    ('specific: less general than 93 % of whole captions', 'unknown: no uncertainty to compare')
+    >>> phrase(99.2, "images")
+    'ambiguous: more ambiguous than nearly all images'
     """
     if percentile is None:
         return "unknown: no uncertainty to compare"
     word = {"captions": "general", "images": "ambiguous"}[side]
     high, low = {"captions": ("vague", "specific"), "images": ("ambiguous", "clear")}[side]
+    among = "whole captions" if side == "captions" else side
     if level(percentile) == "specific":
-        return f"{low}: less {word} than {_under_100(100 - percentile)} % of {side}"
+        return f"{low}: less {word} than {_share(100 - percentile)} {among}"
     rank = high if level(percentile) == "vague" else "ordinary"
-    return f"{rank}: more {word} than {_under_100(percentile)} % of {side}"
+    return f"{rank}: more {word} than {_share(percentile)} {among}"
 
 
-def _under_100(percentile: float) -> int:
-    return min(99, int(percentile))
+def _share(percentile: float) -> str:
+    return "nearly all" if percentile >= 99 else f"{int(percentile)} % of"

@@ -3,7 +3,6 @@ each answer can be trusted. Where the items are kept is the backend's business."
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -842,11 +841,10 @@ def sample_of(parts: Sequence[Searchable], most: int) -> Gaussian:
 
 
 def counted(judged: Judgement, query: int) -> FitCount | None:
-    """How many fit, in whole numbers."""
+    """How many fit."""
     if judged.count is None or np.isnan(judged.count[query, 1]):
         return None
-    low, about, high = judged.count[query].tolist()
-    return FitCount(math.floor(low), round(about), math.ceil(high))
+    return FitCount(*map(int, judged.count[query]))
 
 
 def _no_guarantee(side: Gallery, gallery: Gallery) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,7 +51,12 @@ def run(argv: Sequence[str]) -> None:
         )
     if options.out is not None:
         claim_file(options.out, '"quantiles"')
-    calibration = calibrate_run(options.run, options.overrides, options.fitting, options.out)
+    start = time.monotonic()
+
+    def say(step: str) -> None:
+        print(f"{time.monotonic() - start:5.0f} s  {step}", file=sys.stderr, flush=True)
+
+    calibration = calibrate_run(options.run, options.overrides, options.fitting, options.out, say)
     titles = ("ECE", "softmax", "80 %", "recall", "the one", "absent")
     rows = [
         (f"{kind}, among {g}", *(f"{found.get(n, float('nan')):.4f}" for n in SUMMARY))

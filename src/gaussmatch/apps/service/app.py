@@ -35,7 +35,7 @@ DESCRIPTION = """Search with words or a picture, and learn how sure the answer i
 
 Every picture and every caption is a Gaussian. A result has a *match probability*; a query has an
 *uncertainty* (log det Σ) and its *percentile* among the model's training items: "vague: more
-general than 93 % of captions". For point models these are `null`.
+general than 93 % of whole captions". For point models these are `null`.
 
 Every error is `{"error": {"code", "message"}}`, and the message says what to do. Every response has
 an `X-Request-ID`, which is in the log too.

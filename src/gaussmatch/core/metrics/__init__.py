@@ -1,7 +1,7 @@
 """Measures: pure functions of scores, ranks or ranked ids and a relevance relation."""
 
 from gaussmatch.core.metrics.calibration import ResultProbability, brier, calibration_error
-from gaussmatch.core.metrics.conformal import RiskControl
+from gaussmatch.core.metrics.conformal import QuantileLine, RiskControl
 from gaussmatch.core.metrics.fitting import fit_temperature, log_perplexity
 from gaussmatch.core.metrics.plausible import pmrp, pmrp_each
 from gaussmatch.core.metrics.ranking import (
@@ -37,6 +37,7 @@ from gaussmatch.core.metrics.statistics import (
 
 __all__ = [
     "Fold",
+    "QuantileLine",
     "Relevance",
     "ResultProbability",
     "RiskControl",

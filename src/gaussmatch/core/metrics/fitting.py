@@ -89,17 +89,20 @@ def base_features(
     return torch.stack(columns, -1)
 
 
-_PRODUCTS = ((1, 3), (0, 1), (1, 6), (1, 4), (4, 6), (3, 4), (3, 5))
+_PRODUCTS = ((1, 3), (0, 1), (1, 6), (1, 4), (2, 4), (4, 6), (4, 7), (3, 4), (3, 5))
 _SQUARES = [0, 1, 2, 3, 5, 6, 7]
 """Products and squares of base features; none that would bend a line through a few sizes."""
+_BENDS = ((1, 0.0), (1, 1.0), (1, 2.0), (2, 0.0), (2, 1.0))
+"""Base features, and where the line through them may bend."""
 FARTHEST = 4.0
 """Standardized base features end here, so that no square runs away."""
 
 
 def expanded(base: Float[Tensor, "n f"]) -> Float[Tensor, "n g"]:
-    """Standardized base features, squares and some products of them."""
+    """Standardized base features, squares and some products of them, and what exceeds a bend."""
     base = base.clamp(-FARTHEST, FARTHEST)
     products = [base[..., a] * base[..., b] for a, b in _PRODUCTS]
+    products += [(base[..., a] - at).clamp_min(0) for a, at in _BENDS]
     return torch.cat([base, base[..., _SQUARES].square(), torch.stack(products, -1)], -1)
 
 

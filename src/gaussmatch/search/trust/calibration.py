@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
-from gaussmatch.core.metrics import ResultProbability, RiskControl
+from gaussmatch.core.metrics import QuantileLine, ResultProbability, RiskControl
 from gaussmatch.core.metrics.fitting import (
+    FARTHEST,
     TOP,
     Level,
     base_features,
@@ -42,45 +43,50 @@ of their own, see ``data.fits.length_of``."""
 
 DOUBT = 0.2
 """p-value of "nothing fits" above which no number is said."""
+LIKELY = 0.5
+"""P(fits) from which on a result likely fits; nothing speaks against it then."""
 FACTOR = 4
 """The width of an interval from which on no number is said."""
 
 
 @dataclass(frozen=True)
 class QueryKind:
-    """What was learned of one kind of query.
+    """What was learned of one kind of query. Lines are through the standardized features of a
+    query (``Reader.features``), the size of the gallery among them.
 
     Args:
         queries: how many were held out.
         fits: P(fits) of a result from its standardized features (``metrics.fitting``).
-        expected: bounds of ln(Σ p + 1) that part queries by how many are expected to fit.
-        interval: of each part, ln(true + 1) − ln(Σ p + 1): what it exceeds nine times in ten, five,
-            and one.
+        counts: lines through ln(true + 1) that it exceeds nine times in ten, five, and one.
         absent: the presence (``Way.presence``) of queries whose fitting items were removed, at 0 %,
             1 %, … 100 %.
-        nothing: the presence below which two in a hundred queries lie that have fitting items.
-        bounds: the uncertainties that part queries into groups.
-        recall, one: of each group, the sets that keep a promise.
+        nothing: the line through the presence below which two in a hundred queries lie that have
+            fitting items.
+        least: the line through the logits of fitting items that one in ten lies below.
+        recall, one: by how much a logit may lie below that line in the sets that keep a promise.
     """
 
     queries: int
     fits: ResultProbability
-    expected: tuple[float, ...]
-    interval: tuple[tuple[float, float, float], ...]
+    counts: tuple[QuantileLine, ...]
     absent: tuple[float, ...]
-    nothing: float
-    bounds: tuple[float, ...]
-    recall: tuple[RiskControl, ...]
-    one: tuple[RiskControl, ...]
+    nothing: QuantileLine
+    least: QuantileLine
+    recall: RiskControl
+    one: RiskControl
 
-    def count(self, expected: np.ndarray, size: int) -> np.ndarray:
-        """(n, 3): how many fit, as an 80 % interval around the middle: low, about, high."""
-        told = np.log(expected + 1)
-        part = np.searchsorted(np.asarray(self.expected), told, "right")
-        return np.clip(np.exp(told[:, None] + np.asarray(self.interval)[part]) - 1, 0, size)
+    def count(self, features: np.ndarray, size: int) -> np.ndarray:
+        """(n, 3), whole numbers: how many fit, as an 80 % interval around the middle: low, about,
+        high."""
+        lines = np.stack([line(features) for line in self.counts], 1)
+        found = np.clip(np.rint(np.exp(np.minimum(lines, 50.0)) - 1), 0, size)
+        found[:, 0], found[:, 2] = found.min(1), found.max(1)
+        return found
 
-    def group(self, unsure: np.ndarray) -> np.ndarray:
-        return np.searchsorted(np.asarray(self.bounds), unsure, "right")
+    def absence(self, presence: np.ndarray) -> np.ndarray:
+        """(n), p-values of "nothing fits"."""
+        below = np.searchsorted(np.asarray(self.absent), presence, "left")
+        return np.asarray((1 + len(self.absent) - below) / (1 + len(self.absent)))
 
 
 @dataclass(frozen=True)
@@ -90,13 +96,16 @@ class Way:
     Args:
         temperature: τ of the softmax over the gallery.
         centre, scale: of the base features (``metrics.fitting``).
-        presence: whether anything fits, from the best result and the number expected.
+        middle, spread: of the features of a query (``Reader.summary``).
+        presence: whether anything fits, from the features of a query.
         kinds: what was learned of each kind of query; of others nothing is said.
     """
 
     temperature: float
     centre: tuple[float, ...]
     scale: tuple[float, ...]
+    middle: tuple[float, ...]
+    spread: tuple[float, ...]
     presence: ResultProbability
     kinds: Mapping[str, QueryKind]
 
@@ -162,17 +171,25 @@ class Reader:
         """(n), Σ P(fits) over the gallery."""
         return self._judged[2]
 
-    def presence_features(self) -> Tensor:
-        """(n, f), what tells whether anything fits: the best result by P, score and standing, how
-        many are expected, the query's uncertainty and the size of the gallery."""
+    def summary(self) -> Tensor:
+        """(n, f), what is known of a search as a whole: P of the best result and of the best ones
+        in the mean, how many are expected, and the base features of the best result, among them
+        the query's uncertainty and the size of the gallery."""
         p_top, _, expected = self._judged
-        best = p_top[:, 0].logit(1e-6)
+        best = torch.stack([p_top[:, 0], p_top.mean(1)], 1).logit(1e-6)
+        told = (expected + 1).log()
         base = base_features(self.top[:, :1], self.level, self.unsure, self.way.temperature)[:, 0]
-        return torch.cat([best[:, None], (expected + 0.01).log()[:, None], base], 1)
+        return torch.cat([best, torch.stack([told, told.square()], 1), base], 1)
+
+    @cached_property
+    def features(self) -> np.ndarray:
+        """(n, f), standardized, none far from what was learned of."""
+        known = (self.summary() - torch.tensor(self.way.middle)) / torch.tensor(self.way.spread)
+        return known.clamp(-FARTHEST, FARTHEST).numpy()
 
     def presence(self) -> np.ndarray:
         """(n), higher where something fits."""
-        return self.way.presence.logit(self.presence_features()).numpy()
+        return self.way.presence.logit(torch.from_numpy(self.features)).numpy()
 
     def each(self) -> list[tuple[QueryKind | None, np.ndarray]]:
         """The kinds of the queries, each with the rows of its queries."""
@@ -186,9 +203,8 @@ class Reader:
         found = np.full(len(self.kind), np.nan)
         for kind, rows in self.each():
             if kind is not None:
-                controls = kind.recall if promise == "recall" else kind.one
-                least = np.array([control.threshold(level, missed) for control in controls])
-                found[rows] = least[kind.group(self.unsure[rows].numpy())]
+                control = kind.recall if promise == "recall" else kind.one
+                found[rows] = kind.least(self.features[rows]) + control.threshold(level, missed)
         return found
 
 
@@ -330,17 +346,16 @@ class Calibration:
         vague = np.zeros(len(queries)) if unsure is None else unsure
         reader = way.reader(scores, sample, size, vague, kinds)
         probability = reader.logits(scores).sigmoid().numpy()
-        present, expected = reader.presence(), reader.expected.numpy()
+        present, features = reader.presence(), reader.features
         absent, count = np.full(len(queries), np.nan), np.full((len(queries), 3), np.nan)
         nothing = np.zeros(len(queries), dtype=bool)
         for kind, rows in reader.each():
             if kind is None:
                 probability[rows] = np.nan
                 continue
-            count[rows] = kind.count(expected[rows], size)
-            below = np.searchsorted(np.asarray(kind.absent), present[rows], "left")
-            absent[rows] = (1 + len(kind.absent) - below) / (1 + len(kind.absent))
-            nothing[rows] = present[rows] < kind.nothing
+            count[rows] = kind.count(features[rows], size)
+            absent[rows] = kind.absence(present[rows])
+            nothing[rows] = present[rows] < kind.nothing(features[rows])
         if familiar is not None:
             strange = familiar < CLEARLY
             probability[strange] = absent[strange] = count[strange] = np.nan
@@ -404,12 +419,12 @@ class Calibration:
 
 
 def _way_from(content: Mapping[str, Any]) -> Way:
+    named = ("centre", "scale", "middle", "spread")
     return Way(
         content["temperature"],
-        tuple(content["centre"]),
-        tuple(content["scale"]),
-        _probability_from(content["presence"]),
-        {name: _kind_from(kind) for name, kind in content["kinds"].items()},
+        *(tuple(content[name]) for name in named),
+        presence=_probability_from(content["presence"]),
+        kinds={name: _kind_from(kind) for name, kind in content["kinds"].items()},
     )
 
 
@@ -418,15 +433,18 @@ def _probability_from(content: Mapping[str, Any]) -> ResultProbability:
     return ResultProbability(weights, content["bias"], centre, scale)
 
 
+def _line_from(content: Mapping[str, Any]) -> QuantileLine:
+    return QuantileLine(tuple(content["weights"]), content["bias"])
+
+
 def _kind_from(content: Mapping[str, Any]) -> QueryKind:
     known: dict[str, Any] = {**content, "fits": _probability_from(content["fits"])}
-    known |= {name: tuple(content[name]) for name in ("expected", "absent", "bounds")}
-    known["interval"] = tuple(tuple(part) for part in content["interval"])
+    known["counts"] = tuple(map(_line_from, content["counts"]))
+    known["absent"] = tuple(content["absent"])
+    known |= {name: _line_from(content[name]) for name in ("nothing", "least")}
     for name in PROMISES:
-        known[name] = tuple(
-            RiskControl(tuple(c["thresholds"]), tuple(c["held"]), c["queries"])
-            for c in content[name]
-        )
+        c = content[name]
+        known[name] = RiskControl(tuple(c["thresholds"]), tuple(c["held"]), c["queries"])
     return QueryKind(**known)
 
 

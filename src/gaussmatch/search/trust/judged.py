@@ -9,6 +9,7 @@ thirty thousand. One query in five, by its words, is never learned from (``set_a
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,8 +20,8 @@ from torch import Tensor
 
 from gaussmatch.core import metrics
 from gaussmatch.core.gaussian import Gaussian
-from gaussmatch.core.metrics import Relevance, ResultProbability, RiskControl
-from gaussmatch.core.metrics.fitting import SAMPLE, TOP, Level, base_features, expanded
+from gaussmatch.core.metrics import QuantileLine, Relevance, ResultProbability, RiskControl
+from gaussmatch.core.metrics.fitting import FARTHEST, SAMPLE, TOP, Level, base_features, expanded
 from gaussmatch.core.similarities import Similarity
 from gaussmatch.core.similarities.base import other_side
 from gaussmatch.data.fits import SHARES, Fits, stems
@@ -28,6 +29,8 @@ from gaussmatch.search.trust.calibration import (
     DOUBT,
     FACTOR,
     IMAGE,
+    LIKELY,
+    PROMISES,
     WHOLE,
     Gallery,
     QueryKind,
@@ -37,19 +40,22 @@ from gaussmatch.search.trust.calibration import (
 
 SIZES = (100, 1000, 8000)
 """Galleries that are measured, beside that of all items; none of more than half of them."""
+NEAR = (100, 1000, 8000, 33_000)
+ALL = "all sources"
 SMALLEST = 40
 """Galleries that are learned from are all items, a quarter of them, and so on, down to these."""
-MOST = 600
+MOST = 300
 """Queries of one kind and gallery that are learned from, at most."""
-MEASURED = 150
+MEASURED = 300
 """The same, that are measured."""
 REST = 40
-"""Items below the best ``TOP`` that a query is learned from; each stands for many."""
+"""Items below the best ``TOP`` that a query is learned from; each stands for those around its rank,
+with the square root of their number: so neither the best nor the many others rule the fit."""
 RIDGE = 1.0
-GROUPS = 3
-PARTS = 6
 LEAST = 30
-"""Queries of a kind, and of a group, from which on it is one of its own."""
+"""Queries of a kind from which on some are held out."""
+HELD = 0.8
+"""The share of intervals that hold the true number."""
 ASIDE = 5
 """One query in this many is set aside."""
 UNFIT = 0.25
@@ -127,49 +133,53 @@ def _hash(key: str) -> int:
 
 @dataclass(frozen=True, eq=False)
 class JudgedSearch:
-    """Some queries in one drawn gallery.
+    """Some queries in one drawn gallery, as far as a search knows its scores.
 
     Args:
-        scores: (n, size), with every item of the gallery.
-        fits: (n, size), which of them fit.
-        sample: (r), the items that stand for all, see ``metrics.fitting``.
-        own: (n), the item that was meant, −1 where there is none here.
+        size: items of the gallery.
+        top, right: (n, k), the best scores, and whether those items fit.
+        others: (n, k), the best scores of items that do not fit.
+        sample, sample_fits: (n, r), scores of items that stand for all, see ``metrics.fitting``.
+        fitting: of each query, the scores of all that fits, best first.
+        own: (n), the score of the item that was meant, NaN where there is none here.
     """
 
     judged: Judged
     rows: Tensor
-    scores: Tensor
-    fits: Tensor
+    size: int
+    top: Tensor
+    right: Tensor
+    others: Tensor
     sample: Tensor
+    sample_fits: Tensor
+    fitting: Sequence[Tensor]
     own: Tensor
-
-    @property
-    def size(self) -> int:
-        return self.scores.shape[1]
 
     @property
     def kinds(self) -> list[str]:
         return [self.judged.kinds[q] for q in self.rows.tolist()]
 
     @property
+    def true(self) -> np.ndarray:
+        """(n), how many fit."""
+        return np.array([len(some) for some in self.fitting])
+
+    @property
     def unsure(self) -> Tensor:
         g = self.judged.queries[self.rows]
         return torch.zeros(len(g)).double() if g.is_point else g.uncertainty().double()
 
-    def level(self, temperature: float) -> Level:
-        top = self.scores.topk(min(TOP, self.size)).values
-        return Level.of(top, self.scores[:, self.sample], self.size, temperature)
-
     def reader(self, way: Way) -> Reader:
         """As a search has it: from the best results and the sample."""
-        top = self.scores.topk(min(TOP, self.size)).values
-        return way.reader(top, self.scores[:, self.sample], self.size, self.unsure, self.kinds)
+        return way.reader(self.top, self.sample, self.size, self.unsure, self.kinds)
 
     def without(self) -> JudgedSearch:
-        """The same with all that fits removed, as far as a score tells."""
-        lowest = self.scores.amin(1, keepdim=True)
-        scores = torch.where(self.fits, lowest, self.scores)
-        return replace(self, scores=scores, fits=torch.zeros_like(self.fits))
+        """The same with all that fits removed; what is left of the sample stands for all."""
+        left = (~self.sample_fits).sum(1, keepdim=True).clamp_min(1)
+        order = self.sample_fits.int().argsort(dim=1, stable=True)
+        order = order.gather(1, torch.arange(order.shape[1])[None] % left)
+        gone = {"right": torch.zeros_like(self.right), "fitting": [t[:0] for t in self.fitting]}
+        return replace(self, top=self.others, sample=self.sample.gather(1, order), **gone)
 
 
 def quarters(total: int) -> list[int]:
@@ -213,8 +223,22 @@ def searches(
         for rows in asked.split(max(1, min(200, CELLS // size))):
             scores = score(judged.queries[rows]).float()
             fits = torch.stack([here.dense(q, q + 1)[0] for q in rows.tolist()])
+            best = scores.topk(min(TOP, size))
+            others = scores.masked_fill(fits, -torch.inf).topk(min(TOP, size)).values
             own = place[judged.own[rows]]
-            yield JudgedSearch(judged, rows, scores, fits, sample, own)
+            mine = scores.gather(1, own.clamp_min(0)[:, None])[:, 0]
+            yield JudgedSearch(
+                judged,
+                rows,
+                size,
+                best.values,
+                fits.gather(1, best.indices),
+                others.maximum(scores.amin(1, keepdim=True)),
+                scores[:, sample],
+                fits[:, sample],
+                [row[f].sort(descending=True).values for row, f in zip(scores, fits, strict=True)],
+                torch.where(own < 0, torch.nan, mine),
+            )
 
 
 def _most(asked: Tensor, kinds: Sequence[str], most: int) -> Tensor:
@@ -233,8 +257,9 @@ def _most(asked: Tensor, kinds: Sequence[str], most: int) -> Tensor:
 
 @torch.no_grad()
 def learn_way(s: Similarity, gallery: Gallery, judged: Sequence[Judged]) -> Way:
-    """What scores mean in a gallery: P(fits) from one half of the queries, all else from the other,
-    which it was not fitted on."""
+    """What scores mean in a gallery. P(fits) and the lines through the features of a query are
+    fitted on one half of the queries; by the other, which nothing was fitted on, the lines are
+    moved until they hold what they promise."""
     found = [
         search for one in judged for search in searches(s, gallery, one, quarters(len(one.items)))
     ]
@@ -249,31 +274,36 @@ def learn_way(s: Similarity, gallery: Gallery, judged: Sequence[Judged]) -> Way:
         for at, kind in enumerate(kinds)
         if bool((own := place == at).any())
     }
-    nothing = ResultProbability((0.0,) * 10, 0.0, (0.0,) * 10, (1.0,) * 10)
-    standard = tuple(centre.tolist()), tuple(scale.tolist())
     bare = {kind: replace(_EMPTY, fits=fit) for kind, fit in fits.items()}
-    way = Way(temperature, *standard, nothing, bare)
+    standard = tuple(centre.tolist()), tuple(scale.tolist())
+    way = Way(temperature, *standard, (), (), ResultProbability((), 0.0, (), ()), bare)
     read = [_Read.of(search, way) for search in found]
+    every = np.concatenate([part.there for part in read])
+    middle, spread = every.mean(0), every.std(0)
+    spread = np.where(spread > 0, spread, 1.0)
+    read = [part.standard(middle, spread) for part in read]
+    way = replace(way, middle=tuple(middle.tolist()), spread=tuple(spread.tolist()))
     way = replace(way, presence=_presence(read))
     learned = {kind: _kind(kind, fit, read, way.presence) for kind, fit in fits.items()}
     return replace(way, kinds={k: v for k, v in learned.items() if v.queries})
 
 
-_NEVER = -1e9
-_EMPTY = QueryKind(0, ResultProbability((), 0.0, (), ()), (), (), (), _NEVER, (), (), ())
+_LINE, _NEVER = QuantileLine((), 0.0), -1e9
+_EMPTY = QueryKind(
+    0, ResultProbability((), 0.0, (), ()), (), (), _LINE, _LINE, *[RiskControl((), (), 0)] * 2
+)
 
 
 def _temperature(found: Sequence[JudgedSearch]) -> float:
     """τ by which a fitting item is chosen among the sample."""
     match, others = [], []
-    dice = torch.Generator().manual_seed(0)
+    dice = np.random.default_rng(0)
     for search in found:
-        some = search.fits.any(1).nonzero()[:, 0][:50]
-        if len(some) and search.size >= 2:
-            one = torch.multinomial(search.fits[some].double(), 1, generator=dice)
-            match.append(search.scores[some].gather(1, one)[:, 0])
-            near = search.sample[torch.arange(256) % len(search.sample)]
-            others.append(search.scores[some][:, near])
+        some = np.flatnonzero(search.true)[:50].tolist()
+        if some and search.size >= 2:
+            match.append(torch.tensor([dice.choice(search.fitting[q]) for q in some]))
+            near = torch.arange(256) % search.sample.shape[1]
+            others.append(search.sample[some][:, near])
     if not match:
         raise ValueError("no query has an item that fits; give captions of the images")
     return metrics.fit_temperature(torch.cat(match), torch.cat(others))
@@ -289,153 +319,186 @@ def _examples(
     found: Sequence[JudgedSearch], temperature: float, kinds: Sequence[str]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Base features, kind, whether it fits and the weight of results: the best ``TOP`` of each
-    query, and some of the others, which stand for all of them. Each kind has the weight that people
-    give it (``SHARES``), each source and size of gallery an equal part of it."""
-    dice = torch.Generator().manual_seed(0)
+    query, and some of the others (``REST``). Each kind has the weight that people give it
+    (``SHARES``), each source and size of gallery an equal part of it."""
     share = {kind: SHARES.get(kind, 1.0) for kind in kinds}  # type: ignore[call-overload]
-    cells: dict[tuple[str, str, int], int] = {}
-    for search in found:
-        for kind, fitted in zip(search.kinds, _fitted(search).tolist(), strict=True):
-            if fitted:
-                cell = kind, search.judged.name, search.size
-                cells[cell] = cells.get(cell, 0) + 1
-    of_kind = {kind: sum(cell[0] == kind for cell in cells) for kind in kinds}
+    chosen = [_fitted(search) for search in found]
+    cells = Counter(
+        (kind, search.judged.name, search.size)
+        for search, use in zip(found, chosen, strict=True)
+        for kind, fitted in zip(search.kinds, use.tolist(), strict=True)
+        if fitted
+    )
+    of_kind = Counter(cell[0] for cell in cells)
     parts: list[tuple[Tensor, ...]] = []
-    for search in found:
-        chosen = _fitted(search)
-        if not bool(chosen.any()):
+    for search, use in zip(found, chosen, strict=True):
+        if not bool(use.any()):
             continue
-        order = search.scores[chosen].argsort(1, descending=True)
-        rest = order[:, TOP:]
-        if rest.shape[1] > REST:
-            lot = torch.rand(rest.shape, generator=dice).topk(REST).indices
-            rest = rest.gather(1, lot)
-        at = torch.cat([order[:, :TOP], rest], 1)
-        scores = search.scores[chosen].gather(1, at)
-        level = search.level(temperature)
-        level = replace(level, **{n: getattr(level, n)[chosen] for n in vars(level) if n != "size"})
-        base = base_features(scores, level, search.unsure[chosen], temperature)
-        names = [kind for kind, c in zip(search.kinds, chosen.tolist(), strict=True) if c]
+        top, sample = search.top[use], search.sample[use]
+        below, places = sample.sort(1, descending=True)
+        scale = search.size / sample.shape[1]
+        first = min(max(1, round(TOP / scale)), sample.shape[1])
+        bounds = np.unique(np.geomspace(first, sample.shape[1], REST + 1).round().astype(int))
+        at = torch.from_numpy((bounds[:-1] + bounds[1:] - 1) // 2)
+        each = torch.from_numpy(np.diff(bounds) * scale).sqrt()
+        scores = torch.cat([top, below[:, at]], 1)
+        fits = torch.cat([search.right[use], search.sample_fits[use].gather(1, places[:, at])], 1)
+        level = Level.of(top, sample, search.size, temperature)
+        base = base_features(scores, level, search.unsure[use], temperature)
+        names = [kind for kind, c in zip(search.kinds, use.tolist(), strict=True) if c]
         own = torch.tensor(
             [share[k] / of_kind[k] / cells[k, search.judged.name, search.size] for k in names]
         )
-        many = torch.ones(at.shape[1])
-        if rest.shape[1]:
-            many[TOP:] = (search.size - TOP) / rest.shape[1]
-        place = torch.tensor([kinds.index(k) for k in names])[:, None].expand_as(at)
-        right = search.fits[chosen].gather(1, at).double()
-        weight = own[:, None] * many
-        parts.append((base.flatten(0, 1), place.flatten(), right.flatten(), weight.flatten()))
+        weight = torch.cat([torch.ones_like(top).double(), (below[:, at] < top[:, -1:]) * each], 1)
+        place = torch.tensor([kinds.index(k) for k in names])[:, None].expand_as(fits)
+        columns = base.flatten(0, 1), place, fits.double(), own[:, None] * weight
+        parts.append((columns[0], *(column.flatten() for column in columns[1:])))
     base, place, right, weight = (torch.cat(column) for column in zip(*parts, strict=True))
     return base, place, right, weight
 
 
 @dataclass(frozen=True, eq=False)
 class _Read:
-    """Numbers of the queries of one search, as a way reads them."""
+    """Numbers of the queries of one search, as a way reads them: features of the query (``there``)
+    and of the same with all that fits removed (``gone``), logits of what fits and of the one."""
 
     kinds: np.ndarray
     fitted: np.ndarray
-    size: int
     true: np.ndarray
-    expected: np.ndarray
-    unsure: np.ndarray
-    present: Tensor
-    removed: Tensor
+    there: np.ndarray
+    gone: np.ndarray
     recall: list[np.ndarray]
     one: np.ndarray
 
     @staticmethod
     def of(search: JudgedSearch, way: Way) -> _Read:
-        reader, without = search.reader(way), search.without().reader(way)
-        count = search.fits.sum(1)
-        order = search.fits.int().argsort(dim=1, descending=True, stable=True)
-        order = order[:, : max(1, int(count.max()))]
-        logits = reader.logits(search.scores.gather(1, order)).numpy()  # of what fits, then others
+        reader, true = search.reader(way), search.true
+        recall = fitting_logits(search, reader)
         dice = np.random.default_rng(0)
-        one = np.full(len(logits), np.nan)
-        for q in (count > 0).nonzero()[:, 0].tolist():
-            mine = np.flatnonzero(order[q].numpy() == int(search.own[q]))
-            one[q] = logits[q, mine[0] if len(mine) else dice.integers(int(count[q]))]
+        one = np.full(len(true), np.nan)
+        for q in np.flatnonzero(true).tolist():
+            mine = np.flatnonzero(search.fitting[q].numpy() == float(search.own[q]))
+            one[q] = recall[q][mine[0] if len(mine) else dice.integers(len(recall[q]))]
         return _Read(
             np.array(search.kinds),
             _fitted(search).numpy(),
-            search.size,
-            count.numpy(),
-            reader.expected.numpy(),
-            reader.unsure.numpy(),
-            reader.presence_features(),
-            without.presence_features(),
-            [row[:n] for row, n in zip(logits, count.tolist(), strict=True)],
+            true,
+            reader.summary().numpy(),
+            search.without().reader(way).summary().numpy(),
+            recall,
             one,
         )
+
+    def standard(self, middle: np.ndarray, spread: np.ndarray) -> _Read:
+        there, gone = (
+            ((x - middle) / spread).clip(-FARTHEST, FARTHEST) for x in (self.there, self.gone)
+        )
+        return replace(self, there=there, gone=gone)
+
+
+def fitting_logits(search: JudgedSearch, reader: Reader) -> list[np.ndarray]:
+    """Of each query, the logits of all that fits."""
+    widest = max(1, int(search.true.max()))
+    lowest = torch.full((len(search.rows), widest), -torch.inf)
+    for q, scores in enumerate(search.fitting):
+        lowest[q, : len(scores)] = scores
+    both = torch.cat([search.top, lowest], 1)
+    logits = reader.logits(both).numpy()[:, search.top.shape[1] :]
+    return [row[:n] for row, n in zip(logits, search.true.tolist(), strict=True)]
 
 
 def _presence(read: Sequence[_Read]) -> ResultProbability:
     """Whether anything fits: queries that have a fitting item against the same without it."""
-    pairs = [
-        (part.present[use], part.removed[use])
-        for part in read
-        if len(use := torch.from_numpy(part.fitted & (part.true > 0)).nonzero()[:, 0])
-    ]
-    there, gone = (torch.cat(side) for side in zip(*pairs, strict=True))
+    use = [part.fitted & (part.true > 0) for part in read]
+    if not any(rows.any() for rows in use):
+        use = [part.true > 0 for part in read]
+    there = np.concatenate([part.there[rows] for part, rows in zip(read, use, strict=True)])
+    gone = np.concatenate([part.gone[rows] for part, rows in zip(read, use, strict=True)])
     right = torch.cat([torch.ones(len(there)), torch.zeros(len(gone))]).double()
-    return ResultProbability.fit(torch.cat([there, gone]), right, ridge=RIDGE)
+    return ResultProbability.fit(torch.from_numpy(np.r_[there, gone]), right, ridge=RIDGE)
+
+
+@dataclass(frozen=True, eq=False)
+class _Half:
+    """The queries of one kind that lines are fitted on, or that were held out."""
+
+    true: np.ndarray
+    there: np.ndarray
+    gone: np.ndarray
+    one: np.ndarray
+    recall: list[np.ndarray]
+
+    @staticmethod
+    def of(kind: str, read: Sequence[_Read], fitted: bool | None) -> _Half:
+        rows = [
+            np.flatnonzero((p.kinds == kind) & ((p.fitted == fitted) | (fitted is None)))
+            for p in read
+        ]
+        columns = [
+            np.concatenate([getattr(p, name)[r] for p, r in zip(read, rows, strict=True)])
+            for name in ("true", "there", "gone", "one")
+        ]
+        recall = [p.recall[q] for p, r in zip(read, rows, strict=True) for q in r.tolist()]
+        return _Half(*columns, recall)
 
 
 def _kind(
     kind: str, fits: ResultProbability, read: Sequence[_Read], presence: ResultProbability
 ) -> QueryKind:
-    """What the queries that nothing was fitted on say of one kind; of few queries, all do."""
-    held = [(part, np.flatnonzero((part.kinds == kind) & ~part.fitted)) for part in read]
-    if sum(len(rows) for _, rows in held) < LEAST:
-        held = [(part, np.flatnonzero(part.kinds == kind)) for part in read]
-    held = [(part, rows) for part, rows in held if len(rows)]
-    if not held:
+    """Lines from the queries that P(fits) was fitted on, moved by the others; of few queries, all
+    do both."""
+    halves = [_Half.of(kind, read, fitted) for fitted in (True, False)]
+    if min(len(half.true) for half in halves) < LEAST:
+        halves = [_Half.of(kind, read, None)] * 2
+    seen, held = halves
+    if not len(held.true):
         return _EMPTY
-
-    def all_of(name: str) -> np.ndarray:
-        return np.concatenate([np.asarray(getattr(part, name))[rows] for part, rows in held])
-
-    true, expected, unsure = (all_of(name) for name in ("true", "expected", "unsure"))
-    told = np.log(expected + 1)
-    parts = min(PARTS, len(true) // LEAST)
-    cuts = np.unique(np.quantile(told, np.arange(1, parts) / parts)) if parts > 1 else np.empty(0)
-    of = np.searchsorted(cuts, told, "right")
-    left = np.log(true + 1) - told
-    interval = [np.quantile(left[of == k], (0.1, 0.5, 0.9)) for k in range(len(cuts) + 1)]
-    there = np.concatenate(
-        [presence.logit(part.present[rows]).numpy()[part.true[rows] > 0] for part, rows in held]
+    dice = np.random.default_rng(0)
+    number = np.log(seen.true + 1 + dice.uniform(-0.5, 0.5, len(seen.true)))  # has no ties
+    counts = [QuantileLine.fit(seen.there, number, q) for q in (0.1, 0.5, 0.9)]
+    middle = np.log(held.true + 1) - counts[1](held.there)
+    counts[1] = counts[1].moved(float(np.median(middle)))
+    bare = QueryKind(0, fits, tuple(counts), (), _LINE, _LINE, *[RiskControl((), (), 0)] * 2)
+    bare = _widened(bare, held)
+    there, gone = (
+        presence.logit(torch.from_numpy(x[held.true > 0])).numpy() for x in (held.there, held.gone)
     )
-    gone = np.concatenate(
-        [presence.logit(part.removed[rows]).numpy()[part.true[rows] > 0] for part, rows in held]
+    nothing = QuantileLine((0.0,) * held.there.shape[1], _NEVER)
+    if len(there) >= LEAST:
+        some = seen.there[seen.true > 0]
+        nothing = QuantileLine.fit(some, presence.logit(torch.from_numpy(some)).numpy(), NOTHING)
+        left = there - nothing(held.there[held.true > 0])
+        nothing = nothing.moved(float(np.quantile(left, NOTHING)))
+    each = [(q, v[:: max(1, len(v) // 20)]) for q, v in enumerate(seen.recall) if len(v)]
+    least = QuantileLine((0.0,) * held.there.shape[1], 0.0)
+    if each:
+        at = np.concatenate([np.full(len(v), q) for q, v in each])
+        weight = np.concatenate([np.full(len(v), 1 / len(v)) for _, v in each])
+        logits = np.concatenate([v for _, v in each])
+        least = QuantileLine.fit(seen.there[at], logits, 0.1, weight)
+    low = least(held.there)
+    one = [np.array([v - b] if v == v else []) for v, b in zip(held.one, low, strict=True)]
+    return replace(
+        bare,
+        queries=len(held.true),
+        absent=tuple(np.round(np.quantile(gone, np.linspace(0, 1, 101)), 4)) if len(gone) else (),
+        nothing=nothing,
+        least=least,
+        recall=RiskControl.fit([v - b for v, b in zip(held.recall, low, strict=True)]),
+        one=RiskControl.fit(one),
     )
-    absent = np.quantile(gone, np.linspace(0, 1, 101)) if len(gone) else np.empty(0)
-    nothing = float(np.quantile(there, NOTHING)) if len(there) >= LEAST else _NEVER
-    recall = [part.recall[q] for part, rows in held for q in rows.tolist()]
-    one = [v[~np.isnan(v)] for v in all_of("one")[:, None]]
-    groups = min(GROUPS, len(true) // LEAST)
-    apart = groups > 1 and float(np.ptp(unsure)) > 0
-    bounds = np.quantile(unsure, np.arange(1, groups) / groups) if apart else np.empty(0)
-    group = np.searchsorted(bounds, unsure, "right")
 
-    def controls(values: Sequence[np.ndarray]) -> tuple[RiskControl, ...]:
-        return tuple(
-            RiskControl.fit([values[q] for q in np.flatnonzero(group == g).tolist()])
-            for g in range(len(bounds) + 1)
-        )
 
-    return QueryKind(
-        len(true),
-        fits,
-        tuple(cuts.tolist()),
-        tuple((float(a), float(b), float(c)) for a, b, c in np.round(interval, 4)),
-        tuple(np.round(absent, 4).tolist()),
-        nothing,
-        tuple(bounds.tolist()),
-        controls(recall),
-        controls(one),
-    )
+def _widened(kind: QueryKind, held: _Half) -> QueryKind:
+    """The same with intervals, in whole numbers, that hold the share ``HELD`` of the true ones."""
+    low, middle, high = kind.counts
+    best = kind
+    for by in np.arange(-1.0, 1.5, 0.025).tolist():
+        best = replace(kind, counts=(low.moved(-by), middle, high.moved(by)))
+        said = best.count(held.there, int(held.true.max()) + 10**9)
+        if np.mean((said[:, 0] <= held.true) & (held.true <= said[:, 2])) >= HELD:
+            break
+    return best
 
 
 # ---- measure ----
@@ -445,13 +508,14 @@ def _kind(
 def measure(
     way: Way, s: Similarity, gallery: Gallery, judged: Sequence[Judged], level: float = 0.9
 ) -> list[dict[str, Any]]:
-    """What a way says of searches that it has not seen, for each source, kind and size of gallery:
+    """What a way says of searches that it has not seen, for each kind and size of gallery (near
+    one of ``SIZES``), over all sources and for each source:
 
     * ``ece``, ``brier`` of P(fits) of the first ``TOP`` results, beside those of a softmax over the
       gallery and of a constant;
     * ``count_ratio``, the median of said / true, ``within_3``, and the share ``in_interval``;
     * ``narrow``, how often a number is said (an interval of less than a factor of 4);
-    * ``recall``, ``one``: what sets at ``level`` hold, and ``recall_size``, ``one_size``;
+    * ``recall``, ``one``: what sets at ``level`` hold;
     * ``false_nothing``, and ``false_number``: how often a number would be said after everything
       that fits was removed; ``absent_auroc``;
     * ``aurc`` of the first result by P(fits), and by the softmax.
@@ -461,11 +525,18 @@ def measure(
         sizes = [size for size in SIZES if 2 * size <= len(one.items)]
         for search in searches(s, gallery, one, [*sizes, len(one.items)], MEASURED, seed=1):
             for kind, values in _said(way, search, level):
+                near = min(NEAR, key=lambda size: abs(np.log(size / search.size)))
+                cells.setdefault((ALL, kind, near), []).append(values)
                 cells.setdefault((one.name, kind, search.size), []).append(values)
     return [
         {"source": source, "kind": kind, "size": size, **_figures(parts)}
-        for (source, kind, size), parts in sorted(cells.items(), key=lambda cell: str(cell[0]))
+        for (source, kind, size), parts in sorted(cells.items(), key=_place)
     ]
+
+
+def _place(cell: tuple[tuple[str, str, int], Any]) -> tuple[Any, ...]:
+    source, kind, size = cell[0]
+    return source != ALL, source, kind, size
 
 
 def _said(
@@ -473,52 +544,36 @@ def _said(
 ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     """For each kind of query what was said, and what is true."""
     reader, gone = search.reader(way), search.without().reader(way)
-    logits = reader.logits(search.scores)
-    best = search.scores.topk(min(TOP, search.size))
-    p = logits.sigmoid().gather(1, best.indices).numpy()
-    soft = (best.values / way.temperature - reader.level.log_sum[:, None]).exp().numpy()
-    right = search.fits.gather(1, best.indices).numpy()
-    needed = {promise: reader.needed(promise, level) for promise in ("recall", "one")}
-    names, fits = list(way.kinds), search.fits.numpy()
-    meant = search.own.numpy()
-    dice = np.random.default_rng(0)
-    meant = np.array(
-        [
-            m if m >= 0 or not row.any() else dice.choice(np.flatnonzero(row))
-            for m, row in zip(meant, fits, strict=True)
-        ]
-    )
-    sets = {k: logits.numpy() >= v[:, None] for k, v in needed.items()}
+    p = reader.logits(search.top).sigmoid().numpy()
+    soft = (search.top / way.temperature - reader.level.log_sum[:, None]).exp().numpy()
+    read = _Read.of(search, way)
+    needed = {promise: reader.needed(promise, level) for promise in PROMISES}
+    names, present, after = list(way.kinds), reader.presence(), gone.presence()
+    best_after = gone.logits(gone.top)[:, 0].sigmoid().numpy()
+    both = zip(read.recall, needed["recall"], strict=True)
+    recall = np.array([np.mean(v >= least) if len(v) else np.nan for v, least in both])
     for kind, rows in reader.each():
         if kind is None:
             continue
-        true = fits[rows].sum(1)
-        count = kind.count(reader.expected[rows].numpy(), search.size)
-        null = np.asarray(kind.absent)
-        after = gone.presence()[rows]
-        said = kind.count(gone.expected[rows].numpy(), search.size)
-        doubt = 1 - np.searchsorted(null, after, "left") / (1 + len(null))
-        one = np.where(meant[rows] < 0, np.nan, sets["one"][rows, meant[rows]])
+        doubt = (best_after[rows] < LIKELY) & (
+            (kind.absence(after[rows]) > DOUBT) | (after[rows] < kind.nothing(gone.features[rows]))
+        )
+        nothing = present[rows] < kind.nothing(reader.features[rows])
+        one = read.one[rows]
         yield (
             names[int(reader.kind[rows[0]])],
             {
                 "p": p[rows],
                 "soft": soft[rows],
-                "right": right[rows],
-                "true": true,
-                "count": count,
-                "present": reader.presence()[rows],
-                "removed": after,
-                "nothing": reader.presence()[rows] < kind.nothing,
-                "number": narrow(said) & (doubt <= DOUBT),
-                "recall": np.where(
-                    true > 0,
-                    (sets["recall"][rows] & fits[rows]).sum(1) / np.maximum(true, 1),
-                    np.nan,
-                ),
-                "recall_size": sets["recall"][rows].sum(1),
-                "one": one,
-                "one_size": sets["one"][rows].sum(1),
+                "right": search.right[rows].numpy(),
+                "true": search.true[rows],
+                "count": kind.count(reader.features[rows], search.size),
+                "present": present[rows],
+                "removed": after[rows],
+                "nothing": nothing & (p[rows, 0] < LIKELY),
+                "number": narrow(kind.count(gone.features[rows], search.size)) & ~doubt,
+                "recall": recall[rows],
+                "one": np.where(np.isnan(one), np.nan, one >= needed["one"][rows]),
             },
         )
 
@@ -529,11 +584,12 @@ def narrow(count: np.ndarray) -> np.ndarray:
 
 
 def _figures(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
-    x = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    p, soft, right = (torch.from_numpy(x[n].astype(float).ravel()) for n in ("p", "soft", "right"))
+    flat = {n: [part[n].astype(float).ravel() for part in parts] for n in ("p", "soft", "right")}
+    p, soft, right = (torch.from_numpy(np.concatenate(column)) for column in flat.values())
+    first = {n: np.concatenate([part[n][:, 0] for part in parts]) for n in flat}
+    x = {name: np.concatenate([part[name] for part in parts]) for name in parts[0].keys() - flat}
     some, count = x["true"] > 0, x["count"]
     ratio = count[some, 1] / x["true"][some]
-    low, high = np.floor(count[:, 0]), np.ceil(count[:, 2])
     there, removed = (torch.from_numpy(x[n][some]).double() for n in ("present", "removed"))
     mean = torch.full_like(right, float(right.mean()))
     return {
@@ -543,21 +599,17 @@ def _figures(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
         "brier": metrics.brier(p, right),
         "softmax_brier": metrics.brier(soft.clamp(0, 1), right),
         "constant_brier": metrics.brier(mean, right),
-        "said": float(p.mean()),
-        "right": float(right.mean()),
         "count_ratio": float(np.median(ratio)) if len(ratio) else None,
         "within_3": float(np.mean((ratio <= 3) & (ratio >= 1 / 3))) if len(ratio) else None,
-        "in_interval": float(np.mean((x["true"] >= low) & (x["true"] <= high))),
+        "in_interval": float(np.mean((x["true"] >= count[:, 0]) & (x["true"] <= count[:, 2]))),
         "narrow": float(narrow(count).mean()),
         "recall": _mean(x["recall"]),
-        "recall_size": float(x["recall_size"].mean()),
         "one": _mean(x["one"]),
-        "one_size": float(x["one_size"].mean()),
         "false_nothing": float(x["nothing"][some].mean()) if some.any() else None,
         "false_number": float(x["number"][some].mean()) if some.any() else None,
         "absent_auroc": metrics.auroc(there, removed) if some.any() else None,
-        "aurc": _aurc(x["right"][some], x["p"][some]),
-        "softmax_aurc": _aurc(x["right"][some], x["soft"][some]),
+        "aurc": _aurc(first["right"][some], first["p"][some]),
+        "softmax_aurc": _aurc(first["right"][some], first["soft"][some]),
     }
 
 
@@ -565,8 +617,8 @@ def _aurc(right: np.ndarray, by: np.ndarray) -> float | None:
     """The mean risk of answering the surest searches only, by what is said of the first result."""
     if not len(right):
         return None
-    first = torch.from_numpy(right[:, 0].astype(float))
-    return metrics.risk_coverage(first, torch.from_numpy(-by[:, 0].astype(float))).aurc
+    first = torch.from_numpy(right.astype(float))
+    return metrics.risk_coverage(first, torch.from_numpy(-by.astype(float))).aurc
 
 
 def _mean(values: np.ndarray) -> float | None:

@@ -4,7 +4,7 @@ with the verdict of its probe."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,26 +22,27 @@ from gaussmatch.data.pairs import DataSet, Pairs, joined, read_images, read_text
 from gaussmatch.data.queries import shortened
 from gaussmatch.files import write_json
 from gaussmatch.learn.evaluation.reliability import evenly
+from gaussmatch.models.encoders.adapter import TextAdapter
 from gaussmatch.models.features import load_data
-from gaussmatch.models.features.texts import prepared_texts
+from gaussmatch.models.features.texts import prepared
 from gaussmatch.models.model import Model
 from gaussmatch.models.run import CALIBRATION, PROBE, keeping, load, read_listed, read_recipe
 from gaussmatch.search.trust.calibration import IMAGE, WHOLE, Calibration, Gallery, Way
 from gaussmatch.search.trust.familiarity import CENTERS, Familiarity, Features, Words
 from gaussmatch.search.trust.gauges import FEWEST_CAPTIONS, Gauge, learn_gauges
-from gaussmatch.search.trust.judged import Judged, learn_way, measure
+from gaussmatch.search.trust.judged import ALL, Judged, learn_way, measure
 from gaussmatch.search.trust.probe import gauges_of, probe
 
 QUANTILES = 1001
 MOST = 20_000
-"""Training items of each side that percentiles are taken from, at most."""
+"""Training items of each side that percentiles and familiarity are taken from, at most."""
 REFERENCE = 64
 """Training items of each side that are kept."""
-ASKED = 1000
+ASKED = 250
 """Images of a split whose captions are asked for, at most."""
-QUERIES = 2500
+QUERIES = 2000
 """Judged queries of one source, at most."""
-TYPED = 2000
+TYPED = 1500
 """Training and validation captions, at most, that familiarity knows whole and shortened, as people
 type queries."""
 DESCRIBED = 10_000
@@ -50,19 +51,33 @@ FEWEST = 10
 """Validation images, and captions, without which nothing is learned."""
 
 
+Say = Callable[[str], None]
+
+
+def _quiet(_: str) -> None:
+    pass
+
+
 def calibrate(
-    model: Model, data: DataSet, also: Sequence[DataSet] = (), fitting: Path | None = None
+    model: Model,
+    data: DataSet,
+    judged_on: Sequence[DataSet] = (),
+    fitting: Path | None = None,
+    say: Say = _quiet,
 ) -> Calibration:
     """Percentiles and reference from the training split; what fits from validation, or with
     people's judgements from training and validation photos together.
 
     Args:
-        also: further data sets to learn what fits from.
+        judged_on: the data sets to learn what fits from, one by one, as data sets that are joined
+            for training have no boxes and no ids; ``data`` if not given.
         fitting: the photos that people say captions fit, see ``data.fits.by_people``.
+        say: is told what is done next.
     """
     _check_enough(len(data.dev.images), len(data.dev.captions), data.dev.name)
     judged: dict[Gallery, list[Judged]] = {"images": [], "captions": []}
-    for one in (data, *also):
+    for one in judged_on or (data,):
+        say(f"queries of {one.name}")
         for gallery, found in judged_searches(model, one, "dev", fitting).items():
             judged[gallery] += found
     learned = _calibrated(
@@ -72,16 +87,22 @@ def calibrate(
         _sample(data.train, model),
         {
             "percentiles_from": data.train.name,
-            "learned_from": " + ".join(one.name for side in judged.values() for one in side),
+            "learned_from": ", ".join(
+                dict.fromkeys(one.name for side in judged.values() for one in side)
+            ),
         },
+        say,
     )
-    return with_inputs(learned, model, data)
+    return with_inputs(learned, model, data, say)
 
 
-def with_inputs(calibration: Calibration, model: Model, data: DataSet) -> Calibration:
+def with_inputs(
+    calibration: Calibration, model: Model, data: DataSet, say: Say = _quiet
+) -> Calibration:
     """A calibration that also knows what is learned from the inputs of a model and not from its
     Gaussians alone: the words of training captions, how familiar pictures and texts are by their
     features, the gauges of images; and the percentiles of whole captions in canonical form."""
+    say("familiarity")
     quantiles = dict(calibration.quantiles)
     if data.train.texts is not None:  # ready embeddings: no words to count
         words, counts = Words(), None
@@ -93,12 +114,13 @@ def with_inputs(calibration: Calibration, model: Model, data: DataSet) -> Calibr
         typed = seen_texts, held_out
         counts = [words.rarest(text) for text in queries[1]]
         if not g.is_point:
-            quantiles["captions"] = _quantiles(g[: len(g) // 2])
+            quantiles["captions"] = _quantiles(g[: len(g) // 2])  # the whole ones
     seen = _image_features(model, data.train), _image_features(model, data.dev)
     familiarity = {
         "images": Familiarity.fit(*seen, CENTERS["images"]),
         "captions": Familiarity.fit(*typed, CENTERS["captions"], counts),
     }
+    say("gauges of images")
     return replace(
         calibration,
         quantiles=quantiles,
@@ -148,8 +170,7 @@ def judged_searches(
     found = [whole]
     for fits in more:
         some = fits.some(evenly(len(fits), QUERIES)) if len(fits) > QUERIES else fits
-        read = model.encode_texts([canonical(t) for t in some.texts], allow_unknown=True)
-        found.append(Judged.of_fits(every.name, some, read, images))
+        found.append(Judged.of_fits(every.name, some, _read(model, some.texts), images))
     return {"images": found, "captions": [answer]}
 
 
@@ -213,6 +234,7 @@ def _calibrated(
     held_out: Mapping[str, Gaussian],
     seen: Mapping[str, Gaussian] | None,
     about: Mapping[str, Any],
+    say: Say = _quiet,
 ) -> Calibration:
     known = held_out if seen is None else seen
     quantiles = {k: _quantiles(known[k]) for k in held_out if not known[k].is_point}
@@ -229,8 +251,10 @@ def _calibrated(
     notes: dict[str, Any] = {**about, "items": {k: len(g) for k, g in known.items()}}
     ways: dict[str, Way] = {}
     for gallery, searched in judged.items():
+        say(f"what fits among {gallery}")
         ways[gallery] = learn_way(similarity, gallery, [one.part(False) for one in searched])
         apart = [one.part(True) for one in searched]
+        say(f"queries that were set aside, among {gallery}")
         notes[gallery] = _summary(measure(ways[gallery], similarity, gallery, apart))
     return Calibration(quantiles, reference, familiarity, ways, {}, notes)
 
@@ -239,10 +263,11 @@ SUMMARY = ("ece", "softmax_ece", "in_interval", "recall", "one", "absent_auroc")
 
 
 def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """QueryKind → means over sources and sizes of gallery, of queries that were set aside."""
+    """QueryKind → means over sizes of gallery, of queries that were set aside."""
     found: dict[str, dict[str, float]] = {}
-    for kind in dict.fromkeys(row["kind"] for row in rows):
-        same = [row for row in rows if row["kind"] == kind]
+    pooled = [row for row in rows if row["source"] == ALL]
+    for kind in dict.fromkeys(row["kind"] for row in pooled):
+        same = [row for row in pooled if row["kind"] == kind]
         values = {n: [row[n] for row in same if row[n] is not None] for n in SUMMARY}
         found[kind] = {n: round(float(np.mean(v)), 4) for n, v in values.items() if v}
     return found
@@ -256,6 +281,7 @@ def calibrate_run(
     overrides: Mapping[str, Any] = {},
     fitting: Path | None = None,
     out: Path | None = None,
+    say: Say = _quiet,
 ) -> Calibration:
     """Learn what the numbers of a run mean, judge its uncertainty on validation unless a probe has
     done so, and keep both in its folder.
@@ -266,17 +292,17 @@ def calibrate_run(
             the data sets of ``data.also`` too.
         fitting: people's judgements, see ``calibrate``.
         out: a file for the calibration, instead of the run's own; no probe then.
+        say: is told what is done next.
     """
     model = load(run)
     recipe = read_recipe(run, overrides).data
-    also = [
-        load_data(replace(recipe, name=name, root=root, also={}))
-        for name, root in recipe.also.items()
-    ]
-    calibration = calibrate(model, load_data(recipe), also, fitting)
+    alone = [(recipe.name, recipe.root), *recipe.also.items()] if recipe.also else []
+    judged_on = [load_data(replace(recipe, name=n, root=root, also={})) for n, root in alone]
+    calibration = calibrate(model, load_data(recipe), judged_on, fitting, say)
     if out is not None:
         calibration.save(out)
         return calibration
+    say("probe")
     before = None if overrides else read_listed(run, PROBE)
     found = before or probe(model, load_data(recipe), calibration, split="dev")
     try:
@@ -317,8 +343,10 @@ def kept_calibration(run: Path) -> Calibration:
 def measure_kept(
     run: Path, data: DataSet, split: str = "test", fitting: Path | None = None
 ) -> list[dict[str, Any]]:
-    """What the calibration kept in a run says of a split, see ``judged.measure``. Queries that it
-    was learned from are left out, by their words."""
+    """What the calibration kept in a run says of a split, see ``judged.measure``. With people's
+    judgements the photos of all splits are searched, and only with queries that are set aside
+    (``judged.set_aside``); without, photos of the split alone, which it has not seen, and with all
+    queries, some of which it may know from other photos."""
     calibration, model = kept_calibration(run), load(run)
     found = []
     for gallery, searched in judged_searches(model, data, split, fitting).items():
@@ -374,8 +402,10 @@ def fits_table(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def _sample(pairs: Pairs, model: Model) -> dict[str, Gaussian]:
-    """Training items of each side, evenly spread."""
-    captions = evenly(len(pairs.captions), MOST // 2).tolist()
+    """Training items of each side, evenly spread; of texts only the reference, as percentiles are
+    taken from those that familiarity is learned from."""
+    most = REFERENCE if pairs.texts is None else MOST // 2
+    captions = evenly(len(pairs.captions), most).tolist()
     return {
         "images": _images(pairs, model, evenly(len(pairs.images), MOST)),
         "captions": _captions(pairs, model, captions),
@@ -395,9 +425,22 @@ def _images(pairs: Pairs, model: Model, numbers: Tensor | None = None) -> Gaussi
 def _captions(pairs: Pairs, model: Model, numbers: Sequence[int] | None = None) -> Gaussian:
     """Captions as a search reads them: in canonical form, or their ready embeddings."""
     texts = read_texts(pairs, range(len(pairs.captions)) if numbers is None else numbers)
-    if not isinstance(texts, np.ndarray):
-        texts = [canonical(text) for text in texts]
-    return model.encode_texts(texts, allow_unknown=True)
+    if isinstance(texts, np.ndarray):
+        return model.encode_texts(texts, allow_unknown=True)
+    return _read(model, texts)
+
+
+def _read(model: Model, texts: Sequence[str]) -> Gaussian:
+    """Queries, in canonical form."""
+    return model.encode_rows(_rows(model, [canonical(text) for text in texts]))
+
+
+def _rows(model: Model, texts: Sequence[str]) -> Any:
+    """What the text encoder takes; of a frozen one computed once and cached, as a model that is
+    trained again reads the same queries."""
+    if isinstance(model.matcher.text_encoder, TextAdapter):
+        return prepared(texts, model.matcher.text_encoder)
+    return model.featurise_texts(texts, allow_unknown=True)
 
 
 # ---- inputs ----
@@ -416,7 +459,7 @@ def _embeddings(pairs: Pairs) -> Features:
 
 
 def _text_features(model: Model, texts: Sequence[str]) -> tuple[Features, Gaussian]:
-    rows = model.featurise_texts(texts, allow_unknown=True)
+    rows = _rows(model, texts)
     g = model.encode_rows(rows)
     return Features.of(rows, g), g
 
@@ -443,10 +486,9 @@ def _image_gauges(model: Model, pairs: Pairs) -> dict[str, Gauge]:
     row = torch.full((len(pairs.images),), -1)
     row[chosen] = torch.arange(len(chosen))
     numbers = (row[pairs.image_of] >= 0).nonzero()[:, 0]
-    rows = prepared_texts(pairs, model.matcher.text_encoder)  # of a frozen encoder: once, cached
-    some: Any = [rows[int(i)] for i in numbers]
-    if isinstance(some[0], np.ndarray):
-        some = np.stack(some)
+    some: Any = read_texts(pairs, numbers.tolist())
+    if pairs.texts is None:
+        some = _rows(model, some)
     captions = model.encode_rows(some)
     said = Features.of(some, captions).values
     images = [model.encode_images(read_images(pairs, part.tolist())) for part in chosen.split(256)]

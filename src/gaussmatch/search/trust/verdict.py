@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gaussmatch.core.similarities.base import Side
-from gaussmatch.search.trust.calibration import DOUBT, FACTOR, Promise
+from gaussmatch.search.trust.calibration import DOUBT, FACTOR, LIKELY, Promise
 from gaussmatch.search.trust.familiarity import CLEARLY
 
 VerdictKind = Literal["specific", "vague", "absent", "unfamiliar", "unjudged"]
 Fit = Literal["likely", "maybe", "unlikely"]
-LIKELY, MAYBE = 0.5, 0.2
-"""P(fits) from which on a result likely fits, and from which on it may."""
+MAYBE = 0.2
+"""P(fits) from which on a result may fit."""
 
 
 @dataclass(frozen=True, slots=True)
