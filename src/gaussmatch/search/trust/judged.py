@@ -178,8 +178,13 @@ class JudgedSearch:
         left = (~self.sample_fits).sum(1, keepdim=True).clamp_min(1)
         order = self.sample_fits.int().argsort(dim=1, stable=True)
         order = order.gather(1, torch.arange(order.shape[1])[None] % left)
-        gone = {"right": torch.zeros_like(self.right), "fitting": [t[:0] for t in self.fitting]}
-        return replace(self, top=self.others, sample=self.sample.gather(1, order), **gone)
+        return replace(
+            self,
+            top=self.others,
+            right=torch.zeros_like(self.right),
+            sample=self.sample.gather(1, order),
+            fitting=[scores[:0] for scores in self.fitting],
+        )
 
 
 def quarters(total: int) -> list[int]:
@@ -434,12 +439,12 @@ class _Half:
             np.flatnonzero((p.kinds == kind) & ((p.fitted == fitted) | (fitted is None)))
             for p in read
         ]
-        columns = [
+        true, there, gone, one = (
             np.concatenate([getattr(p, name)[r] for p, r in zip(read, rows, strict=True)])
             for name in ("true", "there", "gone", "one")
-        ]
+        )
         recall = [p.recall[q] for p, r in zip(read, rows, strict=True) for q in r.tolist()]
-        return _Half(*columns, recall)
+        return _Half(true, there, gone, one, recall)
 
 
 def _kind(
