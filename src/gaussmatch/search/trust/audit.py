@@ -237,7 +237,7 @@ ISSUES = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class Fault:
     """Something to look at, by positions in the data; see docs/trust.md."""
 
     issue: str
@@ -268,7 +268,7 @@ def audit(
     splits: Sequence[str] | None = None,
     scorer: Scorer | None = None,
     fit: Fit | None = None,
-) -> list[Finding]:
+) -> list[Fault]:
     """The ``most`` worst findings of each issue, issue by issue, worst first.
 
     Args:
@@ -292,26 +292,26 @@ def audit(
             reason = f"a mismatch with probability {100 * p:.0f} %"
             reason += "" if with_ is None else "; likely exchanged with the other caption"
             proposal = "drop" if with_ is None else "swap"
-            found.append(Finding("misfit", p, own, c, other, reason, with_, proposal))
+            found.append(Fault("misfit", p, own, c, other, reason, with_, proposal))
     sound = fit.misfit < 0.5
     ahead = torch.where(sound & (fit.better != image_of), fit.margin, torch.zeros(()))
     for c in ahead.argsort(descending=True)[:most].tolist():
         if ahead[c] > 0:
             reason = f"fits the other photo better by {float(ahead[c]):.1f} standard deviations"
             own, other = int(image_of[c]), int(fit.better[c])
-            found.append(Finding("missing positive", float(ahead[c]), own, c, other, reason))
+            found.append(Fault("missing positive", float(ahead[c]), own, c, other, reason))
     unsure = -fit.features[:, 1] if uncertainty is None else uncertainty.double()
     share = unsure.argsort().argsort().double() / len(unsure)
     order = torch.where(sound, share, -torch.ones(()).double()).argsort(descending=True)
     for c in order[: max(1, min(most, len(order) // 20))].tolist():
         reason = f"vaguer than {min(99, int(100 * share[c]))} % of the captions"
-        found.append(Finding("vague", float(share[c]), int(image_of[c]), c, None, reason))
+        found.append(Fault("vague", float(share[c]), int(image_of[c]), c, None, reason))
     copies = _twins(images) if copies is None else copies
     found += [*_odd(images, most), *_copied(copies, splits, most)]
     return sorted(found, key=lambda f: list(ISSUES).index(f.issue))
 
 
-def _copied(copies: Sequence[Copies], splits: Sequence[str] | None, most: int) -> list[Finding]:
+def _copied(copies: Sequence[Copies], splits: Sequence[str] | None, most: int) -> list[Fault]:
     """For each photo of a group but the one to keep, a finding. Of copies in two splits that of
     test, or else of dev, is kept: to drop it would change what is measured."""
     found = []
@@ -330,18 +330,18 @@ def _copied(copies: Sequence[Copies], splits: Sequence[str] | None, most: int) -
             if leaks:
                 assert splits is not None
                 reason += f"; one is in {splits[image]}, the other in {splits[keep]}"
-            found.append(Finding(issue, likeness, image, None, keep, reason, None, "drop"))
+            found.append(Fault(issue, likeness, image, None, keep, reason, None, "drop"))
     worst = sorted(found, key=lambda f: -f.severity)
     return [f for issue in ISSUES for f in [f for f in worst if f.issue == issue][:most]]
 
 
-def _odd(images: Tensor, most: int) -> list[Finding]:
+def _odd(images: Tensor, most: int) -> list[Fault]:
     """Photos far from all others: robust z-scores of the distance to the nearest of them."""
     apart = 1 - _nearest(images)[0]
     median = apart.median()
     z = (apart - median) / (1.4826 * (apart - median).abs().median()).clamp_min(1e-12)
     return [
-        Finding("odd photo", float(z[i]), i, None, None, f"{float(z[i]):.1f} robust deviations out")
+        Fault("odd photo", float(z[i]), i, None, None, f"{float(z[i]):.1f} robust deviations out")
         for i in z.argsort(descending=True)[:most].tolist()
         if z[i] > 4
     ]

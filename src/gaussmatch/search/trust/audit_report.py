@@ -28,7 +28,7 @@ from gaussmatch.files import atomic, claim_folder, read_csv, rendered, write_csv
 from gaussmatch.models.features import load_data
 from gaussmatch.models.features.photos import photo_images
 from gaussmatch.models.model import Model
-from gaussmatch.search.trust.audit import ISSUES, Finding, Scorer, audit, cross_fitted
+from gaussmatch.search.trust.audit import ISSUES, Fault, Scorer, audit, cross_fitted
 from gaussmatch.search.trust.duplicates import Copies, copies_of, small
 from gaussmatch.search.trust.worth import Captioned, next_to_check, worth
 
@@ -337,7 +337,7 @@ def _copies(data: Audited, vectors: Tensor) -> list[Copies] | None:
     return copies_of(vectors, read, captions)
 
 
-def _words(data: Audited) -> list[Finding]:
+def _words(data: Audited) -> list[Fault]:
     """Captions that say nothing, and the same words for several photos: the longer, the less
     likely by chance."""
     found = []
@@ -349,7 +349,7 @@ def _words(data: Audited) -> list[Finding]:
         if why is None and caption.text.strip().lower() in often:
             why = f"repeated {REPEATED} times or more"
         if why is not None:
-            found.append(Finding("says nothing", 1.0, image_of[c], c, None, why, None, "drop"))
+            found.append(Fault("says nothing", 1.0, image_of[c], c, None, why, None, "drop"))
         elif text:
             same.setdefault(text, []).append(c)
     for text, captions in same.items():
@@ -358,11 +358,11 @@ def _words(data: Audited) -> list[Finding]:
             if len(photos) > 1 and image_of[c] != photos[0]:
                 reason = f"{len(photos)} photos have this caption"
                 words = float(len(text.split()))
-                found.append(Finding("same caption", words, image_of[c], c, photos[0], reason))
+                found.append(Fault("same caption", words, image_of[c], c, photos[0], reason))
     return found
 
 
-def _row(data: Audited, f: Finding) -> Row:
+def _row(data: Audited, f: Fault) -> Row:
     said = None if f.caption is None else data.captions[f.caption]
     with_ = None if f.other_caption is None else data.captions[f.other_caption]
     file, other = data.files[f.image], f.other
