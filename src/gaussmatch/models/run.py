@@ -58,8 +58,8 @@ METRICS, LOG, BOARD, FROZEN = "metrics.json", "log.jsonl", "tensorboard", "froze
 CHECKPOINT, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
 CALIBRATION, PROBE = "calibration.json", "probe.json"
 
-SHIPPED, PHOTOS = Path(__file__).parent, "photos"
-"""Runs that come with the package, and the one for anybody's photos (docs/photos.md)."""
+SHIPPED, PHOTOS, FORMER = Path(__file__).parent, "photos", "photos-v1"
+"""Runs that come with the package: the photo model, and the one before it (docs/photos.md)."""
 
 MODEL = (RECIPE, VOCABULARY, WEIGHTS)
 IMAGES, TEXTS = "images.onnx", "texts.onnx"
@@ -71,10 +71,11 @@ FILES = (*MODEL, IMAGES, TEXTS, METRICS, LOG, CHECKPOINT, PREVIOUS, CALIBRATION,
 
 
 def locate(run: str | os.PathLike[str]) -> Path:
-    """The folder of a run; ``"photos"`` is the photo model that comes with the package, unless
-    there is a run of that name here."""
+    """The folder of a run; ``"photos"`` is the photo model that comes with the package and
+    ``"photos-v1"`` the one before it, unless there is a run of that name here."""
     folder = Path(run).expanduser()
-    return SHIPPED / folder if os.fspath(run) == PHOTOS and not is_run(folder) else folder
+    shipped = os.fspath(run) in (PHOTOS, FORMER) and not is_run(folder)
+    return SHIPPED / folder if shipped else folder
 
 
 def is_shipped(folder: Path) -> bool:

@@ -32,6 +32,7 @@ VERBS = {
     "data": "check a data set before training on it, or see where to get its files",
     "audit": "find faults in a data set; make a cleaned copy of it",
     "review": "decide about the findings of an audit in the browser",
+    "finetune": "train the photo model's image network on photos with captions",
     "extract": "photos → features, with any network of timm",
     "import": "checkpoints of the official codes → run folders",
     "scenes": "make the embedded data set, or pretrain its backbone again",

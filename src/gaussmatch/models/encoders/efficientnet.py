@@ -72,6 +72,10 @@ class Inverted(nn.Module):
         return out + x if self._residual else out
 
 
+def _unused(name: str) -> bool:
+    return name.startswith("classifier.") or name.endswith(".num_batches_tracked")
+
+
 class EfficientNetLite2(nn.Module):
     """Pictures → a map of 1,280 features, and its mean.
 
@@ -115,7 +119,17 @@ class EfficientNetLite2(nn.Module):
             state = torch.load(file, map_location="cpu", weights_only=True)
         if "_conv_stem.weight" in state:
             state = dict(zip(self.state_dict(), state.values(), strict=True))
+        if "classifier.weight" not in state:  # fine-tuned, see learn/finetune.py
+            own = self.state_dict()
+            state |= {k: torch.zeros_like(own[k]) for k in own.keys() - state.keys() if _unused(k)}
         self.load_state_dict(state)
+
+    def split(self, last: int) -> tuple[nn.Sequential, nn.Sequential]:
+        """The network as two, which share its weights: pictures → map, and from there the ``last``
+        stages of its seven with its head → features, before they are pooled."""
+        first = nn.Sequential(self.conv_stem, self.bn1, nn.ReLU6(), *list(self.blocks)[:-last])
+        rest = nn.Sequential(*list(self.blocks)[-last:], self.conv_head, self.bn2, nn.ReLU6())
+        return first, rest
 
     def forward_features(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n f i j"]:
         x = self.blocks(relu6(self.bn1(self.conv_stem(pictures))))
