@@ -5,8 +5,9 @@
 
 Copies the pictures of INDEX, each a little elsewhere, until there are so many; serves them, and
 prints the time from a submitted search to the frame that shows the first result with its picture,
-and the frames a second while the map of all is dragged; or, with --timeline, the frames a second
-while all pictures are scrolled through, and the memory of the browser's tab. On a busy machine all
+and the frames a second while the map of all is dragged. With --timeline, the page is told that
+there are so many pictures, which are those of INDEX again and again; it prints the frames a second
+while they are scrolled through, and the memory of the browser's tab. On a busy machine all
 are worse; so it also prints the CPU time of service and browser together, which one free core would
 take at most.
 """
@@ -20,6 +21,7 @@ import tempfile
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import torch
 from chromium import chromium, served
@@ -85,13 +87,16 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "index"
-        queries = grown(Index.open(options.index), place, options.items)
-        with served(place, "--timeout", "120") as address, chromium() as browser:
-            page = browser.new_page(viewport={"width": 1280, "height": 860})
-            page.set_default_timeout(120_000)
-            if options.timeline:
+        if options.timeline:
+            with served(options.index, "--timeout", "120") as address, chromium() as browser:
+                page = browser.new_page(viewport={"width": 1280, "height": 860})
+                page.set_default_timeout(120_000)
+                pretend(page, Index.open(options.index), options.items)
                 scroll(page, address)
-                return
+            return
+        queries = grown(Index.open(options.index), place, options.items)
+        with served(place) as address, chromium() as browser:
+            page = browser.new_page(viewport={"width": 1280, "height": 860})
             measure(page, address, list(islice(cycle(queries), options.queries)))
 
 
@@ -108,10 +113,7 @@ def grown(source: Index, place: Path, items: int) -> list[str]:
             some = records[: items - made]
             noise = 0.3 * torch.randn(g.mean.shape, generator=generator) * g.mean.std(0)
             near = Gaussian(g.mean + noise, g.log_var)[: len(some)]
-            copies = [
-                Record(f"{made}/{r.id}", {**r.meta, "taken": taken(made + n)}, r.thumbnail)
-                for n, r in enumerate(some)
-            ]
+            copies = [Record(f"{made}/{r.id}", r.meta, r.thumbnail) for r in some]
             index.add(near, copies)
             made += len(some)
             if made == items:
@@ -140,6 +142,26 @@ def tab_memory() -> float:
         if int(file.parent.name) in family():
             total += sum(int(line.split()[1]) for line in parts if line.startswith("Private_"))
     return total / 1024
+
+
+def pretend(page: Any, index: Index, items: int) -> None:
+    """Let the timeline hold so many pictures, without an index of them."""
+    ids = [record.id for record in index.some(items)[0]]
+    months = [f"{2010 + n // 12}-{1 + n % 12:02}" for n in reversed(range(12 * YEARS))]
+    counts = [items // len(months) + (n < items % len(months)) for n in range(len(months))]
+    listed = [{"month": m, "count": n} for m, n in zip(months, counts, strict=True)]
+    answer = {"months": listed, "total": items, "mark": "1"}
+    page.route("**/api/timeline*", lambda route: route.fulfill(json=answer))
+
+    def some(route: Any) -> None:
+        asked = parse_qs(urlsplit(route.request.url).query)
+        first, count = int(asked["offset"][0]), int(asked["k"][0])
+        rows = range(first, min(items, first + count))
+        route.fulfill(
+            json={"ids": [ids[row % len(ids)] for row in rows], "taken": [taken(r) for r in rows]}
+        )
+
+    page.route("**/api/browse*", some)
 
 
 def scroll(page: Any, address: str) -> None:
