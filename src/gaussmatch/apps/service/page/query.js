@@ -64,6 +64,7 @@ export async function showNamed(text, signal, { open, folder }) {
   if (!results.total) return;
   const kinds = ["folder", "file", "caption"].filter((kind) => results.hits.some((hit) => hit.named.includes(kind)));
   $("namedtitle").textContent = `${results.total.toLocaleString("en")} found by the name of their ${kinds.join(", ").replace(/, ([^,]*)$/, " or $1")}`;
+  $("named").classList.toggle("by-caption", kinds.join() === "caption"); // on a phone results come first
   $("namedfolders").hidden = !results.folders.length;
   $("namedfolders").replaceChildren(...results.folders.map((album) => chip(`${album.folder} (${album.count.toLocaleString("en")})`, () => folder(album.folder))));
   const items = results.hits.map((hit, at) => ({ id: hit.id, meta: metas[at], named: hit.named }));
