@@ -38,7 +38,6 @@ ORDER = (
     "search",
     "search.embedding",
     "apps.service",
-    "apps.demo",
     "gaussmatch",  # the root: its __init__ may import anything but the command line
     "apps.cli",
 )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaussmatch.search.backends.facts import DECLARED, facts
+from gaussmatch.search.backends.database import DECLARED, facts
 from gaussmatch.search.backends.milvus.filter import expression, id_of, ids, key, quoted
 from gaussmatch.search.where import Where
 

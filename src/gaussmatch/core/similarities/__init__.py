@@ -10,7 +10,7 @@ from gaussmatch.core.similarities.cosine import Cosine
 from gaussmatch.core.similarities.csd import CSD
 from gaussmatch.core.similarities.divergence import KL, MinKL, QueryKL, ReverseKL
 from gaussmatch.core.similarities.match_prob import MatchProb
-from gaussmatch.core.similarities.mil import MIL
+from gaussmatch.core.similarities.pairwise import MIL
 from gaussmatch.core.similarities.wasserstein import Wasserstein, WassersteinLiteral
 
 SIMILARITIES: dict[str, type[Similarity]] = {

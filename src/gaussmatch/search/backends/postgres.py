@@ -30,8 +30,19 @@ from gaussmatch.checks import extra
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.search.backend import Block, IndexBusyError
 from gaussmatch.search.backends import database
-from gaussmatch.search.backends.database import Database, Near, Row, RowsView, gaussian, record
-from gaussmatch.search.backends.facts import DECLARED, TYPES, declared, facts, type_of
+from gaussmatch.search.backends.database import (
+    DECLARED,
+    TYPES,
+    Database,
+    Near,
+    Row,
+    RowsView,
+    declared,
+    facts,
+    gaussian,
+    record,
+    type_of,
+)
 from gaussmatch.search.lift import FILE as LIFT
 from gaussmatch.search.lift import SAMPLE, Lift
 from gaussmatch.search.manifest import (

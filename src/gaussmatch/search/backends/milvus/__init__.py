@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from gaussmatch.search.backends.milvus.address import Address
+from gaussmatch.search.backends.milvus.client import Address
 from gaussmatch.search.backends.milvus.milvus import Milvus
 
 __all__ = ["Address", "Milvus"]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
-from gaussmatch.search.backends.facts import TYPES, type_of
+from gaussmatch.search.backends.database import TYPES, type_of
 from gaussmatch.search.where import Condition, Scalar, Where
 
 FACTS = "facts"

@@ -16,19 +16,22 @@ from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.similarities import similarity as similarity_called
 from gaussmatch.core.similarities.base import other_side
 from gaussmatch.search.backend import Block
-from gaussmatch.search.backends.database import Database, gaussian
-from gaussmatch.search.backends.facts import DECLARED
+from gaussmatch.search.backends.database import DECLARED, Database, gaussian
 from gaussmatch.search.backends.milvus import rows as coding
-from gaussmatch.search.backends.milvus.address import Address
 from gaussmatch.search.backends.milvus.client import (
     NO_COLLECTION,
     OLDEST,
+    Address,
     Client,
     MilvusError,
     connect,
 )
-from gaussmatch.search.backends.milvus.collection import Collection, CollectionView, count
-from gaussmatch.search.backends.milvus.files import FilesCollection
+from gaussmatch.search.backends.milvus.collection import (
+    Collection,
+    CollectionView,
+    FilesCollection,
+    count,
+)
 from gaussmatch.search.backends.milvus.filter import expression, id_of
 from gaussmatch.search.backends.milvus.filter import ids as among
 from gaussmatch.search.lift import FILE as LIFT

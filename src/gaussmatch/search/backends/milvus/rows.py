@@ -20,7 +20,7 @@ import numpy as np
 
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.search.backends import database
-from gaussmatch.search.backends.facts import DECLARED, declared, facts
+from gaussmatch.search.backends.database import DECLARED, declared, facts
 from gaussmatch.search.backends.milvus.client import pymilvus
 from gaussmatch.search.backends.milvus.filter import FACTS, Columns, id_of, key
 from gaussmatch.search.lift import Lift
