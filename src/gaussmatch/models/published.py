@@ -174,7 +174,7 @@ def export(
             frozen, [(batch[:2],), (batch,), (batch[:1],)], {word: ("n",)}, {}
         )
     scored = similarity_called(similarity)
-    scored.matrix(*made)  # they fit each other, and the similarity
+    scored.both_ways(*made)  # they fit each other, and the similarity
     model = ModelRecipe(
         system="adapter",
         dim=made[0].dim,
