@@ -145,8 +145,8 @@ def pretrain(
     nn.init.constant_(about_cell.bias, -5.0)
     parameters = [p for module in (net, about_all, about_cell) for p in module.parameters()]
     steps = epochs * (scenes // batch)
-    optimiser = torch.optim.AdamW(parameters, weight_decay=1e-2)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, total_steps=steps)
+    optimizer = torch.optim.AdamW(parameters, weight_decay=1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
     bar = tqdm(total=steps, desc="pretraining", disable=not progress)
     for _ in range(epochs):
         shuffled = torch.randperm(scenes, generator=order)
@@ -157,9 +157,9 @@ def pretrain(
             answers = torch.tensor([labels(s) for s in seen], dtype=torch.float32)
             loss = _cost(about_all(_GAIN * grid.mean(1)), answers)
             loss = loss + _cost(about_cell(grid), _cell_labels(seen, questions))
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             schedule.step()
             bar.update()
             bar.set_postfix(loss=f"{float(loss.detach()):.1f}", refresh=False)
