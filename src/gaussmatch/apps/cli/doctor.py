@@ -47,7 +47,7 @@ Group = Literal["system", "extras", "weights"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Examined:
     """One line: what was looked at, what there is, and how to get it if there is nothing."""
 
     group: Group
@@ -80,21 +80,21 @@ def run(argv: Sequence[str]) -> None:
     print(f"{missing} missing; each line above says how to get it" if missing else "all is there")
 
 
-def _system() -> list[Finding]:
+def _system() -> list[Examined]:
     """Versions, devices, threads, cache."""
     import torch
 
     versions = {name: metadata.version(name) for name in ("torch", "numpy", "pillow")}
     found = [
-        Finding("system", "gaussmatch", True, __version__),
-        Finding("system", "Python", True, f"{platform.python_version()}, {platform.platform()}"),
-        Finding("system", "packages", True, ", ".join(f"{n} {v}" for n, v in versions.items())),
+        Examined("system", "gaussmatch", True, __version__),
+        Examined("system", "Python", True, f"{platform.python_version()}, {platform.platform()}"),
+        Examined("system", "packages", True, ", ".join(f"{n} {v}" for n, v in versions.items())),
     ]
     gpus = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
     if torch.backends.mps.is_available():
         gpus.append("Apple GPU (mps)")
     found.append(
-        Finding(
+        Examined(
             "system",
             "GPU",
             True,
@@ -107,24 +107,24 @@ def _system() -> list[Finding]:
     said = f"{threads} for {cores} cores"
     if "OMP_NUM_THREADS" in os.environ:
         said += f" (OMP_NUM_THREADS is {os.environ['OMP_NUM_THREADS']})"
-    found.append(Finding("system", "threads", True, said))
+    found.append(Examined("system", "threads", True, said))
     return [*found, _cache()]
 
 
-def _cache() -> Finding:
+def _cache() -> Examined:
     from gaussmatch.files import cache_root
 
     try:
         root = cache_root()
     except OSError as error:
-        return Finding("system", "cache", False, str(error), "or set GAUSSMATCH_CACHE to a folder")
+        return Examined("system", "cache", False, str(error), "or set GAUSSMATCH_CACHE to a folder")
     held = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
     free = shutil.disk_usage(root).free
     said = f"{root}, {held / 1e6:,.0f} MB, {free / 1e9:,.0f} GB free"
-    return Finding("system", "cache", True, said)
+    return Examined("system", "cache", True, said)
 
 
-def _extras() -> list[Finding]:
+def _extras() -> list[Examined]:
     """Each extra of the package: complete, or which of its packages are missing."""
     found = []
     for extra, purpose in FOR.items():
@@ -134,7 +134,7 @@ def _extras() -> list[Finding]:
         said = f"no {', '.join(missing)}" if missing else held or "not known to the installation"
         get = f"pip install 'gaussmatch[{extra}]'"
         works = bool(versions) and not missing
-        found.append(Finding("extras", f"{extra}, {purpose}", works, said, get))
+        found.append(Examined("extras", f"{extra}, {purpose}", works, said, get))
     return found
 
 
@@ -155,11 +155,11 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _weights() -> list[Finding]:
+def _weights() -> list[Examined]:
     """The frozen encoders of the photo model, which are packages of their own."""
     found = []
     for name, (module, get) in WEIGHTS.items():
         there = find_spec(module) is not None
         said = f"installed ({module})" if there else "not installed"
-        found.append(Finding("weights", name, there, said, get))
+        found.append(Examined("weights", name, there, said, get))
     return found
