@@ -146,3 +146,77 @@ def small_bert(tmp: Path, pooling: str = "mean") -> str:
     name = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}[pooling]
     (tmp / "1_Pooling" / "config.json").write_text(json.dumps({name: True}))
     return f"st:small@{tmp}"
+
+
+SMALL_PROLIP = {
+    "embed_dim": 16,
+    "init_logit_bias": -10,
+    "vision_cfg": {
+        "image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 16,
+        "embed_unc": True,
+    },
+    "text_cfg": {
+        "context_length": 12, "vocab_size": 80, "width": 16, "heads": 2, "layers": 2,
+        "tokenizer_kwargs": {"clean": "canonicalize"}, "norm_kwargs": {"eps": 1e-6},
+        "embed_unc": True,
+    },
+}  # fmt: skip
+SMALL_PCMEPP = {
+    "embed_dim": 16,
+    "vision_cfg": {
+        "image_size": 32, "layers": 2, "width": 64, "head_width": 64, "patch_size": 16,
+        "unc_layers": 1,
+    },
+    "text_cfg": {
+        "context_length": 12, "vocab_size": 49408, "width": 64, "heads": 1, "layers": 2,
+        "unc_layers": 1,
+    },
+}  # fmt: skip
+
+
+def small_prolip(tmp: Path, config: dict[str, Any] = SMALL_PROLIP, seed: int = 0) -> str:
+    """ProLIP with random weights, as a folder of the hub."""
+    from gaussmatch.models.encoders.pretrained import prolip
+
+    word_pieces(tmp, 12)
+    (tmp / "config.json").write_text(json.dumps(config))
+    save_file({}, tmp / "model.safetensors")
+    of = prolip.ProLIPFolder("", tmp)
+    state = {
+        **random_state(prolip.ProLIPImage(of), "visual.", seed),
+        **random_state(prolip.ProLIPText(of), "text.", seed + 1),
+        "logit_scale": torch.tensor(3.0),
+        "logit_bias": torch.tensor(-8.0),
+    }
+    save_file(state, tmp / "model.safetensors")
+    return f"prolip:small@{tmp}"
+
+
+def small_pcmepp(tmp: Path, config: dict[str, Any] = SMALL_PCMEPP) -> str:
+    """PCME++ with random weights, as a folder of the hub."""
+    pytest.importorskip("open_clip", reason="needs the extra 'clip'")
+    from gaussmatch.models.encoders.pretrained import pcmepp
+
+    (tmp / "config.json").write_text(json.dumps(config))
+    save_file({}, tmp / "model.safetensors")
+    of = pcmepp.PCMEPPFolder("", tmp)
+    scalars = {"logit_scale": 2.0, "shift": 4.0, "negative_scale": 6.0}
+    state = {
+        **random_state(pcmepp.HubImage(of), "visual."),
+        **random_state(pcmepp.HubText(of), "", 1),
+        **{name: torch.tensor([value]) for name, value in scalars.items()},
+    }
+    save_file(state, tmp / "model.safetensors")
+    return f"pcmepp:small@{tmp}"
+
+
+def random_state(net: torch.nn.Module, prefix: str, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Weights of the size of trained ones: normal, and layer norms near 1."""
+    dice = torch.Generator().manual_seed(seed)
+    state = {}
+    for name, value in net.state_dict().items():
+        noise = torch.randn(value.shape, generator=dice)
+        norm = ("ln_" in name and name.endswith("weight")) or name.endswith("gamma")
+        size = value.shape[-1] ** -0.5 if value.ndim > 1 else 0.1
+        state[f"{prefix}{name}"] = 1 + 0.1 * noise if norm else size * noise
+    return state

@@ -102,6 +102,15 @@ class TestCSD(LiftedContract):
         return -(np.sum((mi - mc) ** 2) + np.sum(vi) + np.sum(vc))
 
 
+class TestProLIP(LiftedContract):
+    name = "prolip"
+    symmetric = True
+
+    @staticmethod
+    def formula(mi, vi, mc, vc):
+        return np.sum(mi * mc) - 0.5 * (np.sum(vi) + np.sum(vc))
+
+
 class TestMIL(PairwiseContract):
     name = "mil"
     symmetric = True

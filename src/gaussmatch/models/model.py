@@ -17,7 +17,7 @@ from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.similarities import Side
 from gaussmatch.data.pairs import Pairs, image_batches
 from gaussmatch.data.pictures import open_picture
-from gaussmatch.models.encoders.adapter import TextAdapter
+from gaussmatch.models.encoders.adapter import FrozenTexts
 from gaussmatch.models.encoders.base import ImageTransform, Reading
 from gaussmatch.models.features import featuriser
 from gaussmatch.models.features.texts import prepared_texts
@@ -146,7 +146,7 @@ class Model:
             raise UnknownWordsError([r.text for r in read], strange)
         rows = [reading.row for reading in read]
         encoder = self.matcher.text_encoder
-        if not isinstance(encoder, TextAdapter):
+        if not isinstance(encoder, FrozenTexts):
             return rows
         parts = [
             encoder.embedding(encoder.collate(rows[start : start + 512]).to(self.device)).cpu()

@@ -28,7 +28,7 @@ from gaussmatch.files import (
     write_json,
     write_text,
 )
-from gaussmatch.models.encoders.adapter import ImageAdapter, TextAdapter
+from gaussmatch.models.encoders.adapter import FrozenImages, FrozenTexts
 from gaussmatch.models.encoders.base import Tokens
 from gaussmatch.models.encoders.onnx import (
     PICTURES,
@@ -92,7 +92,10 @@ def save_pretrained(
         halved = {name: t.half() if t.is_floating_point() else t for name, t in whole.items()}
         save_tensors(target / WEIGHTS, halved)
     recipe = read_recipe(source)
-    if recipe.model.system == "adapter":  # needs no data again: nobody need know where it was
+    if recipe.model.system in (
+        "adapter",
+        "published",
+    ):  # needs no data again: nobody need know where it was
         recipe = replace(recipe, data=replace(recipe.data, root=None, also={}))
         recipe.save(target / RECIPE)
     write_json(target / CONFIG, {"library_name": LIBRARY, "recipe": asdict(recipe)})
@@ -216,7 +219,7 @@ def _image_network(model: Model) -> _Network:
     if backbone is not None:
         notes["transform"] = asdict(backbone.view())
         return _Network(encoder, picture_examples(backbone), PICTURES, notes)
-    if isinstance(point, ImageAdapter) and point.frozen is not None:
+    if isinstance(point, FrozenImages) and point.frozen is not None:
         tower = image_tower(point.frozen.name)
         _check_size(tower.name, tower, encoder)
         notes["transform"] = asdict(tower.view())
@@ -227,7 +230,7 @@ def _image_network(model: Model) -> _Network:
 
 def _text_network(model: Model) -> _Network:
     encoder, point, notes = model.matcher.text, model.matcher.text_encoder, {}
-    if isinstance(point, TextAdapter):
+    if isinstance(point, FrozenTexts):
         if point.frozen is None:
             return _Network(encoder, examples(point.width), {"embeddings": ("n",)}, {})
         tower = point.frozen.tower = text_tower(point.frozen.name)  # in torch

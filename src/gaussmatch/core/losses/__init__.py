@@ -10,10 +10,13 @@ from gaussmatch.core.losses.ranking import (
     InfoNCE,
     Mining,
     PairwiseSigmoid,
+    PCMEPPLoss,
+    ProLIPLoss,
     Reduction,
     ScoreLoss,
     SoftContrastive,
     TripletLoss,
+    mixture_targets,
     negatives,
 )
 from gaussmatch.core.losses.regularizers import (
@@ -22,6 +25,7 @@ from gaussmatch.core.losses.regularizers import (
     diversity,
     generation_loss,
     inclusion,
+    inclusion_as_published,
     log_inclusion,
     log_rivals,
     mean_discrepancy,
@@ -32,7 +36,9 @@ __all__ = [
     "LOSSES",
     "InfoNCE",
     "Mining",
+    "PCMEPPLoss",
     "PairwiseSigmoid",
+    "ProLIPLoss",
     "Reduction",
     "ScoreLoss",
     "SoftContrastive",
@@ -42,9 +48,11 @@ __all__ = [
     "diversity",
     "generation_loss",
     "inclusion",
+    "inclusion_as_published",
     "log_inclusion",
     "log_rivals",
     "mean_discrepancy",
+    "mixture_targets",
     "negatives",
     "teacher_forcing",
 ]
@@ -53,6 +61,8 @@ LOSSES: dict[str, Callable[..., ScoreLoss]] = {
     "triplet": TripletLoss,
     "infonce": InfoNCE,
     "sigmoid": PairwiseSigmoid,
+    "pcmepp": PCMEPPLoss,
+    "prolip": ProLIPLoss,
     "soft-contrastive": SoftContrastive,
 }
 """Every loss that ``loss.name`` of a recipe may name. Its arguments are fields of the same name in

@@ -6,6 +6,7 @@ Each takes the scores of n pairs and returns its named terms; the loss is their 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
@@ -132,6 +133,17 @@ def negatives(image_ids: Tensor, *, same_image_negatives: bool = False) -> Bool[
     return image_ids[:, None] != image_ids[None, :]
 
 
+def mixture_targets(share: Float[Tensor, "n"], partner: Int[Tensor, "n"]) -> Float[Tensor, "n n"]:
+    """How much of a match each combination is, if image k is ``share`` of itself and for the rest
+    the image of pair ``partner``.
+
+    >>> mixture_targets(torch.tensor([1.0, 0.75]), torch.tensor([1, 0]))
+    tensor([[1.0000, 0.0000],
+            [0.2500, 0.7500]])
+    """
+    return torch.diag(share).scatter_add(1, partner[:, None], (1 - share)[:, None])
+
+
 def _semi_hard(scores: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
     """The negatives below the positive; in a row without any, only the least similar one."""
     below = negative & (scores < positive[:, None])
@@ -247,7 +259,9 @@ class SoftContrastive:
         caption_queries: Float[Tensor, "n n"],
         negative: Bool[Tensor, "n n"],
     ) -> dict[str, Tensor]:
-        both = match_loss(image_queries, negative) + match_loss(caption_queries, negative)
+        pairs = torch.eye(len(negative), dtype=torch.bool, device=negative.device)
+        target, counted = pairs.to(image_queries), negative | pairs
+        both = sum_of(match_loss(s, target, counted) for s in (image_queries, caption_queries))
         return {self.name: both / self._terms(len(negative))}
 
     def collapsed_value(self, batch: int) -> float:
@@ -260,19 +274,16 @@ class SoftContrastive:
 
 
 def match_loss(
-    log_odds: Float[Tensor, "n n"], negative: Bool[Tensor, "n n"], positive: Tensor | None = None
+    log_odds: Float[Tensor, "n n"], target: Float[Tensor, "n n"], counted: Bool[Tensor, "n n"]
 ) -> Float[Tensor, ""]:
-    """Binary cross-entropy of match (the diagonal and, if given, ``positive``) or not (negative),
-    summed.
+    """Binary cross-entropy of match (target 1) or not (0), or of a share of a match, summed over
+    what counts.
 
-    >>> match_loss(torch.zeros(2, 2), ~torch.eye(2, dtype=torch.bool))      # 4 ln 2
+    >>> match_loss(torch.zeros(2, 2), torch.eye(2), torch.ones(2, 2, dtype=torch.bool))  # 4 ln 2
     tensor(2.7726)
     """
-    pairs = softplus(-log_odds.diagonal()).sum()
-    if positive is not None:
-        pairs = pairs + softplus(-log_odds).masked_fill(~positive, 0).sum()
-        negative = negative & ~positive
-    return pairs + softplus(log_odds).masked_fill(~negative, 0).sum()
+    each = target * softplus(-log_odds) + (1 - target) * softplus(log_odds)
+    return each.masked_fill(~counted, 0).sum()
 
 
 class PairwiseSigmoid(nn.Module):
@@ -287,6 +298,7 @@ class PairwiseSigmoid(nn.Module):
         learn_scale: train the scale, as its logarithm.
         pseudo_positives: weight of a second term in which every negative that scores at least as
             high as the query's own pair counts as a match (PCME++: 0.1).
+        label_smoothing: ε; a match counts as 1 − ε of one, a negative as ε (PCME++: 1e-4).
         reduction: ``sum`` over both directions, or that divided by the n pairs (``mean``).
 
     >>> scores = torch.tensor([[1.0, 0.0], [2.0, 1.0]])         # (1, 0) beats the pairs
@@ -304,28 +316,51 @@ class PairwiseSigmoid(nn.Module):
         bias: float = 0.0,
         learn_scale: bool = True,
         pseudo_positives: float = 0.0,
+        label_smoothing: float = 0.0,
         reduction: Reduction = "sum",
     ) -> None:
         super().__init__()
         check_reduction(reduction)
         if pseudo_positives < 0:
             raise ValueError(f"pseudo_positives must not be negative, got {pseudo_positives}")
-        self.log_scale = log_scale(scale, learn_scale)
+        if not 0 <= label_smoothing < 0.5:
+            raise ValueError(f"label_smoothing must be in [0, 0.5), got {label_smoothing}")
+        self._set_scale(scale, learn_scale)
         self.bias = nn.Parameter(torch.tensor(bias))
         self.pseudo_positives, self.reduction = pseudo_positives, reduction
+        self.label_smoothing = label_smoothing
+
+    def _set_scale(self, scale: float, learned: bool) -> None:
+        self.log_scale = log_scale(scale, learned)
+
+    @property
+    def factor(self) -> Tensor:
+        """The scale as it is now."""
+        return self.log_scale.exp()
 
     def forward(
         self,
         image_queries: Float[Tensor, "n n"],
         caption_queries: Float[Tensor, "n n"],
         negative: Bool[Tensor, "n n"],
+        matched: Float[Tensor, "n n"] | None = None,
     ) -> dict[str, Tensor]:
-        scale, count = self.log_scale.exp(), self._terms(len(negative))
+        """As every ``ScoreLoss``.
+
+        Args:
+            matched: how much of a match each combination is, where images are mixtures of two; else
+                the own pairs are matches.
+        """
+        scale, count = self.factor, self._terms(len(negative))
+        own = torch.eye(len(negative), device=negative.device, dtype=image_queries.dtype)
+        matched = own if matched is None else matched.to(own)
+        target = matched + self.label_smoothing * (1 - 2 * matched)
+        counted = negative | (matched > 0)
         i2t, t2i = scale * image_queries + self.bias, (scale * caption_queries + self.bias).T
-        plain = match_loss(i2t, negative) + match_loss(t2i, negative.T)
-        terms = {self.name: plain / count}
+        ways = (i2t, target, counted), (t2i, target.T, counted.T)
+        terms = {self.name: sum_of(match_loss(*way) for way in ways) / count}
         if self.pseudo_positives:
-            pseudo = _pseudo_loss(i2t, negative) + _pseudo_loss(t2i, negative.T)
+            pseudo = sum_of(match_loss(way[0], _with_pseudo(*way), way[2]) for way in ways)
             terms["pseudo_positives"] = self.pseudo_positives * pseudo / count
         return terms
 
@@ -337,6 +372,60 @@ class PairwiseSigmoid(nn.Module):
         return 1 if self.reduction == "sum" else batch
 
 
-def _pseudo_loss(logits: Tensor, negative: Tensor) -> Tensor:
-    """Negatives of a row that score at least as high as its own pair count as matches."""
-    return match_loss(logits, negative, negative & (logits >= logits.diagonal()[:, None]))
+def sum_of(values: Iterable[Tensor]) -> Tensor:
+    return torch.stack(list(values)).sum()
+
+
+def _with_pseudo(logits: Tensor, target: Tensor, counted: Tensor) -> Tensor:
+    """Targets in which what scores at least as high as a row's best match counts as much as it."""
+    best, at = target.max(1, keepdim=True)
+    return torch.where(counted & (logits >= logits.gather(1, at)), best, target)
+
+
+class PCMEPPLoss(PairwiseSigmoid):
+    """``PairwiseSigmoid`` as published for PCME++, where score = −CSD: the mean over the n²
+    combinations, both ways, and the scale itself is learned instead of its logarithm.
+
+    >>> scores = torch.tensor([[1.0, 0.0], [2.0, 1.0]])
+    >>> loss = PCMEPPLoss(scale=1.0, bias=0.0)
+    >>> terms = loss(scores, scores, ~torch.eye(2, dtype=torch.bool))
+    >>> {name: round(float(value.detach()), 4) for name, value in terms.items()}
+    {'pcmepp': 1.7233, 'pseudo_positives': 0.0723}
+    """
+
+    name: ClassVar[str] = "pcmepp"
+
+    def __init__(
+        self,
+        scale: float = 5.0,
+        bias: float = 5.0,
+        learn_scale: bool = True,
+        pseudo_positives: float = 0.1,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__(scale, bias, learn_scale, pseudo_positives, label_smoothing)
+
+    def _set_scale(self, scale: float, learned: bool) -> None:
+        if not scale > 0:
+            raise ValueError(f"the scale of a loss must be positive, got {scale}")
+        self.scale = nn.Parameter(torch.tensor(scale), requires_grad=learned)
+
+    @property
+    def factor(self) -> Tensor:
+        return self.scale
+
+    def _terms(self, batch: int) -> int:
+        return batch**2
+
+
+class ProLIPLoss(PairwiseSigmoid):
+    """``PairwiseSigmoid`` as published for ProLIP, with its similarity: every combination counts
+    once, and the sum is divided by the n pairs."""
+
+    name: ClassVar[str] = "prolip"
+
+    def __init__(self, scale: float = 10.0, bias: float = -10.0, learn_scale: bool = True) -> None:
+        super().__init__(scale, bias, learn_scale)
+
+    def _terms(self, batch: int) -> int:
+        return 2 * batch

@@ -133,14 +133,22 @@ def log_inclusion(inner: Gaussian, outer: Gaussian) -> Float[Tensor, "n"]:
 
     (The published code counts the first two terms twice.)
     """
+    return _log_inclusions(inner, outer).mean(-1)
+
+
+def _log_inclusions(
+    inner: Gaussian, outer: Gaussian, times: float = 1.0, offset: float = 0.0
+) -> Float[Tensor, "n d"]:
+    """H(1 ⊂ 2) of each dimension, with its first two terms ``times`` over and the logarithms of
+    the precisions moved by ``offset``."""
     inner, outer = inner.expand(), outer.expand()
     if inner.log_var is None or outer.log_var is None:
         raise ValueError("inclusion needs variances, and these are point embeddings")
-    p, q = (-inner.log_var).exp(), (-outer.log_var).exp()
+    p, q = (offset - inner.log_var).exp(), (offset - outer.log_var).exp()
     a, b = p + 0.5 * q, 2 * inner.mean * p + outer.mean * q
     c = inner.mean.square() * p + 0.5 * outer.mean.square() * q
-    h = -inner.log_var - 0.5 * outer.log_var - 0.5 * a.log() + b.square() / (4 * a) - c
-    return h.mean(-1)
+    widths = times * (inner.log_var + 0.5 * outer.log_var)
+    return -widths - 0.5 * a.log() + b.square() / (4 * a) - c
 
 
 def inclusion(whole: Gaussian, short: Gaussian) -> Float[Tensor, ""]:
@@ -153,6 +161,20 @@ def inclusion(whole: Gaussian, short: Gaussian) -> Float[Tensor, ""]:
     """
     apart = log_inclusion(whole, short) - log_inclusion(short, whole)
     return softplus(-SCALE * apart).mean()
+
+
+def inclusion_as_published(inner: Gaussian, outer: Gaussian) -> Float[Tensor, ""]:
+    """The same in the form of ProLIP's code: a sigmoid for every dimension, a hundred times as
+    steep, of an H that counts the widths twice and takes e⁻¹⁰ of every precision.
+
+    >>> wide, narrow = (Gaussian(torch.zeros(1, 4), torch.full((1, 4), v)) for v in (1.0, -1.0))
+    >>> inclusion_as_published(narrow, wide), inclusion_as_published(wide, narrow)
+    (tensor(0.), tensor(2000.))
+    """
+    one, other = (
+        _log_inclusions(a, b, times=2.0, offset=-10.0) for a, b in ((inner, outer), (outer, inner))
+    )
+    return softplus(-100 * SCALE * (one - other)).mean()
 
 
 def teacher_forcing(

@@ -7,7 +7,7 @@ from typing import Any
 from gaussmatch.core.gaussian import Side
 from gaussmatch.core.similarities.base import Lifted, Similarity
 from gaussmatch.core.similarities.cosine import Cosine
-from gaussmatch.core.similarities.csd import CSD
+from gaussmatch.core.similarities.csd import CSD, ExpectedDot
 from gaussmatch.core.similarities.divergence import KL, MinKL, QueryKL, ReverseKL
 from gaussmatch.core.similarities.match_prob import MatchProb
 from gaussmatch.core.similarities.pairwise import MIL
@@ -24,6 +24,7 @@ SIMILARITIES: dict[str, type[Similarity]] = {
         Wasserstein,
         WassersteinLiteral,
         CSD,
+        ExpectedDot,
         MIL,
         MatchProb,
     )

@@ -40,6 +40,14 @@ class Batch(NamedTuple):
     fits: Float[Tensor, "n"] | None = None
     """ln of how many photos the texts fit, and the short ones."""
     short_fits: Float[Tensor, "m"] | None = None
+    share: Float[Tensor, "n"] | None = None
+    """How much of image k is its own, where images are mixed (``mixed``), and the pair that the
+    rest is of."""
+    partner: Int[Tensor, "n"] | None = None
+
+    @property
+    def mixture(self) -> tuple[Tensor, Tensor] | None:
+        return None if self.share is None or self.partner is None else (self.share, self.partner)
 
     def to(self, device: torch.device) -> Batch:
         moved = (part if part is None else part.to(device) for part in self)
@@ -53,8 +61,12 @@ class Batch(NamedTuple):
 
     def _part(self, start: int, stop: int) -> Batch:
         part = slice(start, stop)
-        fits = None if self.fits is None else self.fits[part]
+        fits, share, partner = (
+            None if known is None else known[part]
+            for known in (self.fits, self.share, self.partner)
+        )
         some = Batch(self.images[part], _rows(self.texts, part), self.image_ids[part], fits=fits)
+        some = some._replace(share=share, partner=partner)
         if self.short_of is None:
             return some
         first, end = (int((self.short_of < row).sum()) for row in (start, stop))
@@ -70,6 +82,44 @@ def _rows(texts: Any, rows: slice) -> Any:
     """Some of the texts that an encoder has collated: embeddings, or ``Tokens``."""
     whole = isinstance(texts, Tensor)
     return texts[rows] if whole else type(texts)(*(t[rows] for t in texts))
+
+
+BETA = 2.0
+"""Of the distribution Beta(2, 2) that the shares of mixed images are drawn from (PCME++)."""
+
+
+def mixed(batch: Batch, some: float) -> Batch:
+    """A batch in which a share ``some`` of the images is mixed with that of the last pair but k:
+    by their weighted mean (mixup), or with a rectangle of it, or some regions, in place of their
+    own (cutmix). The random numbers are torch's."""
+    n, images = len(batch.image_ids), batch.images.clone()
+    partner = torch.arange(n - 1, -1, -1, device=images.device)
+    drawn = torch.distributions.Beta(BETA, BETA).sample((n,))
+    share = torch.where(torch.rand(n) < some, drawn, 1.0)
+    cut = torch.rand(n) < 0.5
+    for k in (share < 1).nonzero()[:, 0].tolist():
+        other = batch.images[n - 1 - k]
+        if cut[k] and other.ndim > 1:
+            where = _part_of(other, float(share[k]))
+            images[k][where] = other[where]
+            share[k] = 1 - images[k][where].numel() / other.numel()
+        else:
+            images[k] = share[k] * images[k] + (1 - share[k]) * other
+    return batch._replace(images=images, share=share.to(images.device), partner=partner)
+
+
+def _part_of(image: Tensor, kept: float) -> tuple[Any, ...]:
+    """The rows of regions (r, f), or a rectangle of pixels (3, h, w), that another image fills."""
+    if image.ndim == 2:
+        count = round((1 - kept) * len(image))
+        return (torch.randperm(len(image))[:count],)
+    sides = [int(size * (1 - kept) ** 0.5) for size in image.shape[1:]]
+    middles = [int(torch.randint(size, ())) for size in image.shape[1:]]
+    spans = (
+        slice(max(0, middle - side // 2), min(size, middle + side // 2))
+        for middle, side, size in zip(middles, sides, image.shape[1:], strict=True)
+    )
+    return (slice(None), *spans)
 
 
 class Batches:

@@ -29,7 +29,7 @@ from gaussmatch.device import choose_device
 from gaussmatch.files import write_text
 from gaussmatch.learn.evaluation.retrieval import recalls
 from gaussmatch.learn.training import gather
-from gaussmatch.learn.training.batches import Batch, Batches, Waiting
+from gaussmatch.learn.training.batches import Batch, Batches, Waiting, mixed
 from gaussmatch.learn.training.start import (
     CheckpointTimer,
     Progress,
@@ -253,7 +253,7 @@ class Steps:
         self.matcher.train()
         objective = replace(
             Objective.of_epoch(self.recipe.loss, epoch, self.matcher.heads),
-            queries_only=self.recipe.training.shorten_as == "query",
+            shortened_as=self.recipe.training.shorten_as,
         )
         progress, interval = self.progress, CheckpointTimer(self.recipe.training.checkpoint_every)
         first, started = progress.batch, time.perf_counter()
@@ -289,6 +289,7 @@ class Steps:
     def step(self, objective: Objective, batch: Batch) -> tuple[dict[str, float], int]:
         """One gradient step; returns the terms of the loss before it, and the number of pairs."""
         self.state.optimizer.zero_grad(set_to_none=True)
+        batch = mixed(batch, self.recipe.training.mix) if self.recipe.training.mix else batch
         terms, pairs = self.gradients(objective, batch.to(self.precision.device))
         values = {name: float(value.detach()) for name, value in terms.items()}
         if not math.isfinite(sum(values.values())):

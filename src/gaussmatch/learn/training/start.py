@@ -31,7 +31,7 @@ from gaussmatch.models import run
 from gaussmatch.models.encoders import Probabilistic
 from gaussmatch.models.encoders.adapter import ARRAYS, ImageAdapter, TextAdapter
 from gaussmatch.models.encoders.backbone import Backbone, pretrained
-from gaussmatch.models.encoders.pretrained import image_tower, text_tower
+from gaussmatch.models.encoders.pretrained import GAUSSIAN, Spec, image_tower, text_tower
 from gaussmatch.models.encoders.systems import SYSTEMS
 from gaussmatch.models.encoders.vocabulary import Vocabulary
 from gaussmatch.models.features.pixels import pixel_transform
@@ -116,6 +116,11 @@ def frozen_recipe(recipe: Recipe) -> Recipe:
 
 def initial_model(recipe: Recipe, pairs: Pairs, origin: Model | None) -> Model:
     """The model before the first step, on the CPU."""
+    if not SYSTEMS[recipe.model.system].trained:
+        raise ValueError(
+            f"model.system {recipe.model.system} has nothing to train: its encoders are published "
+            "ones; 'gaussmatch import' makes a run of them"
+        )
     model = _untrained(recipe, _vocabulary(recipe, pairs, origin))
     backbone = model.matcher.backbone
     had = None if origin is None else origin.recipe.model.backbone
@@ -302,6 +307,12 @@ def resolved(recipe: Recipe, pairs: Pairs) -> Recipe:
 
 def _pinned(own: AdapterRecipe, pairs: Pairs, image_width: int) -> AdapterRecipe:
     """The published encoders of an adapter, known by their hashes."""
+    for encoder in (own.text_encoder, own.image_encoder):
+        if encoder not in (None, ARRAYS) and Spec.of(str(encoder)).library in GAUSSIAN:
+            raise ValueError(
+                f"{encoder} gives means and variances already, so there is nothing to adapt: make "
+                "a run of it with 'gaussmatch import'"
+            )
     given = None if pairs.texts is None else len(pairs.texts[0])
     width, name = own.text_width, own.text_encoder
     if name == ARRAYS:

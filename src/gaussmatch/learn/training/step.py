@@ -38,6 +38,8 @@ class BatchOutput(NamedTuple):
     short: Gaussian | None = None
     short_of: Tensor | None = None
     short_fits: Tensor | None = None
+    mixture: tuple[Tensor, Tensor] | None = None
+    """Of a batch whose images are mixed: see ``Batch.share`` and ``Batch.partner``."""
 
     @property
     def shortened(self) -> tuple[Gaussian, Tensor] | None:
@@ -70,6 +72,7 @@ class BatchOutput(NamedTuple):
             short=None if self.short is None else _like(self.short, short_rest),
             short_of=batch.short_of,
             short_fits=batch.short_fits,
+            mixture=batch.mixture,
         )
 
 
@@ -104,12 +107,12 @@ def _generation(outcome: BatchOutput) -> Tensor:
     return losses.generation_loss(logits, targets.data, captions=len(lengths))
 
 
-def _inclusion(outcome: BatchOutput) -> Tensor:
+def _inclusion(outcome: BatchOutput, how: Callable[..., Tensor] = losses.inclusion) -> Tensor:
     """Of whole captions in their shortened forms; zero in a batch without any."""
     if outcome.shortened is None:
         return outcome.captions.mean.new_zeros(())
     short, rows = outcome.shortened
-    return losses.inclusion(outcome.captions[rows], short)
+    return how(outcome.captions[rows], short)
 
 
 def _fitting(outcome: BatchOutput) -> Tensor:
@@ -152,6 +155,8 @@ TERMS: dict[str, Term] = {
     "diversity": Term(lambda o: sum_of(losses.diversity(o.seen[r]) for r in RESIDUALS), RESIDUALS),
     "mmd": Term(lambda o: losses.mean_discrepancy(o.images.mean, o.captions.mean)),
     "inclusion": Term(_inclusion),
+    "inclusion_as_published": Term(lambda o: _inclusion(o, losses.inclusion_as_published)),
+    "inclusion_of_images": Term(lambda o: losses.inclusion_as_published(o.images, o.captions)),
     "fitting": Term(_fitting),
     "rivals": Term(_rivals),
     "vib": Term(lambda o: sum_of(losses.bottleneck(g) for g in (o.images, o.captions))),
@@ -160,6 +165,8 @@ TERMS: dict[str, Term] = {
     ),
 }
 """Terms by name. A recipe gives each its weight; 0 leaves it out."""
+SUMMED = ("vib", "vib_as_published")
+"""Terms that are sums over items and dimensions, and means with a loss that is one."""
 
 
 @dataclass(frozen=True)
@@ -168,8 +175,9 @@ class Objective:
 
     recipe: LossRecipe
     ranking: losses.ScoreLoss
-    queries_only: bool = False
-    """Whether shortened captions are queries only, or further pairs."""
+    shortened_as: str = "add"
+    """What shortened captions are: further pairs, queries only, or only compared, see
+    ``training.shorten_as``."""
 
     @staticmethod
     def of_epoch(recipe: LossRecipe, epoch: int, heads: nn.ModuleDict | None = None) -> Objective:
@@ -190,7 +198,9 @@ class Objective:
         with observe({part: matcher.part(part) for part in watched}) as seen:
             images, captions = matcher(batch.images, batch.texts)
         ids, fits = batch.image_ids, batch.fits
-        outcome = BatchOutput(matcher, images, captions, batch.texts, seen, ids, fits)
+        outcome = BatchOutput(
+            matcher, images, captions, batch.texts, seen, ids, fits, mixture=batch.mixture
+        )
         if batch.short_of is None:
             return outcome
         short = matcher.encode_texts(batch.short) if len(batch.short_of) else captions[:0]
@@ -200,19 +210,25 @@ class Objective:
         """The named terms of a whole batch."""
         images, captions, ids = outcome.images, outcome.captions, outcome.image_ids
         similarity, shortened = outcome.matcher.similarity, outcome.shortened
-        if shortened is not None and not self.queries_only:  # pairs with the image of their caption
+        if shortened is not None and self.shortened_as == "add":  # pairs with their caption's image
             short, rows = shortened
             images = Gaussian.cat([images, images[rows]])
             captions, ids = Gaussian.cat([captions, short]), torch.cat([ids, ids[rows]])
         negative = losses.negatives(ids, same_image_negatives=self.recipe.same_image_negatives)
-        terms = self.ranking(*similarity.both_ways(images, captions), negative)
-        if shortened is not None and self.queries_only:
+        scores = similarity.both_ways(images, captions)
+        if outcome.mixture is None:
+            terms = self.ranking(*scores, negative)
+        else:
+            assert isinstance(self.ranking, losses.PairwiseSigmoid)
+            terms = self.ranking(*scores, negative, losses.mixture_targets(*outcome.mixture))
+        if shortened is not None and self.shortened_as == "query":
             assert isinstance(self.ranking, losses.InfoNCE)
             short, rows = shortened
-            scores = similarity.for_query("captions").matrix(images, short)
-            terms["queries"] = self.ranking.queries(scores, negative[:, rows], rows)
+            found = similarity.for_query("captions").matrix(images, short)
+            terms["queries"] = self.ranking.queries(found, negative[:, rows], rows)
         for name, term in self._used.items():
-            terms[name] = getattr(self.recipe, name) * term.value(outcome)
+            count = outcome.images.mean.numel() if name in SUMMED and self.recipe.averages else 1
+            terms[name] = getattr(self.recipe, name) * term.value(outcome) / count
         return terms
 
     def __call__(self, matcher: Matcher, batch: Batch) -> dict[str, Tensor]:
@@ -350,17 +366,19 @@ def _gathered(
     share: BatchOutput, embedded: list[Tensor], of_queries: list[Tensor], batch: Batch
 ) -> BatchOutput:
     """The outcome of the whole batch, of which each process has encoded a share."""
-    known = [batch.image_ids] if batch.fits is None else [batch.image_ids, batch.fits]
-    pairs = gather.gather([*embedded, *known])
-    n = len(embedded)
-    whole = batch._replace(image_ids=pairs[n], fits=None if batch.fits is None else pairs[n + 1])
+    ids, n = batch.image_ids, len(embedded)
+    known = {"image_ids": ids, "fits": batch.fits, "share": batch.share, "partner": batch.partner}
+    if batch.partner is not None:
+        known["partner"] = batch.partner + gather.before(len(ids), ids.device)
+    there = {name: value for name, value in known.items() if value is not None}
+    pairs = gather.gather([*embedded, *there.values()])
+    whole = batch._replace(**dict(zip(there, pairs[n:], strict=True)))
     if batch.short_of is None:
         return share.with_batch(pairs[:n], [], whole)
-    ids = batch.image_ids
-    known = [batch.short_of + gather.before(len(ids), ids.device)]
-    known += [] if batch.short_fits is None else [batch.short_fits]
-    queries, m = gather.gather([*of_queries, *known]), len(of_queries)
-    whole = whole._replace(short_of=queries[m], short_fits=queries[-1] if len(known) > 1 else None)
+    extra = [batch.short_of + gather.before(len(ids), ids.device)]
+    extra += [] if batch.short_fits is None else [batch.short_fits]
+    queries, m = gather.gather([*of_queries, *extra]), len(of_queries)
+    whole = whole._replace(short_of=queries[m], short_fits=queries[-1] if len(extra) > 1 else None)
     return share.with_batch(pairs[:n], queries[:m], whole)
 
 

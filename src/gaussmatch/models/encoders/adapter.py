@@ -46,6 +46,71 @@ class FrozenEncoder:
         return tower
 
 
+class FrozenImages(nn.Module):
+    """Image embeddings of a published encoder, or pictures that go through it.
+
+    Args:
+        encoder: its name; ``None`` if there are never any pictures, or if the data names it.
+        sha256: of its weights.
+    """
+
+    def __init__(self, encoder: str | None, sha256: str | None) -> None:
+        super().__init__()
+        self.frozen = None if encoder is None else FrozenEncoder(image_tower, encoder, sha256)
+
+    @property
+    def transform(self) -> ImageTransform | None:
+        """Pictures → embeddings by the published encoder, or ``None`` if it has no name."""
+        frozen = self.frozen
+        return None if frozen is None else lambda some: frozen.tower.encode(some).numpy()
+
+
+class FrozenTexts(TextEncoder):
+    """Texts as a published encoder embeds them.
+
+    Args:
+        encoder: its name; ``arrays`` if its embeddings exist already.
+        sha256: of its weights.
+    """
+
+    _here: Tensor
+    width: int
+
+    def __init__(self, encoder: str, sha256: str | None) -> None:
+        super().__init__()
+        known = encoder != ARRAYS
+        self.frozen = FrozenEncoder(text_tower, encoder, sha256) if known else None
+        self.register_buffer("_here", torch.empty(0), persistent=False)
+
+    @property
+    def reads_text(self) -> bool:
+        return self.frozen is not None
+
+    @property
+    def tower(self) -> TextTower:
+        """The encoder of texts."""
+        if self.frozen is None:
+            raise ValueError(UNREAD)
+        tower: TextTower = self.frozen.tower
+        return tower
+
+    @property
+    def tokenizer(self) -> Tokenizer:  # type: ignore[override]  # it comes with the encoder
+        return self.tower.tokenizer
+
+    def prepare(self, texts: Sequence[str]) -> Sequence[Any]:
+        """The embedding of each text."""
+        return list(self.tower.encode(texts).numpy())
+
+    def embedding(self, inputs: Any) -> Float[Tensor, "n w"]:
+        """The published embedding of a batch."""
+        if isinstance(inputs, Tensor):
+            return inputs
+        tower = self.tower.to(self._here.device)
+        with torch.no_grad():
+            return tower.run(inputs).float()
+
+
 class Standardize(nn.Module):
     """e → scale · unit((e − m)/s). m and s are learned by ``fit`` and saved with the weights.
 
@@ -87,18 +152,13 @@ def head(width: int, dim: int, hidden: int, dropout: float) -> nn.Sequential:
 
 
 class Adapter(nn.Module):
-    """Embeddings (n, width) of a frozen encoder → points (n, D).
-
-    Args:
-        width: of the embeddings.
-        dim, hidden, dropout: of the head.
-        scale: length of the standardized embedding.
-        center_only: subtract the mean, and do not divide by the deviation.
-    """
+    """Embeddings (n, width) of a frozen encoder → points (n, D)."""
 
     part = "head"
+    width: int
+    dim: int
 
-    def __init__(
+    def learn(
         self,
         width: int,
         dim: int,
@@ -107,7 +167,14 @@ class Adapter(nn.Module):
         scale: float,
         center_only: bool = False,
     ) -> None:
-        super().__init__()
+        """Make what learns.
+
+        Args:
+            width: of the embeddings.
+            dim, hidden, dropout: of the head.
+            scale: length of the standardized embedding.
+            center_only: subtract the mean, and do not divide by the deviation.
+        """
         self.width, self.dim, self._center_only = width, dim, center_only
         self.standardize = Standardize(width, scale)
         self.head = head(width, dim, hidden, dropout)
@@ -125,15 +192,13 @@ class Adapter(nn.Module):
         return normalize(self.head(self.standardize(self.embedding(inputs))), dim=-1)
 
 
-class ImageAdapter(Adapter):
+class ImageAdapter(FrozenImages, Adapter):
     """Image embeddings → points.
 
     Args:
         feature_dim: width of the embeddings.
         dim, hidden, dropout, image_scale: see ``Adapter``.
-        image_encoder: the name of the encoder that pictures go through; ``None`` if there are
-            never any, or if the data names it.
-        image_sha256: of its weights.
+        image_encoder, image_sha256: see ``FrozenImages``.
     """
 
     def __init__(
@@ -146,28 +211,17 @@ class ImageAdapter(Adapter):
         image_encoder: str | None = None,
         image_sha256: str | None = None,
     ) -> None:
-        super().__init__(feature_dim, dim, hidden, dropout, image_scale)
-        self.frozen = (
-            None
-            if image_encoder is None
-            else FrozenEncoder(image_tower, image_encoder, image_sha256)
-        )
-
-    @property
-    def transform(self) -> ImageTransform | None:
-        """Pictures → embeddings by the published encoder, or ``None`` if it has no name."""
-        frozen = self.frozen
-        return None if frozen is None else lambda some: frozen.tower.encode(some).numpy()
+        super().__init__(image_encoder, image_sha256)
+        self.learn(feature_dim, dim, hidden, dropout, image_scale)
 
 
-class TextAdapter(Adapter, TextEncoder):
+class TextAdapter(FrozenTexts, Adapter):
     """Texts, or their embeddings, → points.
 
     Args:
-        text_encoder: the name of the encoder; ``arrays`` if its embeddings exist already.
+        text_encoder, text_sha256: see ``FrozenTexts``.
         text_width: of its embeddings.
         dim, hidden, dropout, text_scale: see ``Adapter``.
-        text_sha256: of its weights.
     """
 
     def __init__(
@@ -180,37 +234,8 @@ class TextAdapter(Adapter, TextEncoder):
         text_scale: float,
         text_sha256: str | None = None,
     ) -> None:
-        super().__init__(text_width, dim, hidden, dropout, text_scale, center_only=True)
-        self.frozen = (
-            None if text_encoder == ARRAYS else FrozenEncoder(text_tower, text_encoder, text_sha256)
-        )
-
-    @property
-    def reads_text(self) -> bool:
-        return self.frozen is not None
-
-    @property
-    def tower(self) -> TextTower:
-        """The encoder of texts."""
-        if self.frozen is None:
-            raise ValueError(UNREAD)
-        tower: TextTower = self.frozen.tower
-        return tower
-
-    @property
-    def tokenizer(self) -> Tokenizer:  # type: ignore[override]  # it comes with the encoder
-        return self.tower.tokenizer
-
-    def prepare(self, texts: Sequence[str]) -> Sequence[Any]:
-        """The embedding of each text."""
-        return list(self.tower.encode(texts).numpy())
-
-    def embedding(self, inputs: Any) -> Float[Tensor, "n w"]:
-        if isinstance(inputs, Tensor):
-            return inputs
-        tower = self.tower.to(self.standardize.mean.device)
-        with torch.no_grad():
-            return tower.run(inputs).float()
+        super().__init__(text_encoder, text_sha256)
+        self.learn(text_width, dim, hidden, dropout, text_scale, center_only=True)
 
 
 class GivenMean(Probabilistic):

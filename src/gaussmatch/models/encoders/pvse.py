@@ -93,6 +93,21 @@ class PIE(nn.Module):
         return points.squeeze(1)
 
 
+def local_features(
+    images: Float[Tensor, "n ..."], backbone: nn.Module | None
+) -> Float[Tensor, "n r f"]:
+    """The cells that a backbone makes of pictures, or local features as they are given."""
+    if backbone is not None:
+        grid: Tensor = backbone.forward_grid(images)  # type: ignore[operator]
+        return grid
+    if images.ndim != 3:
+        raise ValueError(
+            f"images must be local features (n, R, F), got {tuple(images.shape)}; "
+            "set data.features to regions"
+        )
+    return images
+
+
 class PVSEImage(nn.Module):
     """Local features → linear of their mean, PIE over themselves → L2-norm: (n, K, D).
 
@@ -128,15 +143,7 @@ class PVSEImage(nn.Module):
 
     def local(self, images: Float[Tensor, "n ..."]) -> Float[Tensor, "n r f"]:
         """The local features of the images, by the backbone if there is one."""
-        if self.backbone is not None:
-            grid: Tensor = self.backbone.forward_grid(images)  # type: ignore[operator]
-            return grid
-        if images.ndim != 3:
-            raise ValueError(
-                f"images must be local features (n, R, F), got {tuple(images.shape)}; "
-                "set data.features to regions"
-            )
-        return images
+        return local_features(images, self.backbone)
 
     def points(
         self, local: Float[Tensor, "n r f"], pooled: Float[Tensor, "n f"]

@@ -10,6 +10,8 @@ from torch import nn
 
 from gaussmatch.models.encoders.adapter import ImageAdapter, TextAdapter
 from gaussmatch.models.encoders.base import TextEncoder, Tokenizer
+from gaussmatch.models.encoders.pcmepp import PCMEPPImage, PCMEPPText
+from gaussmatch.models.encoders.published import PublishedImages, PublishedTexts
 from gaussmatch.models.encoders.pvse import PCMEImage, PCMEText, PVSEImage, PVSEText
 from gaussmatch.models.encoders.vsepp import Projection, WordGRU
 from gaussmatch.models.encoders.vsrn import CaptionGenerator, RegionReasoning
@@ -33,6 +35,7 @@ class TrainedSystem:
         gaussian: its encoders give Gaussians themselves.
         pixels: its image encoder takes a backbone.
         vocabulary: it reads words that it learns from the training captions.
+        trained: something of it learns.
     """
 
     image: Callable[..., nn.Module]
@@ -42,6 +45,7 @@ class TrainedSystem:
     gaussian: bool = False
     pixels: bool = True
     vocabulary: bool = True
+    trained: bool = True
 
 
 def _generator(tokenizer: Tokenizer, dim: int, generator: Any) -> CaptionGenerator | None:
@@ -55,6 +59,16 @@ SYSTEMS: dict[str, TrainedSystem] = {
     "vsrn": TrainedSystem(RegionReasoning, WordGRU, {"generator": _generator}, pixels=False),
     "pvse": TrainedSystem(PVSEImage, PVSEText, adaptable=False),
     "pcme": TrainedSystem(PCMEImage, PCMEText, adaptable=False, gaussian=True),
+    "pcmepp": TrainedSystem(PCMEPPImage, PCMEPPText, adaptable=False, gaussian=True),
     "adapter": TrainedSystem(ImageAdapter, TextAdapter, pixels=False, vocabulary=False),
+    "published": TrainedSystem(
+        PublishedImages,
+        PublishedTexts,
+        adaptable=False,
+        gaussian=True,
+        pixels=False,
+        vocabulary=False,
+        trained=False,
+    ),
 }
 """Every system by the name that recipes give it. A new one is its encoders and an entry here."""

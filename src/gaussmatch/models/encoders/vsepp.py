@@ -79,7 +79,7 @@ class LastState(nn.Module):
         self, sequence: Float[Tensor, "n t w"], lengths: Int[Tensor, "n"]
     ) -> Float[Tensor, "n d"]:
         if torch.onnx.is_in_onnx_export():  # which has no packed sequences
-            return _at(self.rnn(sequence)[0], lengths - 1)
+            return at_places(self.rnn(sequence)[0], lengths - 1)
         packed = pack_padded_sequence(
             sequence, lengths.cpu(), batch_first=True, enforce_sorted=False
         )
@@ -222,31 +222,38 @@ class BiGRU(nn.Module):
     def forward(
         self, sequence: Float[Tensor, "n t w"], lengths: Int[Tensor, "n"]
     ) -> Float[Tensor, "n d"]:
-        if torch.onnx.is_in_onnx_export():
-            return self._without_packing(sequence, lengths)
+        states = states_each_way(self.rnn, sequence, lengths)
+        half, last = self.rnn.hidden_size, lengths - 1
+        first = last if self.state == "last-token" else torch.zeros_like(last)
+        return torch.cat(
+            [at_places(states, last)[:, :half], at_places(states, first)[:, half:]], -1
+        )
+
+
+def states_each_way(
+    rnn: nn.GRU, sequence: Float[Tensor, "n t w"], lengths: Int[Tensor, "n"]
+) -> Float[Tensor, "n t 2h"]:
+    """The states of a GRU each way at every step of padded sequences: forward, then backward ones.
+    Padding changes none of the others."""
+    t = sequence.shape[1]
+    if not torch.onnx.is_in_onnx_export():
         packed = pack_padded_sequence(
             sequence, lengths.cpu(), batch_first=True, enforce_sorted=False
         )
-        outputs, states = self.rnn(packed)
-        if self.state == "final":
-            return torch.cat([states[0], states[1]], -1)
-        padded, _ = pad_packed_sequence(outputs, batch_first=True)
-        return _at(padded, lengths - 1)
-
-    def _without_packing(self, sequence: Tensor, lengths: Tensor) -> Tensor:
-        """The same for the export, which has no packed sequences. Padding at the end cannot change
-        the forward states, and padding at the start cannot change the backward ones."""
-        t = sequence.shape[1]
-        moved = (torch.arange(t) + lengths[:, None]) % t  # words at the end
-        aligned = sequence.gather(1, moved[..., None].expand_as(sequence))
-        half = self.rnn.hidden_size
-        forward = _at(self.rnn(sequence)[0], lengths - 1)[:, :half]
-        first = t - lengths if self.state == "final" else torch.full_like(lengths, t - 1)
-        backward = _at(self.rnn(aligned)[0], first)[:, half:]
-        return torch.cat([forward, backward], -1)
+        return pad_packed_sequence(rnn(packed)[0], batch_first=True, total_length=t)[0]
+    # the export has no packed sequences: padding at the end cannot change the forward states, and
+    # padding at the start cannot change the backward ones
+    steps, half = torch.arange(t), rnn.hidden_size
+    at_end = rnn(_moved(sequence, (steps + lengths[:, None]) % t))[0]
+    back = _moved(at_end, (steps + (t - lengths[:, None])) % t)
+    return torch.cat([rnn(sequence)[0][..., :half], back[..., half:]], -1)
 
 
-def _at(states: Float[Tensor, "n t d"], places: Int[Tensor, "n"]) -> Float[Tensor, "n d"]:
+def _moved(sequence: Tensor, places: Int[Tensor, "n t"]) -> Tensor:
+    return sequence.gather(1, places[..., None].expand(-1, -1, sequence.shape[-1]))
+
+
+def at_places(states: Float[Tensor, "n t d"], places: Int[Tensor, "n"]) -> Float[Tensor, "n d"]:
     """The state of each sequence at its own place."""
     return states.gather(1, places[:, None, None].expand(-1, 1, states.shape[-1])).squeeze(1)
 

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.files import atomic, cache_root, is_sealed, locked, new_array, seal
 from gaussmatch.models.encoders import TextEncoder
-from gaussmatch.models.encoders.adapter import TextAdapter
+from gaussmatch.models.encoders.adapter import FrozenTexts
 from gaussmatch.models.encoders.pretrained import TextTower
 
 SHARD = 4096
@@ -30,7 +30,7 @@ def prepared_texts(pairs: Pairs, encoder: TextEncoder) -> Sequence[Any] | np.nda
 
 def prepared(texts: Sequence[str], encoder: TextEncoder) -> Sequence[Any] | np.ndarray:
     """A row for each text, see ``prepared_texts``."""
-    if not isinstance(encoder, TextAdapter):
+    if not isinstance(encoder, FrozenTexts):
         return encoder.prepare(texts)
     distinct = {text: row for row, text in enumerate(dict.fromkeys(texts))}
     embeddings = embedded_once(encoder.tower, list(distinct))

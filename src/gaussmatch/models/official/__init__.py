@@ -1,4 +1,5 @@
-"""Checkpoints of the official codes of VSE++, VSRN, PVSE and PCME become run folders.
+"""Checkpoints of the official codes of VSE++, VSRN, PVSE, PCME, PCME++ and ProLIP become run
+folders.
 
 Files are read as data; nothing in them is executed (``checkpoint``, ``words``).
 """
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from gaussmatch.files import sha256
+from gaussmatch.models.encoders.pretrained import GAUSSIAN
 from gaussmatch.models.encoders.vocabulary import Vocabulary
 from gaussmatch.models.official import pcme, pvse, vsepp, vsrn
 from gaussmatch.models.official.checkpoint import read_checkpoint, read_words
+from gaussmatch.models.official.gaussians import import_encoders
 from gaussmatch.models.official.translation import System, Translation
 from gaussmatch.models.recipe import Recipe, changed
 from gaussmatch.models.run import claim_place, is_run, save_parts, save_weights, write_metrics
@@ -21,7 +24,7 @@ from gaussmatch.models.run import claim_place, is_run, save_parts, save_weights,
 SYSTEMS: dict[str, System] = {"vsepp": vsepp, "vsrn": vsrn, "pvse": pvse, "pcme": pcme}
 """The official codes that are read; a new one is a module with ``recognises`` and ``translate``."""
 
-__all__ = ["SYSTEMS", "import_checkpoint", "recognised"]
+__all__ = ["GAUSSIAN", "SYSTEMS", "import_checkpoint", "recognised"]
 
 
 def import_checkpoint(
@@ -34,16 +37,21 @@ def import_checkpoint(
     """Turn an official checkpoint into a run folder that loads and evaluates like any other.
 
     Args:
-        checkpoint: the file that ``torch.save`` of the official code wrote.
+        checkpoint: the file that ``torch.save`` of the official code wrote; of ProLIP and PCME++
+            also a folder in the layout of the hub, or the name of a repository there.
         out: the run folder.
         vocabulary: its vocabulary file; PCME's checkpoints hold theirs.
-        system: ``vsepp``, ``vsrn``, ``pvse`` or ``pcme``; found from the file when none.
+        system: one of ``SYSTEMS`` or ``GAUSSIAN``; found from the file or folder when none.
         overrides: fields of the recipe's data, as ``{"data.root": "coco_precomp"}``.
     """
     if is_run(out):
         raise FileExistsError(f"{out} already holds a run; choose another folder with --out")
     claim_place(out)
+    if system in GAUSSIAN or checkpoint.is_dir():
+        return _encoders(checkpoint, out, vocabulary, system, overrides)
     where, content = str(checkpoint), read_checkpoint(checkpoint)
+    if system is None and "pytorch-lightning_version" in content:
+        return _encoders(checkpoint, out, vocabulary, system, overrides)
     system = system or recognised(content, where)
     if not SYSTEMS[system].recognises(content):
         raise ValueError(f"{where}: not a checkpoint of {system}; leave its name out to detect it")
@@ -63,13 +71,30 @@ def import_checkpoint(
     return recipe
 
 
+def _encoders(
+    given: Path,
+    out: Path,
+    vocabulary: Path | None,
+    system: str | None,
+    overrides: Mapping[str, Any],
+) -> Recipe:
+    if system not in (None, *GAUSSIAN):
+        raise ValueError(
+            f"{given}: a folder, but {system} has files; folders are of {' and '.join(GAUSSIAN)}"
+        )
+    if vocabulary is not None:
+        raise ValueError(f"{given}: comes with its tokenizer; leave --vocab out")
+    return import_encoders(given, out, system, overrides)
+
+
 def recognised(content: Mapping[str, Any], where: str) -> str:
     """The name of the official code that wrote a checkpoint."""
     for name, system in SYSTEMS.items():
         if system.recognises(content):
             return name
     held = ", ".join(str(key) for key in list(content)[:10]) or "nothing"
-    raise ValueError(f"{where}: no checkpoint of {', '.join(SYSTEMS)}: it holds {held}")
+    known = ", ".join((*SYSTEMS, *GAUSSIAN))
+    raise ValueError(f"{where}: no checkpoint of {known}: it holds {held}")
 
 
 def _words(found: Translation, vocabulary: Path | None, where: str) -> list[str]:

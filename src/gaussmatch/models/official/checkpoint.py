@@ -16,6 +16,7 @@ import re
 import struct
 import warnings
 import zipfile
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ def number(dtype: NumberType, data: bytes | str) -> float | int | bool:
 
 _STAND_INS: list[tuple[Callable[..., Any], str]] = [
     (Namespace, "argparse.Namespace"),
+    (OrderedDict, "munch.Munch"),  # the options of PCME++: a dict with attributes
     (NumberType, "numpy.dtype"),
     (number, "numpy.core.multiarray.scalar"),
     (number, "numpy._core.multiarray.scalar"),

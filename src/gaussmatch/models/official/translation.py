@@ -49,7 +49,7 @@ class Weights:
     def take(self, state: object, rules: Sequence[Rule], where: str) -> None:
         """Sort the state dict of one of their networks in; a name without a rule is an error."""
         strange = []
-        for name, value in _tensors(state, where).items():
+        for name, value in state_of(state, where).items():
             plain = re.sub(r"(^|\.)module\.", r"\1", name)
             for rule in rules:
                 match = re.fullmatch(rule.theirs, plain)
@@ -108,7 +108,7 @@ class Weights:
         }
 
 
-def _tensors(state: object, where: str) -> dict[str, Tensor]:
+def state_of(state: object, where: str) -> dict[str, Tensor]:
     """The state dict, checked: plain tensors that lie within what the file holds."""
     if not isinstance(state, dict) or not state:
         raise ValueError(f"{where}: no state dict, but {type(state).__name__}")

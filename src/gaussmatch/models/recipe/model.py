@@ -106,6 +106,41 @@ class PCMERecipe:
 
 
 @dataclass(frozen=True)
+class PCMEPPRecipe:
+    """What only PCME++ has.
+
+    Args:
+        deep: a two-layer network beside the linear one over local features, as for regions.
+        drop: share of regions and words that a training step leaves out of the pooling.
+        log_var: roughly the initial ln σ²; the published one is 0.
+    """
+
+    deep: bool = True
+    drop: float = 0.2
+    log_var: float = 0.0
+
+    def __post_init__(self) -> None:
+        share("model.pcmepp", self, "drop")
+
+
+@dataclass(frozen=True)
+class PublishedRecipe:
+    """What only a published probabilistic model has: its two encoders, of which nothing learns.
+
+    Args:
+        image_encoder: such as prolip:REPO or prolip:NAME@FOLDER.
+        image_sha256: of its weights. Others are refused.
+        text_encoder: the same of texts.
+        text_sha256: of its weights.
+    """
+
+    image_encoder: str = "prolip:SanghyukChun/ProLIP-ViT-B-16-DC-1B-12_8B"
+    image_sha256: str | None = None
+    text_encoder: str = "prolip:SanghyukChun/ProLIP-ViT-B-16-DC-1B-12_8B"
+    text_sha256: str | None = None
+
+
+@dataclass(frozen=True)
 class AdapterRecipe:
     """What only the adapter has: frozen encoders by name, each with a learned head.
 
@@ -146,8 +181,9 @@ class ModelRecipe:
     """Which model.
 
     Args:
-        system: vse++, vsrn (on region features), pvse, pcme, or adapter (heads on frozen
-            encoders); any of encoders.systems.SYSTEMS.
+        system: vse++, vsrn (on region features), pvse, pcme, pcmepp (PCME++), adapter (heads on
+            frozen encoders), or published (encoders that are probabilistic themselves); any of
+            encoders.systems.SYSTEMS.
         dim: D, the dimension of the joint space.
         word_dim: width of the word vectors.
         normalize: L2-norm of the means.
@@ -172,7 +208,9 @@ class ModelRecipe:
         vsrn: what only VSRN has.
         pvse: what only PVSE has.
         pcme: what only PCME has.
+        pcmepp: what only PCME++ has.
         adapter: what only the adapter has.
+        published: what only published probabilistic encoders have.
     """
 
     system: str = "vse++"
@@ -194,7 +232,9 @@ class ModelRecipe:
     vsrn: VSRNRecipe = field(default_factory=VSRNRecipe)
     pvse: PVSERecipe = field(default_factory=PVSERecipe)
     pcme: PCMERecipe = field(default_factory=PCMERecipe)
+    pcmepp: PCMEPPRecipe = field(default_factory=PCMEPPRecipe)
     adapter: AdapterRecipe = field(default_factory=AdapterRecipe)
+    published: PublishedRecipe = field(default_factory=PublishedRecipe)
 
     def __post_init__(self) -> None:
         positive("model", self, "dim", "word_dim")
@@ -253,14 +293,14 @@ class ModelRecipe:
             )
 
     def _check_own(self) -> None:
-        """The systems that the paper compares with but does not adapt."""
+        """The systems that are not adapted: they are Gaussians, or several points, themselves."""
         if self.probabilistic:
             raise ValueError(
                 f"model.probabilistic is not for {self.system}: "
-                + ("its Gaussians" if self.system == "pcme" else "its several points")
+                + ("its Gaussians" if SYSTEMS[self.system].gaussian else "its several points")
                 + " are its own; leave it out"
             )
-        if self.dim % 2:
+        if self.dim % 2 and self.system != "published":
             raise ValueError(f"model.dim must be even for {self.system}, got {self.dim}")
         one = self.pvse.embeddings == 1
         if self.system == "pvse" and self.similarity not in ("mil", *(["cosine"] if one else [])):
@@ -269,9 +309,15 @@ class ModelRecipe:
                 f"{self.pvse.embeddings} embeddings an item: it takes mil"
                 + (" or cosine" if one else "")
             )
-        if self.system == "pcme" and self.similarity in ("mil", "cosine"):
+        if self.system in ("pcme", "pcmepp") and self.similarity in ("mil", "cosine"):
+            own = "match_prob" if self.system == "pcme" else "csd"
             raise ValueError(
-                f"model.similarity {self.similarity!r} would never train the variances of pcme: "
-                "choose match_prob or another that uses them ('gaussmatch evaluate --similarity "
-                "cosine' ranks by the means)"
+                f"model.similarity {self.similarity!r} would never train the variances of "
+                f"{self.system}: choose {own} or another that uses them ('gaussmatch evaluate "
+                "--similarity cosine' ranks by the means)"
+            )
+        if self.system in ("pcmepp", "published") and self.similarity in ("mil", "match_prob"):
+            raise ValueError(
+                f"model.similarity {self.similarity!r} is not for model.system {self.system!r}: "
+                "mil compares the embeddings of pvse, match_prob the Gaussians of pcme"
             )

@@ -17,29 +17,34 @@ class LossRecipe:
     """Which loss.
 
     Args:
-        name: triplet (the hinge), infonce, sigmoid (pairwise), or soft-contrastive (PCME; with
-            similarity match_prob); any of losses.LOSSES.
+        name: triplet (the hinge), infonce, sigmoid (pairwise), pcmepp and prolip (the same in the
+            published forms), or soft-contrastive (PCME; with similarity match_prob); any of
+            losses.LOSSES.
         margin: α of the hinge.
         mining: which negatives count in the hinge.
         reduction: sum over the batch, or mean (PVSE).
-        scale: logit = scale · score in infonce and sigmoid; an inverse temperature.
+        scale: logit = scale · score in infonce and the sigmoid losses; an inverse temperature.
         learn_scale: train the scale; it is saved with the model.
         bias: of the logit in sigmoid, at the start; it is learned. About −scale suits the cosine, 0
             a divergence or distance.
         pseudo_positives: weight of a second sigmoid term in which negatives that score as high as
             the pair count as matches (PCME++: 0.1).
+        label_smoothing: ε of sigmoid and pcmepp: a match counts as 1 − ε of one, a negative as ε.
         warmup_epochs: epochs with all negatives (sum) first; one of them prevents the collapse.
         same_image_negatives: count other captions of an image as its negatives (official VSE++).
         generation: weight of generating the caption from the regions (vsrn).
         diversity: weight of the term that keeps an item's embeddings apart (pvse).
         inclusion: weight of the term that puts a caption inside its shortened form (ProLIP); with
             training.shorten_as add or query.
+        inclusion_as_published: weight of the same in the form of ProLIP's code (1e-3).
+        inclusion_of_images: weight of that form for images inside their captions (ProLIP: 1e-7).
         fitting: weight of the term that puts the uncertainties of texts in the order of how many
             photos they fit, counted among the training captions.
         rivals: weight of the same without counting: in the order of how many images of the batch
             score beside a text's own.
         mmd: weight of the term that pulls images and captions together as two sets.
-        vib: weight of the KL of every Gaussian to the unit one.
+        vib: weight of the KL of every Gaussian to the unit one, summed; with pcmepp and prolip its
+            mean over items and dimensions.
         vib_as_published: weight of the same in the form of PCME's code, with ln σ for ln σ².
     """
 
@@ -51,11 +56,14 @@ class LossRecipe:
     learn_scale: bool = True
     bias: float = 0.0
     pseudo_positives: float = 0.0
+    label_smoothing: float = 0.0
     warmup_epochs: int = 0
     same_image_negatives: bool = False
     generation: float = 0.0
     diversity: float = 0.0
     inclusion: float = 0.0
+    inclusion_as_published: float = 0.0
+    inclusion_of_images: float = 0.0
     fitting: float = 0.0
     rivals: float = 0.0
     mmd: float = 0.0
@@ -65,12 +73,15 @@ class LossRecipe:
     def __post_init__(self) -> None:
         known("loss.name", self.name, LOSSES)
         positive("loss", self, "scale")
-        if self.pseudo_positives and self.name != "sigmoid":
-            raise ValueError(f"loss.pseudo_positives needs loss.name sigmoid, not {self.name}")
+        for name in ("pseudo_positives", "label_smoothing"):
+            if getattr(self, name) and self.name not in ("sigmoid", "pcmepp"):
+                raise ValueError(f"loss.{name} needs loss.name sigmoid or pcmepp, not {self.name}")
         terms = [
             "generation",
             "diversity",
             "inclusion",
+            "inclusion_as_published",
+            "inclusion_of_images",
             "fitting",
             "rivals",
             "mmd",
@@ -78,6 +89,15 @@ class LossRecipe:
             "vib_as_published",
         ]
         not_negative("loss", self, "pseudo_positives", *terms)
+        if not 0 <= self.label_smoothing < 0.5:
+            raise ValueError(
+                f"loss.label_smoothing must be in [0, 0.5), got {self.label_smoothing}"
+            )
+
+    @property
+    def averages(self) -> bool:
+        """Whether it is a mean over items, and so are its terms."""
+        return self.name in ("pcmepp", "prolip")
 
 
 @dataclass(frozen=True)
@@ -118,9 +138,12 @@ class TrainingRecipe:
         generalize: the share of those that are put in more general words instead (English).
         frame: the share of those with words around them that say nothing ("I can see a picture of
             …"), so that such words are not taken for specific ones (English).
-        shorten_as: replace the whole caption, or add the shortened one: as a further pair, or as a
+        shorten_as: replace the whole caption, or add the shortened one: as a further pair, as a
             query only, which has to find its image but that images do not search for (loss.name
-            infonce).
+            infonce), or to compare it with the whole one in the terms of the loss and no more.
+        mix: share of a batch's images that are mixed with another one's, half of them by a weighted
+            mean and half by putting a part of it in their place; each is then a part of a match
+            with both captions (loss.name sigmoid or pcmepp; PCME++: 0.25).
         calibrate: when done, learn from validation what the numbers mean and judge the uncertainty,
             as ``gaussmatch calibrate`` does; else this is done when the run is first indexed.
     """
@@ -143,7 +166,8 @@ class TrainingRecipe:
     shorten: float = 0.0
     generalize: float = 0.0
     frame: float = 0.0
-    shorten_as: Literal["replace", "add", "query"] = "replace"
+    shorten_as: Literal["replace", "add", "query", "compare"] = "replace"
+    mix: float = 0.0
     optimizer: Literal["adam", "fused-adam", "adamw"] = "adam"
     weight_decay: float = 0.0
     schedule: Literal["step", "one-cycle", "cosine"] = "step"
@@ -161,7 +185,7 @@ class TrainingRecipe:
             raise ValueError(f"training.warmup must be between 0 and 1, got {self.warmup}")
         if self.checkpoint_every is not None:
             checkpoint_interval(self.checkpoint_every)
-        for name in ("shorten", "generalize", "frame"):
+        for name in ("shorten", "generalize", "frame", "mix"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"training.{name} is a share in [0, 1], got {getattr(self, name)}")
         if not 0 <= self.seed < 2**32:

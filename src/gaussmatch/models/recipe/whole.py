@@ -43,16 +43,25 @@ class Recipe:
             )
         if loss.diversity and model.system != "pvse":
             raise ValueError(f"loss.diversity needs model.system pvse, not {model.system}")
-        if loss.inclusion and not self.training.adds_captions:
+        for name in ("inclusion", "inclusion_as_published"):
+            if getattr(loss, name) and not self.training.adds_captions:
+                raise ValueError(
+                    f"loss.{name} compares captions with their shortened forms: set "
+                    "training.shorten, and training.shorten_as to add, query or compare"
+                )
+        if self.training.mix and loss.name not in ("sigmoid", "pcmepp"):
             raise ValueError(
-                "loss.inclusion compares captions with their shortened forms: set "
-                "training.shorten, and training.shorten_as to add or query"
+                f"training.mix makes parts of matches, which loss.name {loss.name} does not know: "
+                "it needs sigmoid or pcmepp"
             )
+        if self.training.mix and self.training.adds_captions:
+            raise ValueError("training.mix is not for further captions (training.shorten_as)")
         if self.training.shorten_as == "query" and loss.name != "infonce":
             raise ValueError(
                 f"training.shorten_as query needs loss.name infonce, not {loss.name}; set it to add"
             )
-        for name in ("vib", "vib_as_published", "inclusion", "fitting", "rivals"):
+        widths = ("inclusion", "inclusion_as_published", "inclusion_of_images", "fitting", "rivals")
+        for name in ("vib", "vib_as_published", *widths):
             if getattr(loss, name) and not model.has_variance:
                 raise ValueError(f"loss.{name} needs variances, but the model has points")
 

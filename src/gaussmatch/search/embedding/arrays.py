@@ -30,7 +30,7 @@ def index_arrays(
     """Add the rows of a file whose ids are not in a gallery yet; gives how many. They count block
     by block, so that an interruption loses one block, and memory holds one."""
     path, model = Path(file), index.model
-    if model.recipe.model.system != "adapter":
+    if model.recipe.model.system not in ("adapter", "published"):
         raise ValueError(
             f"{path} holds embeddings, which {model.recipe.title!r} does not take: they need a "
             "model that 'gaussmatch adapt' made of such embeddings"

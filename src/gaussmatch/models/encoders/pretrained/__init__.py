@@ -6,6 +6,7 @@
 ``hf:REPO``                            CLIP, SigLIP, SigLIP 2 of transformers, both sides
 ``onnx:FILE``                          an image network in onnxruntime
 ``st:NAME``                            a BERT-like sentence encoder, texts
+``prolip:REPO``, ``pcmepp:REPO``       ProLIP and PCME++, both sides: mean and variance
 =====================================  ==========================================================
 
 ``…+whole`` looks at the whole picture, squeezed into a square, instead of a center crop.
@@ -31,12 +32,17 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "hf": ("image", "text"),
     "onnx": ("image",),
     "st": ("text",),
+    "prolip": ("image", "text"),
+    "pcmepp": ("image", "text"),
 }
 """Library → what its encoders encode; each is the module of its name, here or in ``ELSEWHERE``."""
 ELSEWHERE = {
     "timm": "gaussmatch.models.encoders.backbone",
     "onnx": "gaussmatch.models.encoders.onnx",
 }
+GAUSSIAN = ("prolip", "pcmepp")
+"""Libraries whose embeddings are a mean and ln σ², side by side: ``gaussmatch import`` makes a run
+of such an encoder."""
 WHOLE = "+whole"
 """At the end of an image encoder's name: it looks at the whole picture."""
 

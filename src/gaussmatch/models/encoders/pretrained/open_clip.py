@@ -96,6 +96,13 @@ class OpenClipTexts(TextTower):
 image, text = OpenClipImages, OpenClipTexts
 
 
+def clip_words(longest: int) -> Subwords:
+    """The tokenizer of OpenAI's CLIP, for texts of at most so many tokens."""
+    definition = _definition(_library().tokenizer.SimpleTokenizer(context_length=longest))
+    assert definition is not None
+    return Subwords.of(definition)
+
+
 def _tokenizer(architecture: str, place: Path | None) -> Any:
     """The tokenizer of an architecture. One of transformers lies beside the weights, or is of the
     hub; open_clip by itself would ask the hub each time, and wait for it."""
@@ -144,22 +151,22 @@ def _definition(cut: Any) -> str | None:
         )
     library = _library().tokenizer
     cleaning = next(
-        steps for name, steps in _CLEANING.items() if library.get_clean_fn(name) is cut.clean_fn
+        steps for name, steps in CLEANING.items() if library.get_clean_fn(name) is cut.clean_fn
     )
-    made.normalizer = normalizers.Sequence([*_QUOTES, *cleaning, *_SPACES, *then])
+    made.normalizer = normalizers.Sequence([*QUOTES, *cleaning, *SPACES, *then])
     made.enable_truncation(int(cut.context_length))
     made.no_padding()
     return str(made.to_str())
 
 
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
-_QUOTES = [
+QUOTES = [
     normalizers.NFC(),
     normalizers.Replace(Regex("[\u02bc\u2018-\u201b]"), "'"),
     normalizers.Replace(Regex("[\u201c-\u201f]"), '"'),
 ]
-_SPACES = [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
-_CLEANING: dict[str, list[Any]] = {
+SPACES = [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+CLEANING: dict[str, list[Any]] = {
     "whitespace": [],
     "lower": [normalizers.Lowercase()],
     "canonicalize": [

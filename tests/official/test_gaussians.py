@@ -1,0 +1,251 @@
+"""ProLIP and PCME++ as published: imported, indexed, searched, calibrated and served, untrained."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from data.files import own_photos
+from encoders.small import (
+    SMALL_PCMEPP,
+    SMALL_PROLIP,
+    random_state,
+    small_pcmepp,
+    small_prolip,
+)
+from encoders.test_pretrained import ImageTowerContract, TextTowerContract
+from official.layouts import save
+from safetensors.torch import load_file, save_file
+from starlette.testclient import TestClient
+from torch import nn
+
+import gaussmatch as gm
+from gaussmatch.apps.cli import main
+from gaussmatch.apps.service.app import create_app
+from gaussmatch.data.language import canonical
+from gaussmatch.learn.training.start import initial_model
+from gaussmatch.models.encoders.pretrained import pcmepp
+from gaussmatch.models.official import import_checkpoint
+
+
+def munch(values: dict[str, Any]) -> Any:
+    """Options as ``munch.Munch``, a dict that the training code of PCME++ saves them in."""
+
+    def state(self: dict[str, Any]) -> dict[str, Any]:
+        return dict(self)
+
+    def restore(self: dict[str, Any], held: dict[str, Any]) -> None:
+        self.update(held)
+
+    body = {"__module__": "munch", "__getstate__": state, "__setstate__": restore}
+    home = sys.modules.setdefault("munch", types.ModuleType("munch"))
+    if not hasattr(home, "Munch"):
+        home.Munch = type("Munch", (dict,), body)  # type: ignore[attr-defined]
+    return home.Munch({k: munch(v) if isinstance(v, dict) else v for k, v in values.items()})
+
+
+def lightning(tmp: Path, averaged: int = 0, **options: Any) -> dict[str, Any]:
+    """What the training code of PCME++ saves, with small networks."""
+    model = {
+        "is_probabilistic_model": True, "n_unc_layers": 1, "backbone_source": "clip_ViT-B/32",
+        "precomp_enc_type": "backbone", "embed_size": 16, "img_dim": 64, "no_imgnorm": False,
+        "no_txtnorm": False, "sigma_ln_init": None,
+    } | options  # fmt: skip
+    (tmp / "config.json").write_text(json.dumps({**SMALL_PCMEPP, "pooling": "gpo"}))
+    save_file({}, tmp / "model.safetensors")
+    of = pcmepp.PCMEPPFolder("", tmp)
+    nets: dict[str, nn.Module] = {
+        "img_enc": pcmepp.PooledImage(of),
+        "txt_enc": pcmepp.PooledText(of),
+    }
+    state = {
+        "criterion.shift": torch.tensor([4.5]),
+        "criterion.negative_scale": torch.tensor([6.5]),
+    }
+    for seed, (name, net) in enumerate(nets.items()):
+        state |= random_state(net, f"{name}.", seed)
+        state |= random_state(net, f"swa_{name}.module.", seed + 9) if averaged else {}
+        state |= {f"swa_{name}.n_averaged": torch.tensor(averaged)} if averaged else {}
+    state |= {n.replace("criterion", "swa_criterion.module"): v + 1 for n, v in state.items()
+              if averaged and n.startswith("criterion")}  # fmt: skip
+    return {
+        "epoch": 24,
+        "pytorch-lightning_version": "2.0.1",
+        "state_dict": state,
+        "hyper_parameters": {"opt": munch({"model": model, "train": {"grad_clip": 2}})},
+    }
+
+
+@pytest.fixture
+def prolip_folder(tmp_path: Path) -> Path:
+    (tmp_path / "tiny-prolip").mkdir()
+    small_prolip(tmp_path / "tiny-prolip")
+    return tmp_path / "tiny-prolip"
+
+
+@pytest.mark.parametrize("kind", ["prolip", "pcmepp", "checkpoint"])
+def test_from_import_to_service(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is trained: the encoders give means and variances themselves."""
+    given = tmp_path / "given"
+    given.mkdir()
+    if kind == "prolip":
+        small_prolip(given)
+    elif kind == "pcmepp":
+        small_pcmepp(given)
+    else:
+        pytest.importorskip("open_clip", reason="needs the extra 'clip'")
+        given = save(tmp_path / "last.ckpt", lightning(given))
+    photos, run, index = own_photos(tmp_path / "photos", 120), tmp_path / "run", tmp_path / "x"
+    words = ["import", str(given), "--out", str(run)]
+    assert main([*words, "--data.name", "folder", "--data.root", str(photos)]) == 0
+    assert main(["calibrate", str(run)]) == 0
+    assert main(["index", str(run), str(photos), "--out", str(index)]) == 0
+    capsys.readouterr()
+    assert main(["search", str(index), "a dog", "--json"]) == 0
+    first, model = json.loads(capsys.readouterr().out)["hits"][0], gm.load(run)
+    text = model.encode_texts([canonical("a dog")])
+    images = model.encode_images([photos / f"{i}.jpg" for i in range(120)])
+    scores = model.similarity(images, text)[:, 0]
+    assert first["id"] == f"{int(scores.argmax())}.jpg"
+    assert first["score"] == pytest.approx(float(scores.max()), abs=1e-4)
+    assert text.uncertainty().isfinite().all()
+    with TestClient(create_app(gm.Index.open(index))) as client:
+        answer = client.get("/api/search", params={"text": "a dog", "k": 3})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["results"]["hits"][0]["id"] == first["id"]
+
+
+def test_the_learned_scale_and_shift_come_along(tmp_path: Path, prolip_folder: Path) -> None:
+    recipe = import_checkpoint(prolip_folder, tmp_path / "run")
+    loss = gm.load(tmp_path / "run").matcher.heads["loss"]
+    assert (loss.log_scale, loss.bias) == (3.0, -8.0)
+    assert (recipe.model.similarity, recipe.model.dim, recipe.title) == (
+        "prolip", 16, "ProLIP tiny-prolip"
+    )  # fmt: skip
+
+
+def test_averaged_weights_are_taken(tmp_path: Path) -> None:
+    pytest.importorskip("open_clip", reason="needs the extra 'clip'")
+    path = save(tmp_path / "last.ckpt", lightning(tmp_path, averaged=9))
+    import_checkpoint(path, tmp_path / "run")
+    held, state = load_file(tmp_path / "run/encoder/model.safetensors"), lightning(tmp_path, 9)
+    wanted = state["state_dict"]["swa_txt_enc.module.linear.weight"]
+    assert torch.equal(held["txt_enc.linear.weight"], wanted)
+    loss = gm.load(tmp_path / "run").matcher.heads["loss"]
+    assert (loss.scale, loss.bias) == (7.5, 5.5)
+
+
+# ---- refused ----
+
+
+def without(folder: Path, *names: str, **changed: torch.Tensor) -> None:
+    state = load_file(folder / "model.safetensors")
+    kept = {n: v for n, v in state.items() if not n.startswith(names)} if names else state
+    save_file({**kept, **{n.replace("__", "."): v for n, v in changed.items()}},
+              folder / "model.safetensors")  # fmt: skip
+
+
+def test_a_folder_without_uncertainty_heads(tmp_path: Path, prolip_folder: Path) -> None:
+    without(prolip_folder, "visual.uncertainty_proj")
+    with pytest.raises(ValueError, match=r"no uncertainty heads, visual\.uncertainty_proj"):
+        import_checkpoint(prolip_folder, tmp_path / "run")
+    config = json.loads(json.dumps(SMALL_PROLIP))
+    config["vision_cfg"]["embed_unc"] = False
+    (prolip_folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"vision_cfg\.embed_unc is not true.*open_clip:"):
+        import_checkpoint(prolip_folder, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"embed_dim": 24}, r"visual\.proj is \(32, 16\), but config\.json wants \(32, 24\)"),
+        ({"embed_dim": "x"}, "embed_dim is 'x', not a whole number"),
+        ({"vision_cfg": None}, "no vision_cfg, found embed_dim"),
+    ],
+)
+def test_weights_and_sizes_of_other_models(
+    tmp_path: Path, prolip_folder: Path, change: dict[str, Any], message: str
+) -> None:
+    (prolip_folder / "config.json").write_text(json.dumps({**SMALL_PROLIP, **change}))
+    with pytest.raises(ValueError, match=message):
+        import_checkpoint(prolip_folder, tmp_path / "run")
+
+
+def test_a_tokenizer_of_another_model(tmp_path: Path, prolip_folder: Path) -> None:
+    config = json.loads(json.dumps(SMALL_PROLIP))
+    config["text_cfg"]["vocab_size"] = 20
+    small_prolip(prolip_folder, config)
+    with pytest.raises(ValueError, match=r"tokenizer\.json: 59 tokens, but .* has 20"):
+        import_checkpoint(prolip_folder, tmp_path / "run")
+
+
+def test_embeddings_of_other_widths(tmp_path: Path, prolip_folder: Path) -> None:
+    import_checkpoint(prolip_folder, tmp_path / "run")
+    model = gm.load(tmp_path / "run")
+    rows = np.zeros((2, 30), np.float32)
+    for encode in (model.encode_images, model.encode_texts):
+        with pytest.raises(ValueError, match=r"embeddings of 30 values, but prolip:.* gives 32"):
+            encode(rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "drop", "message"),
+    [
+        ({"is_probabilistic_model": False}, "-", "is_probabilistic_model = False"),
+        ({"precomp_enc_type": "basic"}, "-", "precomp_enc_type = 'basic'"),
+        ({"embed_size": 24}, "-", "embed_size is 24, but its weights have 16"),
+        ({}, "img_enc.backbone", r"no weights img_enc\.backbone\.…, found"),
+        ({}, "txt_enc.backbone.transformer.prob", "has no blocks for the variance"),
+        ({}, "img_enc.image_std_encoder", r"image_std_encoder.* is missing, but config\.json"),
+    ],
+)
+def test_checkpoints_of_other_models(
+    tmp_path: Path, options: dict[str, Any], drop: str, message: str
+) -> None:
+    pytest.importorskip("open_clip", reason="needs the extra 'clip'")
+    content = lightning(tmp_path, **options)
+    state = content["state_dict"]
+    content["state_dict"] = {n: v for n, v in state.items() if not n.startswith(drop)}
+    with pytest.raises(ValueError, match=message):
+        import_checkpoint(save(tmp_path / "last.ckpt", content), tmp_path / "run")
+    assert not (tmp_path / "run" / "encoder").exists()
+
+
+def test_there_is_nothing_to_adapt_or_train(tmp_path: Path, prolip_folder: Path) -> None:
+    recipe = import_checkpoint(prolip_folder, tmp_path / "run", overrides={"data.name": "scenes"})
+    with pytest.raises(ValueError, match="published has nothing to train"):
+        initial_model(recipe, None, None)  # type: ignore[arg-type]
+
+
+class TestImages(ImageTowerContract):
+    @classmethod
+    def make(cls, tmp: Path) -> str:
+        return small_prolip(tmp)
+
+
+class TestTexts(TextTowerContract):
+    @classmethod
+    def make(cls, tmp: Path) -> str:
+        return small_prolip(tmp)
+
+
+class TestPCMEPPImages(ImageTowerContract):
+    @classmethod
+    def make(cls, tmp: Path) -> str:
+        return small_pcmepp(tmp)
+
+
+class TestPCMEPPTexts(TextTowerContract):
+    @classmethod
+    def make(cls, tmp: Path) -> str:
+        return small_pcmepp(tmp)
