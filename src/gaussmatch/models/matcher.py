@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from inspect import signature
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from gaussmatch.models.encoders.adapter import Adapter, GivenMean
 from gaussmatch.models.encoders.backbone import Backbone
 from gaussmatch.models.encoders.base import ImageTransform
 from gaussmatch.models.encoders.onnx import OnnxImages, OnnxTexts
+from gaussmatch.models.encoders.posthoc import Posthoc
 from gaussmatch.models.encoders.pretrained.base import Transform
 from gaussmatch.models.encoders.systems import SYSTEMS
 from gaussmatch.models.recipe import LossRecipe, ModelRecipe
@@ -62,7 +63,7 @@ class Matcher(nn.Module):
         was adapted or not."""
         side, _, inner = name.partition(".")
         encoder = self.get_submodule(side)
-        point = encoder.encoder if isinstance(encoder, Probabilistic) else encoder
+        point = encoder.encoder if isinstance(encoder, Probabilistic | Posthoc) else encoder
         return point.get_submodule(inner)
 
     @property
@@ -107,10 +108,13 @@ def build(
     fields |= {"tokenizer": tokenizer, "feature_dim": width, "backbone": backbone}
     image, text = (with_fields(make, fields) for make in (system.image, system.text))
     heads = {name: with_fields(make, fields) for name, make in system.heads.items()}
-    if loss is not None and isinstance(learned := loss_of(loss), nn.Module):
+    fitted = recipe.posthoc.fitted  # by a loss of its own
+    if loss is not None and not fitted and isinstance(learned := loss_of(loss), nn.Module):
         heads["loss"] = learned
     if recipe.probabilistic:
         image, text = (_probabilistic(encoder, recipe) for encoder in (image, text))
+    elif fitted:
+        image, text = _posthoc(image, "images", recipe), _posthoc(text, "captions", recipe)
     made = {name: head for name, head in heads.items() if head is not None}
     return Matcher(image, text, _similarity(recipe), made)
 
@@ -154,7 +158,7 @@ def _similarity(recipe: ModelRecipe) -> Similarity:
 
 def ranking(recipe: ModelRecipe, matcher: Matcher) -> Matcher:
     """The network as a trained model ranks with it: by the cosine of the means if those are
-    given embeddings, whose variances the similarity of the recipe has trained."""
+    given, or of a frozen model, whose variances the similarity of the recipe has trained."""
     if recipe.ranks_by_mean:
         matcher.similarity = similarity("cosine")
     return matcher
@@ -167,9 +171,21 @@ def _probabilistic(encoder: nn.Module, recipe: ModelRecipe) -> Probabilistic:
         "variance_range": recipe.variance_range,
         "relative": recipe.variance_relative,
     }
-    if isinstance(encoder, Adapter) and recipe.adapter.mean == "given":
+    if _is_given(encoder, recipe):
         return GivenMean(encoder, **settings)
-    return Probabilistic(encoder, str(encoder.part), **settings)
+    frozen = recipe.ranks_by_mean
+    return Probabilistic(encoder, str(encoder.part), frozen=frozen, **settings)
+
+
+def _posthoc(encoder: nn.Module, side: Side, recipe: ModelRecipe) -> Posthoc:
+    settings = dict(vars(recipe.posthoc))
+    given = _is_given(encoder, recipe)
+    return Posthoc(encoder, settings.pop("method"), side, given=given, dim=recipe.dim, **settings)
+
+
+def _is_given(encoder: nn.Module, recipe: ModelRecipe) -> TypeGuard[Adapter]:
+    """Whether the means are the embeddings that an adapter takes in."""
+    return isinstance(encoder, Adapter) and recipe.adapter.mean == "given"
 
 
 def _features(recipe: ModelRecipe) -> tuple[int, Backbone | None]:

@@ -214,7 +214,8 @@ class Model:
         Warns where the model's similarity gives it little meaning (docs/uncertainty.md).
         """
         note = self.matcher.similarity.uncertainty_note
-        if note is not None and not items.is_point:
+        learned = self.recipe.model.ranks_by_mean  # beside the ranking
+        if note is not None and not items.is_point and not learned:
             warnings.warn(
                 f"uncertainty of a model trained with {self.matcher.similarity.name!r}: {note}; "
                 "train with query_kl or kl for an uncertainty that separates vague from specific",

@@ -17,6 +17,7 @@ from gaussmatch.data.pairs import image_batches
 from gaussmatch.learn.evaluation.retrieval import recalls
 from gaussmatch.learn.evaluation.tables import measures_table
 from gaussmatch.learn.training.loop import train
+from gaussmatch.models.encoders.posthoc import METHODS, OURS
 from gaussmatch.models.features import load_data
 from gaussmatch.models.features.texts import prepared_texts
 from gaussmatch.models.model import Model
@@ -30,12 +31,15 @@ def run(argv: Sequence[str]) -> None:
     options = _options(argv)
     claim_place(options.out)
     fields = {**_fields(options), **options.overrides}
-    data = load_data(load_recipe("adapter/improve", fields).data)
+    own = {n: v for n, v in fields.items() if not n.startswith("model.posthoc.")}
+    data = load_data(load_recipe("adapter/improve", own).data)
     one_space = options.text_encoder is not None and options.text_encoder == options.image_encoder
     if data.train.texts is not None:
         one_space = data.train.images[0].shape == data.train.texts[0].shape
     ranking = options.ranking or ("keep" if one_space else "improve")
-    recipe = load_recipe(f"adapter/{ranking}", fields)
+    _check_method(options, data, ranking, one_space)
+    fitted = options.method not in (None, OURS)
+    recipe = load_recipe(f"adapter/{'posthoc' if fitted else ranking}", fields)
     if recipe.model.ranks_by_mean:
         width = int(data.train.images[0].shape[-1])
         recipe = replace(recipe, model=replace(recipe.model, dim=width))
@@ -72,6 +76,7 @@ def _fields(options: Namespace) -> dict[str, str]:
         "data.pairs": options.pairs,
         "model.adapter.text_encoder": options.text_encoder or "arrays",
         "model.adapter.image_encoder": options.image_encoder,
+        "model.posthoc.method": options.method,
     }
     return {name: value for name, value in given.items() if value is not None}
 
@@ -88,6 +93,8 @@ def _options(argv: Sequence[str]) -> Namespace:
             "gaussmatch adapt --images img.npy --texts txt.parquet --pairs pairs.csv --out runs/me",
             "gaussmatch adapt --image-encoder open_clip:ViT-B-32/openai --text-encoder same "
             "--data coco --data.root COCO --out runs/clip",
+            "gaussmatch adapt --method bayesvlm --images img.npy --texts txt.npy --pairs pairs.csv "
+            "--out runs/laplace",
             "gaussmatch adapt --image-encoder timm:tf_efficientnet_lite2 --text-encoder "
             "st:all-MiniLM-L6-v2 --data folder --data.root my-photos --out runs/photos",
         ],
@@ -101,6 +108,11 @@ def _options(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--image-encoder", help="such as open_clip:ViT-B-32/openai, hf:REPO")
     parser.add_argument("--text-encoder", help="such as st:all-MiniLM-L6-v2; same as the image's")
     parser.add_argument("--ranking", choices=("keep", "improve"), help="see below")
+    parser.add_argument(
+        "--method",
+        choices=(OURS, *METHODS),
+        help="how the uncertainty is found where the ranking is kept (default: ours)",
+    )
     parser.add_argument("--out", type=Path, required=True, help="the run folder")
     parser.add_argument("--resume", action="store_true", help="continue after the last whole epoch")
     parser.add_argument(
@@ -114,6 +126,23 @@ def _options(argv: Sequence[str]) -> Namespace:
     if options.data is not None and None in (options.image_encoder, options.text_encoder):
         parser.error("--data needs --image-encoder and --text-encoder")
     return options
+
+
+def _check_method(options: Namespace, data: DataSet, ranking: str, one_space: bool) -> None:
+    """Refuse a method for embeddings that it cannot keep the ranking of."""
+    if options.method is None or (ranking == "keep" and one_space):
+        return
+    if ranking == "improve" and options.ranking is not None:
+        raise ValueError("--method keeps the ranking: leave --ranking improve out")
+    if data.train.texts is not None:
+        found = data.train.images[0].shape[-1], data.train.texts[0].shape[-1]
+        given = f"{options.images} has {found[0]} dimensions, {options.texts} {found[1]}"
+    else:
+        given = f"{options.image_encoder} and {options.text_encoder} are two encoders"
+    raise ValueError(
+        f"--method {options.method} needs images and texts of one space, but {given}: give "
+        "embeddings of one encoder, or leave --method out to learn a common space"
+    )
 
 
 def _kept(model: Model, data: DataSet) -> dict[str, float] | None:

@@ -6,6 +6,7 @@ import time
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,27 @@ from gaussmatch.learn.studies.plans import (
 from gaussmatch.learn.studies.report import Section, write_page, write_sections
 from gaussmatch.models.recipe import recipe_folder
 from gaussmatch.models.run import is_run
+from gaussmatch.search.trust.peers import measure
 
 DATA = sorted(path.parent.name for path in recipe_folder().glob("*/vsepp.yaml"))
 """Folders of recipes that name the rows of the experiments."""
 
 
+JUDGEMENTS = {
+    "fitting": "captions with the number of photos that people say they fit",
+    "chains": "captions from general to specific",
+    "specificity": "photos and how alike people describe them",
+}
+"""Option → what people said in its file."""
+
+
 def run(argv: Sequence[str]) -> None:
     options = _parser().parse(argv)
-    given: dict[str, Any] = {f.name: getattr(options, f.name) for f in fields(Setting)}
-    setting = Setting(**given | {"imported": dict(options.imported)})
+    known = {name: file for name in JUDGEMENTS if (file := getattr(options, name)) is not None}
+    given: dict[str, Any] = {
+        f.name: getattr(options, f.name) for f in fields(Setting) if f.name != "judgements"
+    }
+    setting = Setting(**given | {"imported": dict(options.imported), "judgements": known})
     out = options.out or Path("runs/reproduce") / f"{options.data}{'-fast' * options.fast}"
     jobs = options.jobs or (2 if options.data == "scenes" else 1)
     named = dict.fromkeys(NUMBERED.get(name, name) for name in options.names)
@@ -44,7 +57,7 @@ def run(argv: Sequence[str]) -> None:
     started = time.perf_counter()
     claim(out, setting, names)
     try:
-        study.run(jobs)
+        study.run(jobs, trust=partial(measure, judgements=known))
     finally:  # interrupted or not, show what is there
         sections = write_sections(study)
         page = write_page(study, [*sections, *_earlier(study)])
@@ -93,6 +106,8 @@ def _parser() -> Parser:
     parser.add_argument(
         "--visual-genome", help="folder of Visual Genome, for area and selection on photos"
     )
+    for name, what in JUDGEMENTS.items():
+        parser.add_argument(f"--{name}", help=f"for peers: {what}, as 'gaussmatch probe' takes")
     parser.add_argument("--pooled", help="pooled features made by 'gaussmatch extract'")
     parser.add_argument("--regions", help="region features, for VSRN, PVSE and PCME")
     parser.add_argument("--weights", help="image network weights, for extraction and fine-tuning")

@@ -56,6 +56,15 @@ MEASURES: dict[str, Measure] = {
         Measure("score_aurc", "AURC by score", 3, lower=True),
         Measure("score_aurc_gain", "AURC gain by score", 3),
         Measure("rho", "ρ", 3),
+        Measure("people_rho", "ρ people's counts", 3),
+        Measure("specificity_rho", "ρ people's specificity", 3),
+        Measure("chain_steps", "chain steps in order", 3),
+        Measure("set_size", "size of a 90 % set", lower=True),
+        Measure("set_holds", "90 % set holds", 3, lower=None),
+        Measure("ood_auroc", "AUROC other domains", 3),
+        Measure("step_ms", "CPU ms a step", lower=True),
+        Measure("item_bytes", "bytes an item", 0, lower=True),
+        Measure("queries_per_s", "queries a CPU second", 0),
         *(
             Measure(f"{side}_{name}", f"{side} {name.upper()}")
             for side in ("crop", "caption")

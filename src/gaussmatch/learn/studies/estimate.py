@@ -140,7 +140,8 @@ def estimate(study: Reproduction, jobs: int) -> str:
 def cost_class(run: Run) -> Recipe:
     """What decides the cost: not the seed, the title, the similarity or the number of epochs."""
     recipe = run.recipe
-    similarity = "kl" if recipe.model.probabilistic else recipe.model.similarity
+    own = recipe.model.similarity
+    similarity = "kl" if recipe.model.probabilistic and own != "match_prob" else own
     return replace(
         recipe,
         title="",

@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 from gaussmatch.core.metrics.measures import measure
 
-SplitName = Literal["test", "dev", "crops"]
-"""What the runs are measured on; ``crops`` are triplets of crops (``evaluation.triplets``)."""
+SplitName = Literal["test", "dev", "crops", "trust"]
+"""What the runs are measured on; ``crops`` are triplets of crops (``evaluation.triplets``),
+``trust`` is test with people's judgements of uncertainty (``search.trust.peers``)."""
 
 Display = Literal["table", "area", "galleries"]
 """How it is shown beside its table: nothing more, uncertainty over area, or pictures."""

@@ -189,6 +189,7 @@ class Setting:
         regions: the same for all that take regions; the published {split}_ims.npy will do.
         weights: a local file of the image network's weights, for extraction and fine-tuning.
         checkpointing: fine-tune with less memory and more time.
+        judgements: what people said: ``fitting``, ``chains`` and ``specificity`` → file, for peers.
         imported: row title → run folder: rows that are measured as they are, not trained, such as
             imported official checkpoints.
     """
@@ -203,6 +204,7 @@ class Setting:
     regions: str | None = None
     weights: str | None = None
     checkpointing: bool = False
+    judgements: Mapping[str, str] = field(default_factory=dict)
     imported: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -219,7 +221,8 @@ class Setting:
         """What decides how the runs are trained, without rows, seeds and what is only measured
         with."""
         read = {name: v for name, v in self.overrides.items() if name not in EVALUATION_ONLY}
-        return replace(self, seeds=None, rows=(), visual_genome=None, overrides=read)
+        plain = {"seeds": None, "rows": (), "visual_genome": None, "judgements": {}}
+        return replace(self, **plain, overrides=read)  # type: ignore[arg-type]
 
     def seeds_of(self, one: Experiment) -> int:
         if self.seeds is not None:
@@ -227,9 +230,13 @@ class Setting:
         return min(one.seeds, FAST_SEEDS) if self.fast else one.seeds
 
     def fields_of(self, row: TableRow, recipe: str = "") -> dict[str, Any]:
-        """All fields given to the recipe of a row, or to that it starts from; the user's last."""
+        """All fields given to the recipe of a row, or to that it starts from; the user's last. What
+        is put on a frozen model is not a field of that model."""
+        own = row.overrides
+        if recipe and not recipe.endswith(row.recipe):
+            own = {k: v for k, v in own.items() if not k.startswith("model.posthoc.")}
         fast = fast_overrides((recipe or row.recipe).rpartition("/")[2]) if self.fast else {}
-        return {**row.overrides, **fast, **self.overrides}
+        return {**own, **fast, **self.overrides}
 
 
 FAST_SEEDS = 3

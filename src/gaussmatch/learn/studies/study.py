@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Literal
 from gaussmatch.data import DataSet
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.files import read_json, save_tensors, write_json
-from gaussmatch.learn.evaluation.evaluate import measure_run
+from gaussmatch.learn.evaluation.evaluate import Evaluation, measure_run
 from gaussmatch.learn.evaluation.triplets import Features
 from gaussmatch.learn.studies.crops import choose, crop_pairs
 from gaussmatch.learn.studies.experiment import SplitName, TableRow
@@ -38,6 +38,10 @@ EVALUATION = tuple(
 """Fields of data that are read when a run is measured, and never in training."""
 NEW_PHOTOS = ("backbone", "weights", "view")
 """Fields of data that, where features are given, only say how new photos become such features."""
+
+
+Trust = Callable[[Path, DataSet], Evaluation]
+"""Measures a run on ``trust``: what people say of uncertainty is known to a later package."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ class Run:
             return self.place
         model = self.recipe.model
         words = [model.system.replace("+", "p"), *(["ft"] if self.start is not None else [])]
+        if model.posthoc.method is not None:
+            words.append(model.posthoc.method)
         if model.probabilistic:
             words += [model.similarity.replace("_", "-"), model.shape.removesuffix("-avgpool")]
         words += [f"d{model.dim}", f"seed-{self.recipe.training.seed}", self.digest]
@@ -102,8 +108,8 @@ class Run:
     def _measured(self, split: SplitName) -> bool:
         """Whether a result is there, of as many epochs and the same fields of evaluation."""
         result, recipe = self.result(split), self.recipe
-        if split == "crops" or not (result.exists() and self.each(split).exists()):
-            return result.exists() and split == "crops"
+        if split in ("crops", "trust") or not (result.exists() and self.each(split).exists()):
+            return result.exists() and split in ("crops", "trust")
         before = read_json(result)["provenance"]["recipe"]
         same = all(before["data"][name] == getattr(recipe.data, name) for name in EVALUATION)
         return same and bool(before["training"]["epochs"] == recipe.training.epochs)
@@ -122,7 +128,9 @@ class Run:
     def finished(self) -> bool:
         return self.trained and not self.missing
 
-    def finish(self, visual_genome: str | None = None, bar: bool = False) -> None:
+    def finish(
+        self, visual_genome: str | None = None, bar: bool = False, trust: Trust | None = None
+    ) -> None:
         """Train and measure what is wanted; what is there stays as it is."""
         if not self.trained:
             recipe = self.trained_recipe
@@ -134,6 +142,12 @@ class Run:
         for split in self.missing:
             if split == "crops":
                 self._choose_crops(visual_genome)
+            elif split == "trust":
+                assert trust is not None
+                data = _data(self.recipe.data)
+                found = trust(self.folder, data)
+                save_tensors(self.each(split), found.each)
+                write_json(self.result(split), found.measures)
             else:
                 self._measure(split)
         if self.kind == "shared":
@@ -206,7 +220,7 @@ class Study:
     def todo(self) -> list[Run]:
         return [run for run in self.runs if not run.finished]
 
-    def run(self, jobs: int = 1, unit: str = "run") -> None:
+    def run(self, jobs: int = 1, unit: str = "run", trust: Trust | None = None) -> None:
         """Train and measure all that is missing, ``jobs`` at a time; one that fails is noted, and
         the others continue. Refuses a folder that holds a run of another recipe."""
         for run in self.runs:
@@ -214,7 +228,7 @@ class Study:
                 claim(run.folder, run.recipe, resume=True)
         todo = self.todo
         after = {run: run.start for run in todo if run.start in todo and run.start is not None}
-        work = partial(Run.finish, visual_genome=self.visual_genome, bar=jobs == 1)
+        work = partial(Run.finish, visual_genome=self.visual_genome, bar=jobs == 1, trust=trust)
         self.errors |= run_all(todo, work, jobs, unit, lambda run: run.folder, after)
 
 

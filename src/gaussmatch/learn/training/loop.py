@@ -30,6 +30,7 @@ from gaussmatch.files import write_text
 from gaussmatch.learn.evaluation.retrieval import recalls
 from gaussmatch.learn.training import gather
 from gaussmatch.learn.training.batches import Batch, Batches, Waiting, mixed
+from gaussmatch.learn.training.posthoc import fit as fit_posthoc
 from gaussmatch.learn.training.start import (
     CheckpointTimer,
     Progress,
@@ -132,6 +133,10 @@ def _train(
     seed_everything(settings.seed)
     model = resumed_model(recipe, out) if resumed else initial_model(recipe, data.train, origin)
     matcher = model.matcher.to(device)
+    if recipe.model.posthoc.fitted:
+        if main:
+            _fit(model, data, out)
+        return
     ranks, fits = (gather.rank(), gather.ranks()), bool(recipe.loss.fitting)
     batches = Batches(data.train, matcher.text_encoder, settings, ranks, fits)
     optimizer = optimizer_of(matcher, settings)
@@ -166,6 +171,7 @@ def _train(
     while progress.epoch < settings.epochs:
         epoch = progress.epoch + 1
         started, rate = time.perf_counter(), rates.get_last_lr()[0]
+        began = time.process_time()
         title = f"{recipe.title or out.name} {epoch}/{settings.epochs}"
         shown = main and progress_bar and sys.stderr.isatty()
         if gather.ranks() > 1:  # the ranks draw different numbers, the same ones when resumed
@@ -174,12 +180,20 @@ def _train(
         if settings.schedule == "step":
             rates.step()
         seconds = round(time.perf_counter() - started, 2)
+        cpu = round(time.process_time() - began, 2)
 
         progress.epoch, progress.batch, progress.summed = epoch, 0, 0.0
         if main:
             dev = _validated(model, data)
             log.write(
-                "epoch", epoch, progress.step, loss=loss, learning_rate=rate, seconds=seconds, **dev
+                "epoch",
+                epoch,
+                progress.step,
+                loss=loss,
+                learning_rate=rate,
+                seconds=seconds,
+                cpu_seconds=cpu,
+                **dev,
             )
             _keep_best(out, matcher, progress, epoch, dev)
             save()
@@ -192,6 +206,20 @@ def _train(
     if main:
         run.seal(out, run.LOG)
         run.write_metrics(out, finished=True)
+
+
+def _fit(model: Model, data: DataSet, out: Path) -> None:
+    """What a post-hoc method takes instead of epochs; it is short, and starts again if it was
+    interrupted."""
+    run.save_parts(out, model.recipe, vocabulary_of(model))
+    log = RunLog(out, 0, writes=True)
+    found = fit_posthoc(model, data.train)
+    dev = _validated(model, data)
+    log.write("fit", 0, int(found.pop("steps")), **found, **dev)
+    log.close()
+    _keep_best(out, model.matcher, Progress(), 0, dev)
+    run.seal(out, run.LOG)
+    run.write_metrics(out, finished=True)
 
 
 def _validated(model: Model, data: DataSet) -> dict[str, float]:
@@ -313,7 +341,7 @@ def seed_everything(seed: int) -> None:
 def optimizer_of(matcher: Matcher, settings: TrainingRecipe) -> torch.optim.Optimizer:
     """Adam or AdamW at one rate; a backbone at ``backbone_rate`` times it, or not at all."""
     inside = {id(p) for name, p in matcher.named_parameters() if ".backbone." in name}
-    rest = [p for p in matcher.parameters() if id(p) not in inside]
+    rest = [p for p in matcher.parameters() if id(p) not in inside and p.requires_grad]
     groups = [{"params": rest, "lr": settings.learning_rate}]
     backbone = [p for p in matcher.parameters() if id(p) in inside]
     if backbone and settings.backbone_rate > 0:

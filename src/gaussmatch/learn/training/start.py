@@ -126,6 +126,11 @@ def initial_model(recipe: Recipe, pairs: Pairs, origin: Model | None) -> Model:
     had = None if origin is None else origin.recipe.model.backbone
     if backbone is not None and had != recipe.model.backbone:
         load_backbone_weights(backbone, recipe.model.backbone_weights)
+    if recipe.model.ranks_by_mean and origin is None and recipe.model.adapter.mean != "given":
+        raise ValueError(
+            "model.posthoc leaves the means as they are, and there are none: name the run whose "
+            "means they are in training.start_from, or set model.adapter.mean to given"
+        )
     if origin is not None:
         transfer(origin, model)
     elif recipe.model.system == "adapter":
@@ -212,7 +217,8 @@ def transfer(origin: Model, model: Model) -> None:
             _copy(old.variance, new.variance)
             if old.scalar is not None and new.scalar is not None:
                 _copy(old.scalar, new.scalar)
-    _copy(origin.matcher.heads, model.matcher.heads)
+    if not model.recipe.model.ranks_by_mean:  # else the loss is another one
+        _copy(origin.matcher.heads, model.matcher.heads)
 
 
 def _copy(old: nn.Module, new: nn.Module) -> None:

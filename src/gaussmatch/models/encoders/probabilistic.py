@@ -73,6 +73,7 @@ class Probabilistic(nn.Module):
             keeps those of the original.
         pool: turns the copy's output into (n, D) where it is not that already, such as
             ``lambda out: out[0][:, -1]`` for a bare ``nn.GRU``.
+        frozen: leave the encoder as it is, its dropout off, and train the copy alone.
         dim: D; needed for ``spherical-one-value`` where the encoder has no attribute ``dim``.
 
     >>> import torch
@@ -98,6 +99,7 @@ class Probabilistic(nn.Module):
         start: Literal["fresh", "copy"] = "fresh",
         pool: Callable[[Any], Tensor] | None = None,
         dim: int | None = None,
+        frozen: bool = False,
     ) -> None:
         super().__init__()
         _choose("shape", shape, get_args(Shape))
@@ -116,6 +118,15 @@ class Probabilistic(nn.Module):
                 raise ValueError("spherical-one-value needs dim=D (the encoder has no 'dim')")
             self.scalar = nn.Linear(width, 1)
         self.dim = getattr(encoder, "dim", dim)
+        self.frozen = frozen
+        if frozen:
+            encoder.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> Probabilistic:
+        super().train(mode)
+        if self.frozen:
+            self.encoder.eval()
+        return self
 
     def forward(self, *args: Any, **kwargs: Any) -> Gaussian:
         mean, inputs = self._mean_and_inputs(args, kwargs)

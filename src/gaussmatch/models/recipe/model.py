@@ -8,6 +8,7 @@ from typing import Literal
 from gaussmatch.checks import known, positive, share
 from gaussmatch.core.similarities import SIMILARITIES
 from gaussmatch.models.encoders.backbone import NormMode
+from gaussmatch.models.encoders.posthoc import METHODS, OURS
 from gaussmatch.models.encoders.probabilistic import VARIANCE_RANGE, Bound, Range, Shape
 from gaussmatch.models.encoders.systems import SYSTEMS
 from gaussmatch.models.encoders.vsepp import State
@@ -177,6 +178,38 @@ class AdapterRecipe:
 
 
 @dataclass(frozen=True)
+class PosthocRecipe:
+    """Uncertainty for a frozen pair of encoders, whose ranking it keeps.
+
+    Args:
+        method: none trains the means too; ours learns heads for the variances by model.similarity
+            and the loss; probvlm, asymvlm, bayesvlm, best-score, perplexity and perturbation have
+            rules of their own (docs/peers-adapt.md), with model.similarity cosine. The means are
+            those of training.start_from, or with model.adapter.mean given the embeddings.
+        hidden: width of the networks of probvlm and asymvlm.
+        dropout: in the network of probvlm.
+        reference: training embeddings of the other side that best-score, perplexity and
+            perturbation compare with.
+    """
+
+    method: str | None = None
+    hidden: int = 512
+    dropout: float = 0.1
+    reference: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.method is not None:
+            known("model.posthoc.method", self.method, (OURS, *METHODS))
+        positive("model.posthoc", self, "hidden", "reference")
+        share("model.posthoc", self, "dropout")
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the method has a rule of its own, beside the training loop."""
+        return self.method not in (None, OURS)
+
+
+@dataclass(frozen=True)
 class ModelRecipe:
     """Which model.
 
@@ -211,6 +244,7 @@ class ModelRecipe:
         pcmepp: what only PCME++ has.
         adapter: what only the adapter has.
         published: what only published probabilistic encoders have.
+        posthoc: uncertainty for a frozen model, whose means stay as they are.
     """
 
     system: str = "vse++"
@@ -235,6 +269,7 @@ class ModelRecipe:
     pcmepp: PCMEPPRecipe = field(default_factory=PCMEPPRecipe)
     adapter: AdapterRecipe = field(default_factory=AdapterRecipe)
     published: PublishedRecipe = field(default_factory=PublishedRecipe)
+    posthoc: PosthocRecipe = field(default_factory=PosthocRecipe)
 
     def __post_init__(self) -> None:
         positive("model", self, "dim", "word_dim")
@@ -243,10 +278,10 @@ class ModelRecipe:
         system = SYSTEMS[self.system]
         if not system.adaptable:
             self._check_own()
-        elif self.similarity in ("mil", "match_prob"):
+        elif self.similarity == "mil":
             raise ValueError(
-                f"model.similarity {self.similarity!r} is not for model.system {self.system!r}: "
-                "mil compares the embeddings of pvse, match_prob the Gaussians of pcme"
+                f"model.similarity 'mil' is not for model.system {self.system!r}: it compares the "
+                "embeddings of pvse"
             )
         elif self.probabilistic != SIMILARITIES[self.similarity].needs_variance:
             raise ValueError(
@@ -263,30 +298,40 @@ class ModelRecipe:
             raise ValueError("model.variance_relative needs model.probabilistic true")
         if not system.pixels and self.backbone is not None:
             raise ValueError(f"model.backbone: {self.system} takes features, set it to none")
-        if self.ranks_by_mean:
-            self._check_given()
+        self._check_posthoc()
         if self.backbone is None and (self.backbone_weights is not None or self.checkpointing):
             name = "checkpointing" if self.checkpointing else "backbone_weights"
             raise ValueError(f"model.{name} is set, but model.backbone is not: name the network")
 
     @property
     def ranks_by_mean(self) -> bool:
-        """Whether results are ordered by the cosine of the means, which are given embeddings."""
-        return self.system == "adapter" and self.adapter.mean == "given"
+        """Whether results are ordered by the cosine of the means, which are those of a frozen
+        model or given embeddings."""
+        return self.posthoc.method is not None
 
     @property
     def has_variance(self) -> bool:
         """Whether its items are Gaussians rather than points."""
-        return self.probabilistic or SYSTEMS[self.system].gaussian
+        return self.probabilistic or SYSTEMS[self.system].gaussian or self.posthoc.fitted
 
-    def _check_given(self) -> None:
-        if not self.probabilistic:
+    def _check_posthoc(self) -> None:
+        given = self.system == "adapter" and self.adapter.mean == "given"
+        if given and not self.ranks_by_mean:
             raise ValueError(
-                "model.adapter.mean given learns nothing but variances: set "
-                "model.probabilistic to true"
+                "model.adapter.mean given learns no means: say how the uncertainty is found with "
+                f"model.posthoc.method, {', '.join((OURS, *METHODS))}"
+            )
+        if not self.ranks_by_mean:
+            return
+        if not SYSTEMS[self.system].adaptable:
+            raise ValueError(f"model.posthoc takes points, and {self.system} has none of its own")
+        if self.probabilistic == self.posthoc.fitted:
+            raise ValueError(
+                f"model.posthoc.method {self.posthoc.method} needs model.probabilistic "
+                + ("false and model.similarity cosine" if self.probabilistic else "true")
             )
         widths = self.feature_dim, self.adapter.text_width
-        if None not in widths and {*widths} != {self.dim}:
+        if given and None not in widths and {*widths} != {self.dim}:
             raise ValueError(
                 f"model.adapter.mean given needs one space: images have {widths[0]} dimensions, "
                 f"texts {widths[1]}, model.dim is {self.dim}"

@@ -1,0 +1,398 @@
+"""Uncertainty put on a frozen pair of encoders: the published methods behind one interface.
+
+Each method says how unsure an embedding is and leaves the embedding alone, so that results keep
+the order of the encoders bit for bit. ``fit`` learns from training pairs: in closed form, or by
+gradient steps on a loss of the method's own (``loss``). Ours, a head for the log-variance trained
+by the ranking loss of a recipe, is ``Probabilistic`` on a frozen encoder and needs nothing here.
+
+Facts were read in the official codes: ExplainableML/ProbVLM, li-ju666/asymvlm, AaltoML/BayesVLM.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize, softplus
+
+from gaussmatch.core.gaussian import Gaussian, Side
+
+OURS = "ours"
+"""The method that is no class here: heads trained by the recipe's similarity and loss."""
+
+
+class Method(nn.Module):
+    """Embeddings of one side (n, D) → ln σ², (n, D) or (n, 1).
+
+    Args:
+        side: whose embeddings.
+        dim: D.
+        inner: width of what enters the last linear layer of the encoder, or D.
+        hidden, dropout: of a method that learns networks.
+        reference: embeddings of the other side that a method compares with.
+    """
+
+    learns = False
+    """Whether ``loss`` is minimized; else ``fit`` is all."""
+
+    def __init__(
+        self, side: Side, dim: int, inner: int, hidden: int, dropout: float, reference: int
+    ) -> None:
+        super().__init__()
+        self.side, self.dim = side, dim
+
+    def fit(self, own: Tensor, inner: Tensor, other: Tensor) -> None:
+        """Learn in closed form from training pairs.
+
+        Args:
+            own: (n, D), embeddings of this side.
+            inner: (n, inner), see ``Posthoc``.
+            other: (n, D), their partners.
+        """
+
+    def loss(self, own: Tensor, other: Tensor, negative: Bool[Tensor, "n n"]) -> Tensor:
+        """Of this side's network in a batch of pairs; ``negative`` is own × other."""
+        raise NotImplementedError
+
+    def forward(self, embedding: Tensor, inner: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class ProbVLM(Method):
+    """A generalized Gaussian around each embedding z (Upadhyay et al., ICCV 2023). A network
+    rebuilds z as μ̂ and says with which scale α and shape β each dimension is missed:
+
+        −ln p(z) = (|z − μ̂|/α)^β − ln β/α + ln Γ(1/β),   σ² = α² Γ(3/β)/Γ(1/β)
+
+    The loss is |z − μ̂| + 0.05 · (−ln p), and 1e-4 times the same for the partner's embedding. The
+    published code writes the residual as β·|z − μ̂|/α; this is the density of the paper. Its
+    variance over dropout masks is left out: a repeated query must get the same answer.
+    """
+
+    learns = True
+    WEIGHT, CROSS = 0.05, 1e-4
+
+    def __init__(self, side: Side, dim: int, inner: int, hidden: int, dropout: float, reference: int
+    ) -> None:  # fmt: skip
+        super().__init__(side, dim, inner, hidden, dropout, reference)
+        self.trunk = nn.Sequential(
+            nn.Linear(dim, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, dim)
+        )
+        self.mean, self.scale, self.shape = (
+            nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim)) for _ in range(3)
+        )
+
+    def density(self, embedding: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """μ̂, ln α and β. Embeddings have unit length, so that a residual is of order D^−½."""
+        x = embedding + self.trunk(embedding)
+        log_alpha = self.scale(x) - 0.5 * math.log(self.dim)
+        return self.mean(x), log_alpha.clamp(-12, 3), 0.5 + softplus(self.shape(x)).clamp_max(4)
+
+    def loss(self, own: Tensor, other: Tensor, negative: Tensor) -> Tensor:
+        mean, log_alpha, beta = self.density(own)
+        return sum_of(
+            weight * ((mean - z).abs() + self.WEIGHT * nll(z - mean, log_alpha, beta)).mean()
+            for weight, z in ((1.0, own), (self.CROSS, other))
+        )
+
+    def forward(self, embedding: Tensor, inner: Tensor) -> Tensor:
+        _, log_alpha, beta = self.density(normalize(embedding, dim=-1))
+        return 2 * log_alpha + torch.lgamma(3 / beta) - torch.lgamma(1 / beta)
+
+
+def nll(residual: Tensor, log_alpha: Tensor, beta: Tensor) -> Tensor:
+    """−ln of the generalized Gaussian density, up to ln 2.
+
+    >>> x = torch.tensor([0.3, -1.2])            # β = 2, α = √2: the standard normal
+    >>> a, b = torch.full((2,), 0.5 * math.log(2)), torch.full((2,), 2.0)
+    >>> nll(x, a, b) + math.log(2) + torch.distributions.Normal(0.0, 1.0).log_prob(x)
+    tensor([0., 0.])
+    """
+    apart = (residual.abs().clamp_min(1e-6).log() - log_alpha).clamp(-9, 7)
+    power = (beta * apart).clamp_max(7).exp()
+    return power - beta.log() + log_alpha + torch.lgamma(1 / beta)
+
+
+class AsymVLM(Method):
+    """Texts as power-spherical distributions, images as points (Ju et al., ICCV 2025). A network
+    gives η of a text, κ = ‖η‖ its concentration and μ = η/κ its direction:
+
+        ln p(x) = κ ln(1 + μ·x) − ln C(κ),
+        ln C = (a + b) ln 2 + ln Γ(a) − ln Γ(a + b) + b ln π,   b = (D − 1)/2,   a = b + κ
+
+    trained by InfoNCE both ways on T·ln p. σ² = 1/κ; all images have the same.
+    """
+
+    def __init__(self, side: Side, dim: int, inner: int, hidden: int, dropout: float, reference: int
+    ) -> None:  # fmt: skip
+        super().__init__(side, dim, inner, hidden, dropout, reference)
+        self.learns = side == "captions"
+        if self.learns:
+            layers = [nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU()]
+            self.network = nn.Sequential(*layers, nn.Linear(hidden, dim))
+            self.temperature = nn.Parameter(torch.tensor(1.0))
+
+    def loss(self, own: Tensor, other: Tensor, negative: Tensor) -> Tensor:
+        eta = self.network(own)
+        logits = self.temperature * log_power_spherical(eta, other)
+        own_pair = torch.eye(len(own), dtype=torch.bool, device=own.device)
+        logits = logits.masked_fill(~(negative | own_pair), -torch.inf)
+        at = torch.arange(len(own), device=own.device)
+        return (cross_entropy(logits, at) + cross_entropy(logits.T, at)) / 2
+
+    def forward(self, embedding: Tensor, inner: Tensor) -> Tensor:
+        if not self.learns:
+            return embedding.new_zeros(len(embedding), 1)
+        eta: Tensor = self.network(normalize(embedding, dim=-1))
+        return -eta.norm(dim=-1, keepdim=True).log()
+
+
+def log_power_spherical(eta: Float[Tensor, "n d"], points: Float[Tensor, "m d"]) -> Tensor:
+    """(n, m), ln density of unit points under power-spherical distributions with η = κμ.
+
+    >>> around = torch.linspace(0, 2 * math.pi, 1001)[:-1]                # it integrates to one
+    >>> circle = torch.stack([around.cos(), around.sin()], 1)
+    >>> density = log_power_spherical(torch.tensor([[0.0, 3.0]]), circle).exp()
+    >>> round(float(density.mean() * 2 * math.pi), 4)
+    1.0
+    """
+    kappa = eta.norm(dim=-1, keepdim=True)
+    b = (eta.shape[-1] - 1) / 2
+    a = b + kappa
+    log_c = (a + b) * math.log(2) + torch.lgamma(a) - torch.lgamma(a + b) + b * math.log(math.pi)
+    cosine = (eta / kappa.clamp_min(1e-12)) @ points.T
+    return kappa * torch.log1p(cosine.clamp_min(-1 + 1e-6)) - log_c
+
+
+class BayesVLM(Method):
+    """Laplace on the last projection g = Wφ (Baumann et al., 2024): with the Kronecker-factored
+    curvature of InfoNCE, the variance of dimension d is
+
+        σ_d² = (φᵀA⁻¹φ) · (B⁻¹)_dd,   A = √n E[φφᵀ] + √λ I,   B = √n E[∂²ℓ/∂g²] + √λ I
+
+    large for what is unlike the training data (epistemic), whatever it means. λ maximizes the
+    marginal likelihood. φ is what enters the encoder's last linear layer; of embeddings that are
+    given without their encoder it is the embedding, and W = I.
+    """
+
+    a_inverse: Tensor
+    log_b: Tensor
+    SOURCES, TARGETS = 256, 1024
+
+    def __init__(self, side: Side, dim: int, inner: int, hidden: int, dropout: float, reference: int
+    ) -> None:  # fmt: skip
+        super().__init__(side, dim, inner, hidden, dropout, reference)
+        self.register_buffer("a_inverse", torch.eye(inner))
+        self.register_buffer("log_b", torch.zeros(dim))
+
+    def fit(self, own: Tensor, inner: Tensor, other: Tensor) -> None:
+        n, phi = len(own), inner.double()
+        a, b = phi.T @ phi / n, curvature(own, other, self.SOURCES, self.TARGETS).double()
+        (values_a, vectors), (values_b, basis) = torch.linalg.eigh(a), torch.linalg.eigh(b)
+        both = values_a.clamp_min(0) * n**0.5, values_b.clamp_min(0) * n**0.5
+        weight = float(torch.linalg.lstsq(phi, own.double()).solution.square().sum())
+        root = math.sqrt(prior_precision(*both, weight))
+        self.a_inverse.copy_(vectors @ torch.diag(1 / (both[0] + root)) @ vectors.T)
+        self.log_b.copy_((basis.square() / (both[1] + root)).sum(1).log())
+
+    def forward(self, embedding: Tensor, inner: Tensor) -> Tensor:
+        lever = ((inner @ self.a_inverse) * inner).sum(-1, keepdim=True)
+        return lever.clamp_min(1e-30).log() + self.log_b
+
+
+def curvature(own: Tensor, other: Tensor, sources: int, targets: int) -> Float[Tensor, "d d"]:
+    """E[∂²ℓ/∂g²] of InfoNCE over embeddings g: P (Yᵀ(diag p − ppᵀ)Y) P / (τ‖g‖)², with the unit
+    targets Y, their softmax p and P the projection off g, a mean over some sources."""
+    y, tau = normalize(other[_even(len(other), targets)], dim=-1), temperature(own, other)
+    total = own.new_zeros(own.shape[-1], own.shape[-1])
+    some = own[_even(len(own), sources)]
+    for g in some:
+        length = g.norm()
+        u = g / length
+        p = (y @ u / tau).softmax(0)
+        off = y - (y @ u)[:, None] * u
+        center = p @ off
+        total += ((off * p[:, None]).T @ off - torch.outer(center, center)) / (tau * length) ** 2
+    return total / len(some)
+
+
+def prior_precision(a: Tensor, b: Tensor, weight: float) -> float:
+    """λ with the greatest marginal likelihood of a Laplace approximation with Kronecker factors:
+
+        ½ P ln λ − ½ λ‖W‖² − ½ ln det((A + √λ I) ⊗ (B + √λ I))
+
+    from the eigenvalues of both factors and ‖W‖², on a grid of a hundred values.
+    """
+    grid = torch.logspace(-6, 6, 100, dtype=torch.float64)
+    root = grid.sqrt()[:, None]
+    log_det = len(b) * (a + root).log().sum(1) + len(a) * (b + root).log().sum(1)
+    value = len(a) * len(b) * grid.log() - grid * weight - log_det
+    return float(grid[value.argmax()])
+
+
+class Reference(Method):
+    """What needs no training: an embedding against a fixed sample of the other side's training
+    embeddings, r₁ … r_R, with p = softmax(cos(e, r)/τ); τ is the likeliest for training pairs."""
+
+    others: Tensor
+    tau: Tensor
+
+    def __init__(self, side: Side, dim: int, inner: int, hidden: int, dropout: float, reference: int
+    ) -> None:  # fmt: skip
+        super().__init__(side, dim, inner, hidden, dropout, reference)
+        self.register_buffer("others", torch.zeros(reference, dim))
+        self.register_buffer("tau", torch.tensor(1.0))
+
+    def fit(self, own: Tensor, inner: Tensor, other: Tensor) -> None:
+        self.others.copy_(normalize(other, dim=-1)[_even(len(other), len(self.others))])
+        self.tau.fill_(temperature(own, other))
+
+    def forward(self, embedding: Tensor, inner: Tensor) -> Tensor:
+        return self.unsure(normalize(embedding, dim=-1))[:, None]
+
+    def unsure(self, unit: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def log_p(self, unit: Tensor) -> Tensor:
+        return (unit @ self.others.T / self.tau).log_softmax(-1)
+
+
+class BestScore(Reference):
+    """ln σ² = −max_r cos(e, r): nothing near means unsure (uCLIP's first baseline)."""
+
+    def unsure(self, unit: Tensor) -> Tensor:
+        return -(unit @ self.others.T).amax(-1)
+
+
+class Perplexity(Reference):
+    """ln σ² = −Σ p ln p: how many items of the other side share the probability."""
+
+    def unsure(self, unit: Tensor) -> Tensor:
+        log_p = self.log_p(unit)
+        return -(log_p.exp() * log_p).sum(-1)
+
+
+class Perturbation(Reference):
+    """σ² = the mean KL(p ‖ p′) over fixed dropout masks of the embedding: an answer that changes
+    when a part of the embedding is missing is not sure (uCLIP's consistency)."""
+
+    MASKS, KEPT = 8, 0.8
+
+    def unsure(self, unit: Tensor) -> Tensor:
+        dice = torch.Generator().manual_seed(0)
+        masks = torch.rand(self.MASKS, self.dim, generator=dice).to(unit) < self.KEPT
+        log_p = self.log_p(unit)
+        p = log_p.exp()
+        moved = [
+            (p * (log_p - self.log_p(normalize(unit * mask, dim=-1)))).sum(-1) for mask in masks
+        ]
+        return (torch.stack(moved).mean(0).clamp_min(0) + 1e-6).log()
+
+
+METHODS: dict[str, Callable[..., Method]] = {
+    "probvlm": ProbVLM,
+    "asymvlm": AsymVLM,
+    "bayesvlm": BayesVLM,
+    "best-score": BestScore,
+    "perplexity": Perplexity,
+    "perturbation": Perturbation,
+}
+"""Every method of ``model.posthoc.method`` beside ``ours``; a new one is a class and a line."""
+
+
+def temperature(own: Tensor, other: Tensor, most: int = 1024) -> float:
+    """τ under which training pairs are likeliest, softmax(cos/τ) among each other.
+
+    >>> x = torch.randn(200, 16, generator=torch.Generator().manual_seed(0))
+    >>> temperature(x, x) < temperature(x, x + torch.randn(200, 16))
+    True
+    """
+    some = _even(len(own), most)
+    a, b = (normalize(side[some], dim=-1) for side in (own, other))
+    cosines, at = a @ b.T, torch.arange(len(some))
+    same = (cosines.diagonal()[:, None] == cosines) & ~torch.eye(len(some), dtype=torch.bool)
+    cosines = cosines.masked_fill(same, -torch.inf)  # another caption of the same image, or a copy
+    grid = torch.logspace(-2.5, 0, 60)
+    return float(grid[torch.stack([cross_entropy(cosines / t, at) for t in grid]).argmin()])
+
+
+def _even(total: int, count: int) -> Tensor:
+    """Evenly spread positions; a small total repeats some."""
+    return torch.linspace(0, total - 1, count).long()
+
+
+def sum_of(values: Any) -> Tensor:
+    return torch.stack(list(values)).sum()
+
+
+class Posthoc(nn.Module):
+    """A frozen point encoder, and a method that says how unsure each of its points is.
+
+    Args:
+        encoder: its output, or with ``given`` the published embedding that it takes in, is the
+            mean, unchanged.
+        given: see ``model.adapter.mean``.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        method: str,
+        side: Side,
+        *,
+        given: bool,
+        dim: int,
+        hidden: int,
+        dropout: float,
+        reference: int,
+    ) -> None:
+        super().__init__()
+        self.encoder, self._given, self.dim = encoder, given, dim
+        self._projection = None if given else _projection(encoder)
+        inner = dim
+        if self._projection is not None:
+            inner = encoder.get_submodule(self._projection).in_features
+        self.method = METHODS[method](side, dim, inner, hidden, dropout, reference)
+        encoder.requires_grad_(False)
+        if given:
+            encoder.head = nn.Sequential()  # nothing comes after the embedding
+
+    def train(self, mode: bool = True) -> Posthoc:
+        super().train(mode)
+        self.encoder.eval()  # its dropout would move the means
+        return self
+
+    def points(self, *args: Any) -> tuple[Tensor, Tensor]:
+        """The means (n, D), and what enters the encoder's last linear layer, (n, inner)."""
+        with torch.no_grad():
+            if self._projection is None:
+                mean = (self.encoder.embedding if self._given else self.encoder)(*args)
+                return mean, mean
+            inputs: list[Tensor] = []
+            last = self.encoder.get_submodule(self._projection)
+            handle = last.register_forward_pre_hook(lambda _, x: inputs.append(x[0]))
+            try:
+                mean = self.encoder(*args)
+            finally:
+                handle.remove()
+            return mean, inputs[-1]
+
+    def forward(self, *args: Any) -> Gaussian:
+        mean, inner = self.points(*args)
+        return Gaussian(mean, self.method(mean, inner))
+
+
+def _projection(encoder: nn.Module) -> str | None:
+    """The name of the last layer of the embedding function, if that is linear."""
+    part = str(encoder.part)
+    layers = [
+        (name, layer)
+        for name, layer in encoder.get_submodule(part).named_modules()
+        if not [*layer.children()]
+    ]
+    name, last = layers[-1]
+    return ".".join(filter(None, (part, name))) if isinstance(last, nn.Linear) else None
