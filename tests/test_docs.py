@@ -59,8 +59,9 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     nbclient = pytest.importorskip("nbclient")
     notebook = nbformat.read(path, as_version=4)
     data = ROOT.parent / "shared" / "data"
-    if notebook.metadata.get("needs") == "shared" and not (data / "flickr8k").is_dir():
-        pytest.skip(f"{path.name} needs the photos of {data / 'flickr8k'}")
+    needed = data / ("clip" if "clip" in path.stem else "flickr8k")
+    if notebook.metadata.get("needs") == "shared" and not needed.is_dir():
+        pytest.skip(f"{path.name} needs {needed}")
     monkeypatch.setenv("GAUSSMATCH_DATA", str(data))
     monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
@@ -145,11 +146,12 @@ def test_the_documentation_is_short() -> None:
     assert sum(words.values()) <= 25_000, sorted(words.items(), key=lambda item: -item[1])[:8]
 
 
-def test_there_are_four_notebooks() -> None:
+def test_there_are_five_notebooks() -> None:
     assert [path.stem for path in NOTEBOOKS] == [
         "own-embeddings",
         "own-module",
         "train-and-compare",
+        "uncertainty-on-clip",
         "uncertainty-on-photos",
     ]
 

@@ -221,8 +221,8 @@ class Setting:
         """What decides how the runs are trained, without rows, seeds and what is only measured
         with."""
         read = {name: v for name, v in self.overrides.items() if name not in EVALUATION_ONLY}
-        plain = {"seeds": None, "rows": (), "visual_genome": None, "judgements": {}}
-        return replace(self, **plain, overrides=read)  # type: ignore[arg-type]
+        plain: dict[str, Any] = {"seeds": None, "rows": (), "visual_genome": None, "judgements": {}}
+        return replace(self, **plain, overrides=read)
 
     def seeds_of(self, one: Experiment) -> int:
         if self.seeds is not None:

@@ -23,6 +23,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, StepLR
 from tqdm import tqdm
 
 from gaussmatch.core.losses import ScoreLoss, TripletLoss
+from gaussmatch.core.similarities import similarity
 from gaussmatch.data import DataSet
 from gaussmatch.data.pairs import Pairs, read_images
 from gaussmatch.device import choose_device
@@ -162,7 +163,7 @@ def _train(
     if main and not resumed and recipe.model.backbone is not None:
         at_once = settings.micro_batch or settings.batch_size // gather.ranks()
         report_memory(matcher, data.train, at_once, precision, log)
-    if main and origin is not None:
+    if main and origin is not None and not recipe.model.ranks_by_mean:
         dev = _validated(model, data)
         report_start(origin_folder(recipe, out), dev["rsum"])
         log.write("start", 0, 0, **dev)
@@ -195,7 +196,7 @@ def _train(
                 cpu_seconds=cpu,
                 **dev,
             )
-            _keep_best(out, matcher, progress, epoch, dev)
+            _keep_best(out, matcher, progress, epoch, dev, latest=recipe.model.ranks_by_mean)
             save()
         if main and progress_bar and not shown:
             print(
@@ -225,7 +226,8 @@ def _fit(model: Model, data: DataSet, out: Path) -> None:
 def _validated(model: Model, data: DataSet) -> dict[str, float]:
     """Recalls on validation, computed as a finished model does."""
     model.matcher.eval()
-    return recalls(model.matcher.similarity, *model.encode_pairs(data.dev), data.dev)
+    s = similarity("cosine") if model.recipe.model.ranks_by_mean else model.matcher.similarity
+    return recalls(s, *model.encode_pairs(data.dev), data.dev)
 
 
 def _bar(batches: Batches, epoch: int, done: int, title: str, shown: bool) -> tqdm[Batch]:
@@ -242,10 +244,16 @@ def _bar(batches: Batches, epoch: int, done: int, title: str, shown: bool) -> tq
 
 
 def _keep_best(
-    out: Path, matcher: Matcher, progress: Progress, epoch: int, dev: dict[str, float]
+    out: Path,
+    matcher: Matcher,
+    progress: Progress,
+    epoch: int,
+    dev: dict[str, float],
+    latest: bool = False,
 ) -> None:
-    """Weights and measures of the best epoch so far; the first is always kept."""
-    if dev["rsum"] > progress.best_rsum:
+    """Weights and measures of the best epoch so far; the first is always kept, and the ``latest``
+    if the ranking is not what is learned."""
+    if latest or dev["rsum"] > progress.best_rsum:
         progress.best_rsum, progress.best_epoch = dev["rsum"], epoch
         run.save_weights(matcher.state_dict(), out)
         run.write_metrics(out, epoch=epoch, dev=dev, finished=False)

@@ -59,16 +59,18 @@ def fit(model: Model, pairs: Pairs) -> dict[str, float]:
 def _points(
     image: Posthoc, text: Posthoc, model: Model, pairs: Pairs, shown: Tensor, rows: Tensor
 ) -> list[tuple[Tensor, Tensor]]:
-    """Of each side the means and what enters the last layer, of the chosen training items."""
+    """Of each side the chosen training items before their L2-norm, and what enters the last
+    layer."""
     image.eval()
     text.eval()
     device, prepared = model.device, prepared_texts(pairs, model.matcher.text_encoder)
     collate = model.matcher.text_encoder.collate
     parts_i = [
-        image.points(read_images(pairs, part.tolist()).to(device)) for part in shown.split(BLOCK)
+        image.points(read_images(pairs, part.tolist()).to(device))[1:]
+        for part in shown.split(BLOCK)
     ]
     parts_t = [
-        text.points(collate([prepared[i] for i in part.tolist()]).to(device))
+        text.points(collate([prepared[i] for i in part.tolist()]).to(device))[1:]
         for part in rows.split(BLOCK)
     ]
     return [

@@ -26,7 +26,7 @@ OURS = "ours"
 
 
 class Method(nn.Module):
-    """Embeddings of one side (n, D) → ln σ², (n, D) or (n, 1).
+    """Embeddings of one side (n, D), of any length → ln σ² of their directions, (n, D) or (n, 1).
 
     Args:
         side: whose embeddings.
@@ -49,7 +49,7 @@ class Method(nn.Module):
         """Learn in closed form from training pairs.
 
         Args:
-            own: (n, D), embeddings of this side.
+            own: (n, D), embeddings of this side, as they are before an L2-norm.
             inner: (n, inner), see ``Posthoc``.
             other: (n, D), their partners.
         """
@@ -172,9 +172,10 @@ class BayesVLM(Method):
     """Laplace on the last projection g = Wφ (Baumann et al., 2024): with the Kronecker-factored
     curvature of InfoNCE, the variance of dimension d is
 
-        σ_d² = (φᵀA⁻¹φ) · (B⁻¹)_dd,   A = √n E[φφᵀ] + √λ I,   B = √n E[∂²ℓ/∂g²] + √λ I
+        σ_d² = (φᵀA⁻¹φ) · (B⁻¹)_dd / ‖g‖²,   A = √n E[φφᵀ] + √λ I,   B = √n E[∂²ℓ/∂g²] + √λ I
 
-    large for what is unlike the training data (epistemic), whatever it means. λ maximizes the
+    large for what is unlike the training data (epistemic), whatever it means. The cosine sees the
+    direction of g alone, so that a short g is the less certain one. λ maximizes the
     marginal likelihood. φ is what enters the encoder's last linear layer; of embeddings that are
     given without their encoder it is the embedding, and W = I.
     """
@@ -201,7 +202,8 @@ class BayesVLM(Method):
 
     def forward(self, embedding: Tensor, inner: Tensor) -> Tensor:
         lever = ((inner @ self.a_inverse) * inner).sum(-1, keepdim=True)
-        return lever.clamp_min(1e-30).log() + self.log_b
+        length = embedding.square().sum(-1, keepdim=True)
+        return lever.clamp_min(1e-30).log() + self.log_b - length.clamp_min(1e-30).log()
 
 
 def curvature(own: Tensor, other: Tensor, sources: int, targets: int) -> Float[Tensor, "d d"]:
@@ -239,16 +241,21 @@ class Reference(Method):
     embeddings, r₁ … r_R, with p = softmax(cos(e, r)/τ); τ is the likeliest for training pairs."""
 
     others: Tensor
+    count: Tensor
     tau: Tensor
 
     def __init__(self, side: Side, dim: int, inner: int, hidden: int, dropout: float, reference: int
     ) -> None:  # fmt: skip
         super().__init__(side, dim, inner, hidden, dropout, reference)
         self.register_buffer("others", torch.zeros(reference, dim))
+        self.register_buffer("count", torch.tensor(reference))
         self.register_buffer("tau", torch.tensor(1.0))
 
     def fit(self, own: Tensor, inner: Tensor, other: Tensor) -> None:
-        self.others.copy_(normalize(other, dim=-1)[_even(len(other), len(self.others))])
+        distinct = normalize(other, dim=-1).unique(dim=0)  # an image has several captions
+        count = min(len(distinct), len(self.others))
+        self.count.fill_(count)
+        self.others[:count] = distinct[_even(len(distinct), count)]
         self.tau.fill_(temperature(own, other))
 
     def forward(self, embedding: Tensor, inner: Tensor) -> Tensor:
@@ -258,14 +265,17 @@ class Reference(Method):
         raise NotImplementedError
 
     def log_p(self, unit: Tensor) -> Tensor:
-        return (unit @ self.others.T / self.tau).log_softmax(-1)
+        return (self.cosines(unit) / self.tau).log_softmax(-1)
+
+    def cosines(self, unit: Tensor) -> Tensor:
+        return unit @ self.others[: int(self.count)].T
 
 
 class BestScore(Reference):
     """ln σ² = −max_r cos(e, r): nothing near means unsure (uCLIP's first baseline)."""
 
     def unsure(self, unit: Tensor) -> Tensor:
-        return -(unit @ self.others.T).amax(-1)
+        return -self.cosines(unit).amax(-1)
 
 
 class Perplexity(Reference):
@@ -352,10 +362,7 @@ class Posthoc(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder, self._given, self.dim = encoder, given, dim
-        self._projection = None if given else _projection(encoder)
-        inner = dim
-        if self._projection is not None:
-            inner = encoder.get_submodule(self._projection).in_features
+        self._projection, inner = (None, dim) if given else _projection(encoder, dim)
         self.method = METHODS[method](side, dim, inner, hidden, dropout, reference)
         encoder.requires_grad_(False)
         if given:
@@ -366,33 +373,36 @@ class Posthoc(nn.Module):
         self.encoder.eval()  # its dropout would move the means
         return self
 
-    def points(self, *args: Any) -> tuple[Tensor, Tensor]:
-        """The means (n, D), and what enters the encoder's last linear layer, (n, inner)."""
+    def points(self, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """The means (n, D), the same before an L2-norm, and what enters the last linear layer of
+        the encoder, (n, inner)."""
         with torch.no_grad():
             if self._projection is None:
-                mean = (self.encoder.embedding if self._given else self.encoder)(*args)
-                return mean, mean
-            inputs: list[Tensor] = []
+                mean = getattr(self.encoder, "embedding" if self._given else "__call__")(*args)
+                return mean, mean, mean
+            seen: list[tuple[Tensor, Tensor]] = []
             last = self.encoder.get_submodule(self._projection)
-            handle = last.register_forward_pre_hook(lambda _, x: inputs.append(x[0]))
+            handle = last.register_forward_hook(lambda _, x, y: seen.append((y, x[0])))
             try:
                 mean = self.encoder(*args)
             finally:
                 handle.remove()
-            return mean, inputs[-1]
+            return mean, *seen[-1]
 
     def forward(self, *args: Any) -> Gaussian:
-        mean, inner = self.points(*args)
-        return Gaussian(mean, self.method(mean, inner))
+        mean, raw, inner = self.points(*args)
+        return Gaussian(mean, self.method(raw, inner))
 
 
-def _projection(encoder: nn.Module) -> str | None:
-    """The name of the last layer of the embedding function, if that is linear."""
+def _projection(encoder: nn.Module, dim: int) -> tuple[str | None, int]:
+    """The name of the last layer of the embedding function and the width of its input, if it is
+    linear; or else none, and D."""
     part = str(encoder.part)
-    layers = [
+    name, last = [
         (name, layer)
         for name, layer in encoder.get_submodule(part).named_modules()
         if not [*layer.children()]
-    ]
-    name, last = layers[-1]
-    return ".".join(filter(None, (part, name))) if isinstance(last, nn.Linear) else None
+    ][-1]
+    if not isinstance(last, nn.Linear):
+        return None, dim
+    return ".".join(filter(None, (part, name))), last.in_features
