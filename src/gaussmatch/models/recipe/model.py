@@ -280,7 +280,7 @@ class ModelRecipe:
             self._check_own()
         elif self.similarity == "mil":
             raise ValueError(
-                f"model.similarity 'mil' is not for model.system {self.system!r}: it compares the "
+                f"model.similarity 'mil' is not for model.system {self.system!r}: mil compares the "
                 "embeddings of pvse"
             )
         elif self.probabilistic != SIMILARITIES[self.similarity].needs_variance:
