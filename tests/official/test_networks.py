@@ -168,7 +168,7 @@ def test_the_command(
         ({"img_attention": False}, "img_attention = False"),
         ({"data_name": "tgif"}, "'tgif', which is not one of coco"),
         ({"num_embeds": 2}, "num_embeds is 2, but its weights have 3"),
-        ({"cnn_type": "inception_v3"}, "'inception_v3' is no ResNet or VGG"),
+        ({"cnn_type": "inception_v3"}, "'inception_v3' is not a ResNet or VGG"),
     ],
 )
 def test_pvse_refused(tmp_path: Path, net: nn.Module, change: dict[str, Any], message: str) -> None:

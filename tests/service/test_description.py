@@ -15,7 +15,7 @@ schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not i
 from schemathesis import checks  # noqa: E402
 
 EXAMPLES = int(os.environ.get("GAUSSMATCH_API_EXAMPLES", "6"))
-"""Requests for each of the operations; more find more."""
+"""Requests for each of the operations; more examples find more faults."""
 TRUE = [
     checks.not_a_server_error,
     checks.status_code_conformance,

@@ -193,7 +193,7 @@ class TestOrigin:
         "origin", ["*", "photos.example.org", "https://a.example/", "https://A"]
     )
     def test_an_origin_that_no_browser_would_send_is_refused(self, origin: str) -> None:
-        with pytest.raises(ValueError, match="is no origin"):
+        with pytest.raises(ValueError, match="is not an origin"):
             Settings(cors=(origin,))
 
 

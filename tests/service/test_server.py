@@ -107,7 +107,7 @@ def test_sigterm_ends_the_service_though_its_decoders_are_busy(index: Path) -> N
         (["serve", "INDEX", "--api-key-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE is empty"),
         (["serve", "INDEX", "--max-batch", "0"], "max_batch is 0"),
         (["serve", "INDEX", "--workers", "0"], "workers is 0"),
-        (["serve", "INDEX", "--cors", "*"], "is no origin"),
+        (["serve", "INDEX", "--cors", "*"], "is not an origin"),
         (["serve", "INDEX", "--port", "PORT"], "choose another --port"),
         (["serve", "INDEX", "--port", "80000"], "choose one from 0 to 65535"),
         (["serve", "INDEX", "--port", "-1"], "choose one from 0 to 65535"),

@@ -42,7 +42,7 @@ def read(root: Path, cxc: Path | None = None, boxes: bool = False) -> Listing:
     """COCO, or a part of it, with its object classes.
 
     Args:
-        cxc: the folder of Crisscrossed Captions, whose judgements become true pairs. Those about
+        cxc: the folder of Crisscrossed Captions, whose judgments become true pairs. Those about
             captions or images that are not here are left out, and a note says how many.
         boxes: give the boxes of objects as regions, each with its class for a caption.
     """

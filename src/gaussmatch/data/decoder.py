@@ -201,7 +201,7 @@ def memory(image: Image.Image) -> int:
     """The bytes that decoding takes if the head of the file tells the truth, known before it is
     begun; what it takes in fact is limited by the kernel.
 
-    Pillow keeps 1 byte a pixel for black and white, grey or palette pictures and 4 for others.
+    Pillow keeps 1 byte a pixel for black and white, gray or palette pictures and 4 for others.
     A JPEG is reduced while it is decoded, but a progressive one is held as coefficients of 2 bytes.
     Decoders of WebP, GIF, AVIF and HEIF have copies of their own.
     """

@@ -5,7 +5,7 @@ words and asks which photos fit them. Everything that is said after a search (a 
 number of matches, "nothing here", a guarantee) is learned from and judged by this relation:
 
 * **people**: captions with the photos that people say they fit (``fitting_photos.jsonl``), and the
-  further judgements that a data set brings (``Pairs.relevance``: Crisscrossed Captions, Flickr8k's
+  further judgments that a data set brings (``Pairs.relevance``: Crisscrossed Captions, Flickr8k's
   crowd). Truth of whole captions.
 * **boxes** (derived): a class name fits every photo with a box of the class. Complete.
 * **words** (derived): a short query fits a photo if the photo's captions together hold all its
@@ -209,7 +209,7 @@ def by_people(path: Path, photos: Mapping[str, int]) -> Fits:
 
 
 def by_pairs(pairs: Pairs) -> Fits:
-    """Whole captions: with every photo that they are known to be true of (people's judgements, or
+    """Whole captions: with every photo that they are known to be true of (people's judgments, or
     all of them), or with their own photo only."""
     known = pairs.relevance
     return Fits(

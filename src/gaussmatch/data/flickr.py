@@ -27,7 +27,7 @@ _PHOTOS = {
 
 
 def read_flickr8k(root: Path) -> Listing:
-    """6,000 / 1,000 / 1,000 photos, with the human judgements as further true pairs of test."""
+    """6,000 / 1,000 / 1,000 photos, with the human judgments as further true pairs of test."""
     captions = read_tokens(root / "Flickr8k.token.txt")
     lists = {split: root / f"Flickr_8k.{split}Images.txt" for split in SPLITS}
     splits = _split(captions, lists, finder(root, "flickr8k"), str)
@@ -134,7 +134,7 @@ Flickr8k (Hodosh et al. 2013). In one folder:
   images/ (or Flicker8k_Dataset/)    the photos
   Flickr8k.token.txt                 the captions
   Flickr_8k.trainImages.txt, Flickr_8k.devImages.txt, Flickr_8k.testImages.txt
-  CrowdFlowerAnnotations.txt         human judgements (not needed; they become true pairs of test)
+  CrowdFlowerAnnotations.txt         human judgments (not needed; they become true pairs of test)
 From: the authors' form at the University of Illinois (Flickr8k_text.zip, Flickr8k_Dataset.zip).""",
     signs=("Flickr8k.token.txt",),
     read=lambda recipe, root: read_flickr8k(root),

@@ -119,7 +119,7 @@ class Decoders:
     def read(self, source: bytes | IO[bytes], *, pixels: bool = True) -> Read:
         """Bytes, or an open file from its start on."""
         if isinstance(source, bytes):
-            sniffed(source[:16])  # what is no picture starts no child
+            sniffed(source[:16])  # only a picture starts a child
             with _file(source) as file:
                 return self.read(file, pixels=pixels)
         source.seek(0)

@@ -45,7 +45,7 @@ def load(root: Path, dev_images: int | None = None) -> DataSet:
 
 def with_names(recipe: DataRecipe) -> DataRecipe:
     """With ``data.coco`` the images get their names back from COCO's annotations, and with them
-    object classes for PMRP and, with ``data.cxc``, the judgements of CxC."""
+    object classes for PMRP and, with ``data.cxc``, the judgments of CxC."""
     if recipe.coco is None and recipe.cxc is not None:
         raise ValueError(
             "data.cxc: also give COCO's folder as data.coco, which identifies the images"

@@ -39,7 +39,7 @@ class DataRecipe:
         images: with arrays: a file of image embeddings.
         texts: with arrays: a file of text embeddings.
         pairs: with arrays: which go together, a CSV with the columns image, text, perhaps split.
-        cxc: with coco: the folder of sits_*.csv, whose judgements become true pairs.
+        cxc: with coco: the folder of sits_*.csv, whose judgments become true pairs.
         coco: with visual-genome: the folder of COCO, whose training images are left out.
         dev_images: validate on this many images of dev, the first ones; none for all.
         min_count: a word must occur this often in the training captions to have a vector.

@@ -22,7 +22,7 @@ class Source:
     Args:
         name: ``data.name`` of a recipe.
         where: which files it needs and who publishes them, for ``gaussmatch data where``.
-        signs: patterns of the files by which its folder is recognised.
+        signs: patterns of the files by which its folder is recognized.
         fields: fields of ``DataRecipe`` that only some sources read, and this one does.
         read: (recipe, folder) → photos, captions and splits, before any picture is opened.
         load: recipe → the data set.

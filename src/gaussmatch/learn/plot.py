@@ -12,7 +12,7 @@ Every function takes plain values (and ``axes=`` to draw on) and returns the axe
     gm.plot.reliability(probability, correct, axes=axes[1])
 
 Without ``axes`` a new figure is made outside pyplot, so that a server keeps none alive;
-``axes.figure`` is the figure. Colours read well on light and on dark pages. Needs matplotlib:
+``axes.figure`` is the figure. Colors read well on light and on dark pages. Needs matplotlib:
 ``pip install 'gaussmatch[report]'``.
 """
 
@@ -55,7 +55,7 @@ def ellipses(
     """Items on the principal plane of their means, each as its one-σ ellipse; points as dots.
 
     Args:
-        items: (n, D), or several groups by name, each with its colour. All share one plane.
+        items: (n, D), or several groups by name, each with its color. All share one plane.
         labels: a short text for each item, in the order of the groups.
 
     >>> g = Gaussian(torch.randn(5, 8), torch.zeros(5, 8))
@@ -191,7 +191,7 @@ def strip(
     Args:
         pictures: PIL images or arrays (H, W, 3).
         notes: such as the match probability of each.
-        right: where known, a match gets a green frame and anything else a grey one.
+        right: where known, a match gets a green frame and anything else a gray one.
 
     >>> from PIL import Image
     >>> axes = strip([Image.new("RGB", (8, 6)), Image.new("RGB", (6, 8))], ["92 %", "40 %"])
@@ -264,7 +264,7 @@ def bars(
     xlabel: str,
     axes: Axes | None = None,
 ) -> Axes:
-    """A bar for each row, coloured by group: the mean of its runs, each run as a dot."""
+    """A bar for each row, colored by group: the mean of its runs, each run as a dot."""
     names = [name for name, runs in values.items() if runs]
     axes = _axes(axes, title, xlabel, "", height=max(2.0, 0.6 + 0.28 * len(names)))
     colour_of = dict(zip(dict.fromkeys(groups.values()), _colours(), strict=False))

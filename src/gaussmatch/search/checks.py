@@ -37,7 +37,7 @@ def check_structure(
         )
     if settings.structure != "flat":
         raise ValueError(
-            f"{similarity.name} is no product or distance of vectors, so an index of structure "
+            f"{similarity.name} is not a product or distance of vectors, so an index of structure "
             f"{settings.structure!r} cannot hold it; use structure 'flat', which scans every item"
         )
 

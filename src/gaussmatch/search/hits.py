@@ -103,7 +103,7 @@ class Hits:
     unknown: Sequence[str] = ()
     """Words of a caption that the model has never seen."""
     meant: str | None = None
-    """The caption with known words for misspelt ones: did you mean this?"""
+    """The caption with known words for misspelled ones: did you mean this?"""
     notes: Sequence[str] = ()
     """What to know before trusting the numbers."""
     level: Level | None = field(init=False, default=None)
@@ -197,7 +197,7 @@ class Hits:
         result has a probability; and what is not known is not called vague.
 
         Args:
-            meant: known words for misspelt ones.
+            meant: known words for misspelled ones.
         """
         asked = read_query(asked) if isinstance(asked, str) else asked
         notes, text = [*self.notes], asked.words

@@ -372,7 +372,7 @@ class Index:
 
     def search_text(self, texts: Sequence[str], k: int = 10, **options: Any) -> list[Hits]:
         """Captions as queries, read in their canonical form; see ``search``. A caption without any
-        known word is refused; for a misspelt one the result says what may have been meant."""
+        known word is refused; for a misspelled one the result says what may have been meant."""
         every = [read_query(text) for text in ([texts] if isinstance(texts, str) else texts)]
         found: dict[int, Hits] = {}
         plain = [at for at, asked in enumerate(every) if asked.plain]
@@ -662,7 +662,7 @@ class Index:
         return found
 
     def _check_fields(self, where: Where, gallery: Gallery) -> None:
-        """Refuse conditions on a field that no item has: they are misspelt."""
+        """Refuse conditions on a field that no item has: they are misspelled."""
         for name in where.fields if self.size(gallery) else ():
             has = Where((Condition(name, "not", ()),))
             if not sum(part.reach for part in self.backend.searchable(gallery, has, ())):

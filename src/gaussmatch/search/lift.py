@@ -1,7 +1,7 @@
 """Gallery and queries as plain float32 vectors, by the similarity's own lift.
 
 A raw lift of a KL is dominated by what all items share; float32 and graph search both drown in it.
-For an inner product the gallery is therefore standardised with centre u and scale s,
+For an inner product the gallery is therefore standardized with center u and scale s,
 
     a·b = ((a − u)/s) · (b s) + u·b
 
@@ -29,9 +29,9 @@ from gaussmatch.search.manifest import Gallery
 
 FILE = "lift.safetensors"
 SAMPLE = 10_000
-"""Items that centre and scale are taken from: any are right, typical ones are best."""
+"""Items that center and scale are taken from: any are right, typical ones are best."""
 LARGEST = 1e16
-"""A standardised coordinate; those of variances that a model learns are far below."""
+"""A standardized coordinate; those of variances that a model learns are far below."""
 EVERY = slice(None)
 
 
@@ -47,7 +47,7 @@ class Lift:
 
     Args:
         centered: the similarity's lift, about the center of the items.
-        centres, scales: (W) for each lift.
+        ``centres``, scales: (W) for each lift.
     """
 
     centered: CenteredLift

@@ -28,9 +28,9 @@ class IndexSettings:
     Args:
         structure: ``flat`` looks at every item (exact); ``hnsw`` walks a graph; ``compressed``
             walks a graph whose vectors have one byte a coordinate, not two.
-        links: neighbours of an item in the graph (HNSW's M).
+        links: neighbors of an item in the graph (HNSW's M).
         construction: candidates while the graph is built (efConstruction).
-        search: candidates while it is walked (efSearch), at least: more find more and take longer.
+        search: candidates while it is walked (efSearch), at least; higher is slower, finds more.
         recall: recall@10 that a graph must reach on a sample of its items when it is built; the
             walk is widened until it does, and a graph that cannot is not used.
         rescore: the least number of candidates that are scored again exactly.
@@ -155,7 +155,7 @@ class IndexManifest:
             )
         digest = content.pop("sha256", None)
         if digest != _digest({"format": found, **content}):
-            raise ValueError(f"{where}: damaged, its checksum is another; restore the index")
+            raise ValueError(f"{where}: damaged: its checksum does not match; restore the index")
         try:
             galleries = {
                 name: tuple(_part(part) for part in parts)

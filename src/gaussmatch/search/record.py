@@ -28,7 +28,7 @@ class Record:
         if not isinstance(self.id, str) or not self.id:
             raise ValueError(f"an id must be a text that is not empty, got {self.id!r}")
         if not encodable(self.id):
-            raise ValueError(f"the id {self.id!r} is no text that UTF-8 can hold")
+            raise ValueError(f"the id {self.id!r} is not valid UTF-8")
 
     def meta_json(self) -> str:
         try:

@@ -224,8 +224,8 @@ class Unreadable:
 class FolderSource(PhotoSource):
     """All photos below a folder, and the captions of its table (captions.csv, …) if there is one.
 
-    An id is the path of the file from the folder on. ``ignored`` counts files that are no photos to
-    index, by what they are and how they end: ``{("RAW", ".nef"): 12}``.
+    An id is the path of the file from the folder on. ``ignored`` counts files that are not
+    photos to index, by what they are and how they end: ``{("RAW", ".nef"): 12}``.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, strict: bool = False) -> None:

@@ -69,7 +69,7 @@ class Where:
         found = []
         for key, wanted in (spec or {}).items():
             if not isinstance(key, str) or not key or any(c in '"\\' or c < " " for c in key):
-                raise ValueError(f"filter: {key!r} is no name of a field")
+                raise ValueError(f"filter: {key!r} is not a field name")
             for name, value in _comparisons(key, wanted).items():
                 several = isinstance(value, Sequence | set) and not isinstance(value, str)
                 values = tuple(value) if several else (value,)

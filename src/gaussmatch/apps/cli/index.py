@@ -54,7 +54,7 @@ from gaussmatch.search.trust import kept_calibration
 
 STRICT = "stop at an unreadable photo instead of skipping and listing it"
 PARQUET = ".parquet"
-WIDTH = "candidates per graph search (64): more find more, but take longer"
+WIDTH = "candidates per graph search (64): a higher number finds more and is slower"
 
 
 def run(argv: Sequence[str]) -> None:

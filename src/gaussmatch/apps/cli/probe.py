@@ -35,9 +35,9 @@ PEOPLE = ("fitting", "chains", "crowd", "specificity")
 def run(argv: Sequence[str]) -> None:
     parser = Parser(
         "probe",
-        "Judge the uncertainty of a run: against people's judgements, truth where it is known, and "
+        "Judge the uncertainty of a run: against people's judgments, truth where it is known, and "
         "edits of known effect, each beside what needs no variances. A run has one verdict, made "
-        "on validation by train, adapt or calibrate; a probe with people's judgements replaces "
+        "on validation by train, adapt or calibrate; a probe with people's judgments replaces "
         "it. A gauge that failed is not shown.",
         examples=[
             "gaussmatch probe runs/demo/probabilistic",
@@ -157,7 +157,7 @@ def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
         "true_counts": "true photos",
         "judged_counts": "photos judged true, of a few",
         "balanced": "true photos, equal length",
-        "crowd": "the crowd's judgement",
+        "crowd": "the crowd's judgment",
     }
     for key, title in names.items():
         if key in found:

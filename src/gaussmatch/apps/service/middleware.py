@@ -144,7 +144,7 @@ class Middleware:
 
     def _check_sender(self, scope: Scope, headers: dict[bytes, bytes], exchange: _Exchange) -> None:
         """Refuse other names of this machine, and pages elsewhere: they could make the browser of
-        somebody who may search send requests here. A link to here is no such request."""
+        somebody who may search send requests here. Following a link to here is harmless."""
         host, names = headers.get(b"host", b""), [name for name, _ in scope["headers"]]
         if names.count(b"host") > 1:
             raise ApiError(400, "bad_request", "the request has two Host headers; send one")

@@ -77,6 +77,6 @@ class Settings:
         wild = [origin for origin in self.cors if not re.fullmatch("https?://[^/A-Z]+", origin)]
         if wild:
             raise ValueError(
-                f"{wild[0]!r} is no origin; give scheme and host in small letters, and nothing "
+                f"{wild[0]!r} is not an origin; give scheme and host in lower case, and nothing "
                 "after them, as in https://photos.example.org"
             )

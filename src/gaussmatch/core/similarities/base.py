@@ -39,7 +39,7 @@ class Similarity(ABC):
 
     A similarity is defined by one thing only, its *lift*: vectors whose inner product (or squared
     Euclidean distance) is the score, up to a monotone ``from_raw``. ``matrix``, ``paired`` and any
-    index are derived from it, so no formula is written twice and nothing ever materialises an
+    index are derived from it, so no formula is written twice and nothing ever materializes an
     n × m × D tensor. Where there are several lifts, the score is the best of them (minimum KL).
 
     To add one: give ``name``, ``metric``, the two lifts and, for a distance, ``from_raw``. What has

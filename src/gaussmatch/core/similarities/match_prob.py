@@ -46,7 +46,7 @@ class MatchProb(PairwiseSimilarity, nn.Module):
     name = "match_prob"
     shift_invariant = True
     no_lift = (
-        "a score is a mean over pairs of samples, which is no inner product of two vectors; an "
+        "a score is a mean over pairs of samples, not an inner product of two vectors; an "
         "index can hold the means (cosine) and its best hits be scored again by match_prob"
     )
 

@@ -1,5 +1,5 @@
-"""Similarities that are no inner product or distance of two vectors: their contract, and the best
-of all pairs of embeddings (PVSE)."""
+"""Similarities that are not an inner product or distance of two vectors: their contract, and the
+best of all pairs of embeddings (PVSE)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The frozen image features of the scenes: a ``SceneNet`` pretrained on attributes, kept as a file.
 
-VSE++ without fine-tuning takes features of a ResNet that learnt ImageNet's classes. Here a small
-net has learnt which attributes a scene shows, on scenes of its own that are in no split.
+VSE++ without fine-tuning takes features of a ResNet that learned ImageNet's classes. Here a small
+net has learned which attributes a scene shows, on scenes of its own that are in no split.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SceneNet(nn.Module):
 
     @property
     def norm_of_features(self) -> nn.BatchNorm2d:
-        """The last normalisation, which sets the scale of the features."""
+        """The last normalization, which sets the scale of the features."""
         norm = self.body.get_submodule("5.1")
         assert isinstance(norm, nn.BatchNorm2d)
         return norm
@@ -118,10 +118,10 @@ def pretrain(
     batch: int = 32,
     progress: bool = True,
 ) -> Path:
-    """Make the weights file again: learn to recognise the attributes of scenes from their pictures.
+    """Make the weights file again: learn to recognize the attributes of scenes from their pictures.
 
     The same questions (``labels``) are put to the pooled features about the whole scene, and to
-    each cell about the thing whose centre is nearest, which teaches much faster.
+    each cell about the thing whose center is nearest, which teaches much faster.
 
     Args:
         seed: of the scenes and of the weights.
@@ -179,7 +179,7 @@ def _cost(logits: Tensor, wanted: Tensor) -> Tensor:
 def _even_out(net: SceneNet, pictures: Float[Tensor, "n 3 64 64"]) -> None:
     """Scale each feature so that its mean over the cells has standard deviation ``SPREAD``.
 
-    A rectifier lets a factor through, so that the last normalisation can carry it.
+    A rectifier lets a factor through, so that the last normalization can carry it.
     """
     spread = torch.cat([net(block) for block in pictures.split(250)]).std(0)
     factor = SPREAD / spread.clamp(min=0.02)
@@ -213,7 +213,7 @@ def labels(scene: Scene) -> list[bool]:
 
 
 def _cell_labels(scenes: Sequence[Scene], questions: int) -> Float[Tensor, "n 36 q"]:
-    """For each cell the labels of the thing whose centre is nearest to its own, if any."""
+    """For each cell the labels of the thing whose center is nearest to its own, if any."""
     found = torch.zeros(len(scenes), SceneNet.regions, questions)
     for i, scene in enumerate(scenes):
         for t in scene.things:  # cell k looks at pixel 12 + 8k

@@ -177,10 +177,10 @@ def article(words: str) -> str:
 #   circle and a star, whatever else there is. Things named side by side are different things.
 # - A number is *exact*: "two stars" means that two stars are there and no third. "At least", "a
 #   few" (three or four), "several" (three or more) and "many" (five or more) say so.
-# - "Left of", "above" and so on compare centres and want a margin of 6 pixels; "next to" wants at
+# - "Left of", "above" and so on compare centers and want a margin of 6 pixels; "next to" wants at
 #   most 6 pixels between the two circles around the things; "bigger" compares small < medium <
 #   large.
-# - A place such as "on the left" is where the centre lies (``world.PLACES``).
+# - A place such as "on the left" is where the center lies (``world.PLACES``).
 # - What a caption leaves out, it leaves open: "a circle" may have any colour, size and pattern.
 
 

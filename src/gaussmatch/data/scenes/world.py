@@ -25,7 +25,7 @@ ATTRIBUTES = ("shape", "colour", "size", "pattern")  #: what captions speak of
 
 RADII = {"small": (5, 6), "medium": (8, 9), "large": (11, 13)}  #: pixels, both ends included
 
-#: Where a thing's centre lies: (least x, most x, least y, most y), ends included, y downwards.
+#: Where a thing's center lies: (least x, most x, least y, most y), ends included, y downwards.
 PLACES = {
     "left": (0, 24, 0, 64),
     "right": (40, 64, 0, 64),
@@ -84,11 +84,11 @@ class Thing:
     """One object. Whole numbers throughout, so that equal scenes are equal everywhere.
 
     Args:
-        shape: one of ``SHAPES``; colour, size and pattern likewise.
-        x: centre, pixels from the left; y: centre, pixels from the top.
+        shape: one of ``SHAPES``; color, size and pattern likewise.
+        x: center, pixels from the left; y: center, pixels from the top.
         radius: half of the box's side in pixels.
         tilt: degrees that the shape is turned by. No caption speaks of it.
-        shade: −1 darker, 0, +1 lighter than the colour's usual tone. No caption speaks of it.
+        shade: −1 darker, 0, +1 lighter than the color's usual tone. No caption speaks of it.
     """
 
     shape: str
@@ -112,7 +112,7 @@ class Thing:
         )
 
     def at(self, place: str) -> bool:
-        """Whether the centre lies in one of ``PLACES``."""
+        """Whether the center lies in one of ``PLACES``."""
         left, right, top, bottom = PLACES[place]
         return left <= self.x <= right and top <= self.y <= bottom
 
@@ -128,7 +128,7 @@ class Scene:
 def sample_scene(dice: Dice) -> Scene:
     """A random scene: one to six things whose circles do not overlap.
 
-    A third of the things share shape or colour with one that is there already, so that there is
+    A third of the things share shape or color with one that is there already, so that there is
     something to count and something to confuse.
 
     >>> sample_scene(Dice("a")) == sample_scene(Dice("a"))
@@ -211,7 +211,7 @@ def _silhouette(thing: Thing) -> Image.Image:
 
 
 def _filled(thing: Thing, scale: float) -> Image.Image:
-    """The whole shape, shrunk towards its centre by ``scale``."""
+    """The whole shape, shrunk toward its center by ``scale``."""
     half = thing.radius * _FINE
     mask = Image.new("L", (2 * half, 2 * half), 0)
     pen = ImageDraw.Draw(mask)

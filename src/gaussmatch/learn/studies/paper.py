@@ -151,7 +151,7 @@ CXC = Experiment(
     name="cxc",
     title="When everything that is true counts",
     about="The same runs judged by all matches that are known to be true, not the annotated pair "
-    "alone: people's judgements on COCO (Crisscrossed Captions), the exact truth on scenes. RPC² "
+    "alone: people's judgments on COCO (Crisscrossed Captions), the exact truth on scenes. RPC² "
     "is the share of true items among the first r, where r is how many there are.",
     place="Table 2, CxC",
     data="coco",
@@ -361,8 +361,8 @@ def _stability(data: str) -> Experiment:
         name="stability",
         title="How much luck is in it",
         about="The same four models with several seeds: mean ± standard deviation of rsum over "
-        "whole trainings. A gain smaller than these deviations is no gain; the paper reports five "
-        "runs each.",
+        "whole trainings. A gain smaller than these deviations may be chance; the paper reports "
+        "five runs each.",
         place="Tables 7 and 8 (appendix)",
         data="flickr30k" if small else "coco",
         split="test",

@@ -339,7 +339,7 @@ def reproduction(names: Sequence[str], setting: Setting, out: Path) -> Reproduct
 
 
 NO_CXC = (
-    "the judgements of Crisscrossed Captions are not given: add --data.cxc FOLDER "
+    "the judgments of Crisscrossed Captions are not given: add --data.cxc FOLDER "
     "('gaussmatch data where cxc'); nothing is trained again for it"
 )
 

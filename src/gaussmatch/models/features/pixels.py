@@ -2,7 +2,7 @@
 
 In training a random part of the photo, perhaps mirrored, at every visit; else its center. This is
 what the official VSE++ does (torchvision's ``RandomResizedCrop`` and flip; ``Resize``,
-``CenterCrop``). Values are in [0, 1]: a backbone normalises them its own way.
+``CenterCrop``). Values are in [0, 1]: a backbone normalizes them its own way.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def _refuse_swollen(path: Path) -> None:
 
 
 LARGEST = 64 * 2**20
-"""Larger files are no vocabulary."""
+"""A vocabulary is never larger than this."""
 
 _CLASSES = {("vocab", "Vocabulary"), ("__main__", "Vocabulary"), ("datasets.vocab", "Vocabulary")}
 

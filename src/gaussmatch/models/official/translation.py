@@ -148,7 +148,7 @@ def torchvision_rules(network: str, theirs: str, where: str) -> list[Rule]:
             Rule(rf"{theirs}classifier\.[01]\.bias", f"{OURS}pre_logits.fc1.bias"),
             Rule(rf"{theirs}classifier\.[34]\.bias", f"{OURS}pre_logits.fc2.bias"),
         ]
-    raise ValueError(f"{where}: its network {network!r} is no ResNet or VGG of torchvision")
+    raise ValueError(f"{where}: its network {network!r} is not a ResNet or VGG of torchvision")
 
 
 def _map(weight: Tensor) -> Tensor:

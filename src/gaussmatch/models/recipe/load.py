@@ -170,7 +170,7 @@ def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The content of a recipe; a misspelt key is refused with the nearest right one.
+    """The content of a recipe; a misspelled key is refused with the nearest right one.
 
     The parser then checks the types.
     """

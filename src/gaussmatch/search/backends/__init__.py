@@ -19,7 +19,7 @@ FOLDER = "gaussmatch.search.backends.folder:Folder"
 
 
 def place(text: str) -> Place:
-    """What a user types; an address is no path, or its slashes would be joined."""
+    """What a user types; an address is not a path: its slashes must stay."""
     return text if text.startswith(tuple(SCHEMES)) else Path(text)
 
 

@@ -4,7 +4,7 @@ Tables NAME_images and NAME_captions are made when their first items come; NAME_
 files of the index. Every change is one transaction, and ``pg_dump`` makes a backup.
 
 id            text, primary key
-lift0, …      vector: the item by the similarity's own lift, standardised; minimum KL has two
+lift0, …      vector: the item by the similarity's own lift, standardized; minimum KL has two
 gaussian      bytea: the float32 mean and log-variance, for an exact rescore
 uncertainty   double precision: log det Σ; null for points
 record        text: JSON of metadata and source, as they were given
@@ -356,7 +356,7 @@ class Postgres(Database):
 
 
 class TableView(RowsView):
-    """One search of a table; all rows fulfil ``where``."""
+    """One search of a table; all rows meet ``where``."""
 
     def __init__(self, backend: Postgres, gallery: Gallery, where: Filter) -> None:
         part = backend.manifest.galleries[gallery][0]

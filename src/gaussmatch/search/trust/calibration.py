@@ -95,7 +95,7 @@ class Way:
 
     Args:
         temperature: τ of the softmax over the gallery.
-        centre, scale: of the base features (``metrics.fitting``).
+        ``centre``, scale: of the base features (``metrics.fitting``).
         middle, spread: of the features of a query (``Reader.summary``).
         presence: whether anything fits, from the features of a query.
         kinds: what was learned of each kind of query; of others nothing is said.

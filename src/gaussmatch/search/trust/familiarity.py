@@ -178,7 +178,7 @@ def _placed(features: Features) -> Tensor:
 
 
 def _share(known: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """(n), the share of ascending known values that are no greater, with the value itself."""
+    """(n), the share of ascending known values up to each value, the value itself included."""
     return np.asarray((1 + np.searchsorted(known, values, "right")) / (1 + len(known)))
 
 

@@ -41,7 +41,7 @@ NEAR = 12_000
 POSTERIOR = 6000
 """Captions that the posterior is taken over, at most."""
 TEMPERATURE = 0.2
-"""Of the posterior; people's judgements of photos chose it."""
+"""Of the posterior; people's judgments of photos chose it."""
 QUANTILES = 101
 _BLOCK = 512
 

@@ -66,7 +66,7 @@ def calibrate(
     say: Say = _quiet,
 ) -> Calibration:
     """Percentiles and reference from the training split; what fits from validation, or with
-    people's judgements from training and validation photos together.
+    people's judgments from training and validation photos together.
 
     Args:
         judged_on: the data sets to learn what fits from, one by one, as data sets that are joined
@@ -133,7 +133,7 @@ def with_inputs(
 def judged_searches(
     model: Model, data: DataSet, split: str, fitting: Path | None = None
 ) -> dict[Gallery, list[Judged]]:
-    """Everything that a data set knows of what fits. With people's judgements the gallery is of
+    """Everything that a data set knows of what fits. With people's judgments the gallery is of
     all photos up to the split: of training and validation, or of all three."""
     pairs = data.split(split)
     images, texts = _images(pairs, model), pairs.texts is None
@@ -290,7 +290,7 @@ def calibrate_run(
         overrides: fields of other data than the run's own, as on the command line. The model is
             judged on that then, whatever a probe has found elsewhere. What fits is learned from
             the data sets of ``data.also`` too.
-        fitting: people's judgements, see ``calibrate``.
+        fitting: people's judgments, see ``calibrate``.
         out: a file for the calibration, instead of the run's own; no probe then.
         say: is told what is done next.
     """

@@ -196,7 +196,7 @@ def probe(
         split: whose images are the gallery and whose captions are edited.
         fitting: JSON lines with ``caption`` and ``fits``, the number of photos that it fits.
         chains: CSV of captions from general (``level_1``) to specific.
-        crowd: Flickr8k's judgements of captions with other photos; if the photos are in ``images``
+        crowd: Flickr8k's judgments of captions with other photos; if the photos are in ``images``
             beside the file, they are judged too.
         specificity: JSON lines with ``image``, a file beside it, and ``specificity``, how alike
             people find its descriptions, or else ``sentences`` that describe it.
@@ -307,7 +307,7 @@ def read_crowd(path: Path) -> tuple[list[str], Tensor]:
             shares.setdefault(caption, []).append(share)
     judged = {c: float(np.mean(s)) for c, s in shares.items() if c in texts and len(s) >= 5}
     if not judged:
-        raise ValueError(f"{path}: no caption of {tokens.name} has five judgements or more")
+        raise ValueError(f"{path}: no caption of {tokens.name} has five judgments or more")
     return [texts[c] for c in judged], torch.tensor([1e-3 + v for v in judged.values()])
 
 
@@ -540,7 +540,7 @@ def _cropped(picture: Image.Image) -> Image.Image:
 
 
 def _covered(picture: Image.Image) -> Image.Image:
-    """Half of it under a grey square."""
+    """Half of it under a gray square."""
     width, height = picture.size
     covered = picture.copy()
     box = (width * 0.15, height * 0.15, width * 0.85, height * 0.85)

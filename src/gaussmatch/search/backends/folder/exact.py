@@ -72,7 +72,7 @@ class Flat(Structure):
 
 
 class Scan(Structure):
-    """``Similarity.matrix`` over all items, for similarities that are no product of vectors."""
+    """``Similarity.matrix`` over all items, for similarities that are not a product of vectors."""
 
     name: ClassVar[str] = "scan"
     exact = True

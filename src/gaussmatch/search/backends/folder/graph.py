@@ -1,10 +1,10 @@
 """Approximate search: walk a graph of items towards the query (faiss HNSW).
 
-An inner product is no distance, and a graph that links each item to those of largest inner product
+An inner product is not a distance: a graph that links each item to those of largest inner product
 links everything to a few long vectors: on Gaussians under KL it finds as little as a third of the
-true ten best. So near items are *linked*, by the Euclidean distance between standardised items in
+true ten best. So near items are *linked*, by the Euclidean distance between standardized items in
 which coordinates that queries weigh more count more, and the graph is *walked* with the inner
-product (the score). Measured in docs/results.md.
+product (the score). Measured in docs/performance.md.
 """
 
 from __future__ import annotations

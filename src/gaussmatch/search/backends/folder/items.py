@@ -55,7 +55,7 @@ def write_items(folder: Path, records: Iterable[Record]) -> int:
             except sqlite3.IntegrityError:
                 raise ValueError(f"the id {r.id!r} is given twice") from None
             except UnicodeEncodeError as error:
-                raise ValueError(f"the metadata of {r.id!r} is no text: {error}") from error
+                raise ValueError(f"the metadata of {r.id!r} is not valid text: {error}") from error
             if r.thumbnail is not None:
                 db.execute("INSERT INTO thumbnails VALUES (?, ?)", (row, r.thumbnail))
             line = f"[{json.dumps(r.id)}, {meta}, {json.dumps(r.source)}]\n".encode()

@@ -43,7 +43,7 @@ POLL, STALLED = 0.5, 600.0
 
 
 def count(client: Client, name: str, condition: str = "", level: str = "Strong") -> int:
-    """Rows of a collection that fulfil a condition."""
+    """Rows of a collection that meet a condition."""
     fields = ["count(*)"]
     found = client("query", name, filter=condition, output_fields=fields, consistency_level=level)
     return int(found[0]["count(*)"])
@@ -166,7 +166,7 @@ class Collection:
 
 
 class CollectionView(RowsView):
-    """One search of a collection; all rows fulfil ``condition``."""
+    """One search of a collection; all rows meet ``condition``."""
 
     def __init__(self, collection: Collection, similarity: Similarity, condition: str) -> None:
         width = 0 if collection.settings.structure == "flat" else collection.settings.search

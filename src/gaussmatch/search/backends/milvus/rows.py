@@ -1,7 +1,7 @@
 """A gallery as a Milvus collection: its schema, and an item as one of its rows.
 
 id            VARCHAR, primary key: the id, see ``filter.key``
-lift0, …      FLOAT_VECTOR: the item by the similarity's own lift, standardised; minimum KL has two
+lift0, …      FLOAT_VECTOR: the item by the similarity's own lift, standardized; minimum KL has two
 gaussian      VARCHAR: base64 of the float32 mean and log-variance, for an exact rescore
 uncertainty   DOUBLE: log det Σ; not there for points
 record        VARCHAR: JSON of metadata and source, as they were given
