@@ -244,7 +244,7 @@ def write(name: str, root: Path, out: Path, listing: Listing, changes: Cleaning,
         for photo in listing.photos:
             if photo.id not in changes.photos and photo.path.is_file():
                 _take(photo.path, out / _below(photo.path, root), link)
-    for file, content in tables.items():  # last: what was interrupted is no data set
+    for file, content in tables.items():  # last: without them it is not a data set
         with atomic(out / file) as temporary:
             temporary.write_bytes(content)
     kept = [{k: v for k, v in asdict(d).items() if v and k != "place"} for d in changes.checked]

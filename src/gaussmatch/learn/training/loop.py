@@ -96,7 +96,7 @@ def _is_wanted(recipe: Recipe, out: Path, resume: bool) -> bool:
     wanted = not (resume and run.is_finished(out)) or run.extends(recipe, run.read_recipe(out))
     if not wanted:
         with suppress(OSError), run.training_lock(out):
-            pass  # which removes what a kill at the very end left
+            pass  # which removes what an interruption at the very end left
     return wanted
 
 

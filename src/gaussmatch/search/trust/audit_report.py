@@ -102,7 +102,7 @@ class Audited:
 
 
 def gather(recipe: DataRecipe, splits: Collection[str] = SPLITS) -> Audited:
-    """What there is to audit; unreadable photos and empty captions are no reason to stop."""
+    """What there is to audit; unreadable photos and empty captions do not stop it."""
     one = source(recipe.name)
     if one.read is None:
         data = load_data(recipe)

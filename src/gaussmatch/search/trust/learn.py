@@ -344,7 +344,7 @@ def measure_kept(
     run: Path, data: DataSet, split: str = "test", fitting: Path | None = None
 ) -> list[dict[str, Any]]:
     """What the calibration kept in a run says of a split, see ``judged.measure``. With people's
-    judgements the photos of all splits are searched, and only with queries that are set aside
+    judgments the photos of all splits are searched, and only with queries that are set aside
     (``judged.set_aside``); without, photos of the split alone, which it has not seen, and with all
     queries, some of which it may know from other photos."""
     calibration, model = kept_calibration(run), load(run)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 DIM, BATCH, EPOCHS, STEPS, RATE, SCALE = 256, 256, 8, 300, 2e-3, 20.0
-"""Of the heads: at least so many epochs, and so many steps."""
+"""Of the heads: the least number of epochs, and of steps."""
 AT = (1, 5, 10)
 
 
@@ -48,7 +48,7 @@ def head_recall(
             shown, said = train.images[some], train.captions[some]
             scores = SCALE * _mapped(t[said], heads[1]) @ _mapped(x[shown], heads[0]).T
             same = shown[:, None] == shown
-            apart = same & ~torch.eye(len(some), dtype=torch.bool)  # the same photo is no negative
+            apart = same & ~torch.eye(len(some), dtype=torch.bool)  # never a negative of its own
             scores = scores.masked_fill(apart, -torch.inf)
             at = torch.arange(len(some))
             loss = cross_entropy(scores, at) + cross_entropy(scores.T, at)
