@@ -419,12 +419,14 @@ class Calibration:
 
 
 def _way_from(content: Mapping[str, Any]) -> Way:
-    named = ("centre", "scale", "middle", "spread")
     return Way(
         content["temperature"],
-        *(tuple(content[name]) for name in named),
-        presence=_probability_from(content["presence"]),
-        kinds={name: _kind_from(kind) for name, kind in content["kinds"].items()},
+        tuple(content["centre"]),
+        tuple(content["scale"]),
+        tuple(content["middle"]),
+        tuple(content["spread"]),
+        _probability_from(content["presence"]),
+        {name: _kind_from(kind) for name, kind in content["kinds"].items()},
     )
 
 

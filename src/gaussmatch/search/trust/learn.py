@@ -263,13 +263,17 @@ SUMMARY = ("ece", "softmax_ece", "in_interval", "recall", "one", "absent_auroc")
 
 
 def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """QueryKind → means over sizes of gallery, of queries that were set aside."""
+    """QueryKind → means over queries that were set aside, in galleries of all sizes."""
     found: dict[str, dict[str, float]] = {}
     pooled = [row for row in rows if row["source"] == ALL]
     for kind in dict.fromkeys(row["kind"] for row in pooled):
         same = [row for row in pooled if row["kind"] == kind]
-        values = {n: [row[n] for row in same if row[n] is not None] for n in SUMMARY}
-        found[kind] = {n: round(float(np.mean(v)), 4) for n, v in values.items() if v}
+        for name in SUMMARY:
+            rows_with = [row for row in same if row[name] is not None]
+            if rows_with:
+                queries = [row["queries"] for row in rows_with]
+                mean = np.average([row[name] for row in rows_with], weights=queries)
+                found.setdefault(kind, {})[name] = round(float(mean), 4)
     return found
 
 
