@@ -218,8 +218,10 @@ def test_a_data_source(
 ) -> None:
     source = example("src/gaussmatch/data/notes.py").SOURCE
     for n in range(10):
-        Image.new("RGB", (32, 32), (25 * n, 0, 0)).save(tmp_path / f"{n}.jpg")
-        (tmp_path / f"{n}.txt").write_text(f"red, {n} tenths")
+        picture = Image.new("RGB", (32, 32), "white")
+        picture.paste((25 * n, 0, 0), (8, 8, 24, 24))
+        picture.save(tmp_path / f"{n}.jpg")
+        (tmp_path / f"{n}.txt").write_text(f"a square on white, red by {n} tenths")
     with pytest.raises(ValueError, match="none of the files"):
         recognise(tmp_path)
     monkeypatch.setitem(SOURCES, "notes", source)

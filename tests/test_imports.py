@@ -33,6 +33,7 @@ ORDER = (
     "learn.plot",
     "learn.evaluation",
     "learn.training",
+    "learn.finetune",
     "learn.studies",
     "search.trust",
     "search",

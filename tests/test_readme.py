@@ -10,7 +10,7 @@ import pytest
 from pages import ROOT, blocks, commands, run_page
 
 README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "start-photos.md"
-NEEDS_DATA = "gaussmatch probe runs/photos --fitting fitting_photos.jsonl --chains chains.csv"
+NEEDS_DATA = "gaussmatch probe runs/photos-v1 --fitting fitting_photos.jsonl --chains chains.csv"
 
 
 def test_everything_shown_runs(

@@ -13,7 +13,7 @@ from PIL import Image
 
 from gaussmatch.apps.cli import main
 from gaussmatch.data import SOURCES, recognise, source
-from gaussmatch.data.check import garbled, says_nothing
+from gaussmatch.data.check import garbled, language_of, says_nothing
 from gaussmatch.models.features import load_data
 from gaussmatch.models.recipe import DataRecipe
 
@@ -179,3 +179,31 @@ def test_captions_that_say_nothing_and_photos_of_one_color_are_named(
 def test_short_captions_that_say_something_stay(text: str) -> None:
     assert says_nothing(text) is None
     assert garbled(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("der Hund und die Katze", "German"),
+        ("ein Mann in einem Boot", "German"),
+        ("un chien et un chat dans la rue", "French"),
+        ("el perro y el gato", "Spanish"),
+        ("due cani corrono sulla spiaggia", "Italian"),
+        ("um homem e uma mulher na praia", "Portuguese"),
+        ("een hond op het strand", "Dutch"),
+        ("A man standing in front of a mirror in a room.", "English"),
+        ("A van parked in front of the Los Angeles de la Cruz hotel", None),
+        ("two dogs", None),
+    ],
+)
+def test_a_language_is_told_by_words_of_its_own(text: str, language: str | None) -> None:
+    assert language_of(text) == language
+
+
+def test_no_english_caption_is_called_another_language(shared_data: Path) -> None:
+    coco = json.loads((shared_data / "coco_real/annotations/captions_train2017.json").read_bytes())
+    said = [one["caption"] for one in coco["annotations"]]
+    lines = (shared_data / "flickr8k/Flickr8k.token.txt").read_text(encoding="utf-8").splitlines()
+    said += [line.split("\t")[1] for line in lines]
+    assert len(said) > 100_000
+    assert [text for text in said if language_of(text) not in ("English", None)] == []

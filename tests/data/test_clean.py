@@ -189,7 +189,7 @@ def test_other_columns_of_a_table_stay(tmp_path: Path) -> None:
     assert not (clean / "images" / "0.jpg").exists()
 
 
-def test_flickr8k_is_cleaned_with_its_lists_and_judgements(tmp_path: Path) -> None:
+def test_flickr8k_is_cleaned_with_its_lists_and_judgments(tmp_path: Path) -> None:
     root = flickr8k(tmp_path / "data")
     fix = {"image": "8.jpg", "caption": "8.jpg#1", "decision": "fix", "fixed": "A cat ."}
     rows = [{"image": "0.jpg", "decision": "drop"}, fix]

@@ -94,7 +94,7 @@ def test_without_karpathys_split(tmp_path: Path) -> None:
     assert "no Karpathy split" in listing.notes[0]
 
 
-def test_classes_and_judgements_reach_the_metrics(tmp_path: Path) -> None:
+def test_classes_and_judgments_reach_the_metrics(tmp_path: Path) -> None:
     root = write_coco(tmp_path)
     write_ids(root, train=[1, 2], dev=[7, 8], test=[9, 10, 12])
     (root / "sits_test.csv").write_text(

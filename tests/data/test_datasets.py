@@ -38,7 +38,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_splits_and_several_captions(tmp_path: Path) -> None:
     made = library.DatasetDict(
         {
-            "train": rows(5, lambda i: [f"photo {i}", "again"]),
+            "train": rows(5, lambda i: [f"a dog with {i} spots", "again"]),
             "validation": rows(2, lambda i: [f"dev {i}"]),
             "test": rows(3, lambda i: [f"test\n{i}"]),
         }
@@ -59,7 +59,7 @@ def test_splits_and_several_captions(tmp_path: Path) -> None:
 
 
 def test_without_splits_they_are_cut_and_missing_columns_are_named(tmp_path: Path) -> None:
-    whole = rows(20, lambda i: f"photo {i}")
+    whole = rows(20, lambda i: f"a dog with {i} spots")
     whole.save_to_disk(tmp_path / "saved")
     recipe = DataRecipe(name="datasets", root=str(tmp_path / "saved"), features="pixels", crop=16)
     data = gm.load_data(recipe)

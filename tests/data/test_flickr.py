@@ -51,7 +51,7 @@ def test_bad_captions(tmp_path: Path) -> None:
         read_flickr8k(root)
 
 
-def test_bad_judgements(tmp_path: Path) -> None:
+def test_bad_judgments(tmp_path: Path) -> None:
     root = flickr8k(tmp_path / "f8k", photos=False)
     (root / "CrowdFlowerAnnotations.txt").write_text("8.jpg\t8.jpg#0\tyes\n")
     with pytest.raises(ValueError, match=r"CrowdFlowerAnnotations\.txt, line 1: not"):

@@ -151,7 +151,7 @@ def test_a_wrong_table_is_refused(change: dict, message: str) -> None:
         Experiment(**fields | change)
 
 
-def test_forgetting_the_judgements_is_said(tmp_path: Path) -> None:
+def test_forgetting_the_judgments_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cxc: nothing can run; .*--data\.cxc FOLDER"):
         reproduction(["cxc"], Setting("coco_real", seeds=1), tmp_path).check()
     made = reproduction(["coco", "cxc"], Setting("coco_real", seeds=1), tmp_path)

@@ -45,6 +45,8 @@ class BackendContract(ABC):
             UnknownFieldError, match="no item has a field 'evn'; did you mean 'even'"
         ):
             index.search(clustered(1), 5, where={"evn": True})
+        without = {"evn": None, "rare": 8}  # "without the field" is no misspelling
+        assert index.search(clustered(1), 5, where=without)[0].ids == []
         assert index.search(clustered(1), 5, gallery="captions", where={"x": 1})[0].ids == []
         index.close()
 

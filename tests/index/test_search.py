@@ -61,7 +61,7 @@ def test_an_index_answers_with_how_sure_it_is(made, runs):
             assert 0 <= hit.percentile <= 100
     assert plain.familiar >= CLEARLY
     assert plain.unknown == ["zebra"]
-    assert "of captions" in plain.phrase
+    assert "of whole captions" in plain.phrase
     model = load(runs / "vsepp-kl")
     images, captions = model.encode_pairs(load_data(model.recipe.data).test)
     scores = model.similarity(images, captions[:7])

@@ -56,7 +56,7 @@ def vague(index: Index) -> str:
 
 @pytest.fixture(scope="module")
 def address(index: Index) -> Iterator[str]:
-    with Served(index, Settings(hosts=("127.0.0.1",))) as address:
+    with Served(index, Settings(hosts=("127.0.0.1",), timeout=60)) as address:
         yield address
 
 
@@ -345,7 +345,7 @@ class TestFilters:
     def test_by_date_folder_and_any_field(self, tab: Any, address: str) -> None:
         visit(tab, address, "?q=a+red+star")
         tab.click("#tofilters")
-        tab.get_by_label("Folder").select_option("trip 1")
+        tab.locator("#filters").get_by_label("Folder").select_option("trip 1")
         until(tab, "document.querySelectorAll('.card').length === 33")
         tab.get_by_label("Date from").fill("2015-01-01")
         tab.get_by_label("Date from").dispatch_event("change")
@@ -359,7 +359,7 @@ class TestFilters:
         assert "trip 1" in tab.text_content("#viewer .details")
         tab.keyboard.press("Escape")
         tab.click("#tofilters")
-        assert tab.get_by_label("Folder").input_value() == "trip 1"
+        assert tab.locator("#filters").get_by_label("Folder").input_value() == "trip 1"
         tab.get_by_role("button", name="Clear all").click()
         until(tab, "!location.search.includes('where')")
         assert tab.get_by_label("Latitude from").count() == 0  # one value is nothing to filter by

@@ -118,7 +118,7 @@ def test_filters_and_the_map(tab: Any, address: str) -> None:
     assert tab.locator("#examples .chip").count() > 0  # everyday searches that find something
     search(tab, "a dog")
     tab.click("#tofilters")
-    tab.get_by_label("Folder").select_option("park")
+    tab.locator("#filters").get_by_label("Folder").select_option("park")
     until(tab, f"document.querySelectorAll('.card').length === {PHOTOS // 2}")
     tab.click("#asmap")
     legend = f"{PHOTOS // 2} of {PHOTOS} pictures"

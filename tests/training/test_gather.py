@@ -56,6 +56,7 @@ RECIPES = {
     "pcme": PCME,
     "added": ADDED,
     "queries": replace(ADDED, training=replace(ADDED.training, shorten_as="query")),
+    "compared": replace(ADDED, training=replace(ADDED.training, shorten_as="compare")),
     "replaced": replace(
         ADDED,
         loss=replace(ADDED.loss, inclusion=0.0),
@@ -118,7 +119,7 @@ def gradients_of(
     batches = Batches(train, matcher.text_encoder, settings, share, fits=fits)
     objective = replace(
         Objective.of_epoch(recipe.loss, 2, matcher.heads),
-        queries_only=settings.shorten_as == "query",
+        shortened_as=settings.shorten_as,
     )
     gradients = Gradients(matcher, Precision("float32", CPU), micro)
     torch.manual_seed(5)

@@ -37,6 +37,11 @@ LEARNED = replace(
     loss=LossRecipe(name="infonce", scale=2.0, reduction="mean", inclusion=0.1, rivals=0.1),
     training=replace(RECIPE.training, shorten=0.3, shorten_as="add", frame=0.5),
 )
+MIXED = replace(
+    RECIPE,
+    loss=LossRecipe(name="sigmoid", scale=2.0, bias=-1.0),
+    training=replace(RECIPE.training, mix=0.5),
+)
 
 
 def run(out: Path, recipe: Recipe = RECIPE, *, resume: bool = False) -> gm.Model:
@@ -107,7 +112,9 @@ def test_the_kept_model_is_the_best_on_validation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "killed_in"), [(RECIPE, 2), (RECIPE, 3), (LEARNED, 2)], ids=["2", "3", "learned-2"]
+    ("recipe", "killed_in"),
+    [(RECIPE, 2), (RECIPE, 3), (LEARNED, 2), (MIXED, 2)],
+    ids=["2", "3", "learned-2", "mixed-2"],
 )
 def test_resumed_equals_uninterrupted(tmp_path: Path, recipe: Recipe, killed_in: int) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -119,7 +126,7 @@ def test_resumed_equals_uninterrupted(tmp_path: Path, recipe: Recipe, killed_in:
     assert all(torch.equal(a[k], b[k]) for k in a)
 
     def without_clock(folder: Path) -> list[dict[str, float]]:
-        clock = ("seconds", "pairs_per_s", "waiting")
+        clock = ("seconds", "cpu_seconds", "pairs_per_s", "waiting")
         return [{k: v for k, v in r.items() if k not in clock} for r in read_log(folder)]
 
     assert without_clock(whole) == without_clock(broken)

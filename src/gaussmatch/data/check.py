@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps, ImageStat
 from PIL.PngImagePlugin import PngInfo
 from tqdm import tqdm
 
-from gaussmatch.data.language import words_of
+from gaussmatch.data.language import STOP_WORDS, words_of
 from gaussmatch.data.listing import Caption, Listing, Photo
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.files import atomic
@@ -73,15 +73,28 @@ _NOTHING = re.compile(
     re.IGNORECASE,
 )
 _FUNCTION_WORDS = {
-    "English": "the and with of is are his her their while near from",
-    "German": "der die das und ein eine einen mit ist auf im von zwei einem einer den",
-    "French": "le la les des une et dans sur avec est deux qui du au",
-    "Spanish": "el los las una y con en del está dos un por sobre",
-    "Italian": "il gli una e con di della che nel sono due sulla",
-    "Portuguese": "o os uma e com em da do na no dois está",
-    "Dutch": "de het een en met van op twee in zijn aan naar",
+    "German": "der die das dem den des und ein eine einen einem einer eines mit ist sind auf im am "
+    "vor von vom zum zur zwei drei bei aus nach durch über neben hinter unter während sich steht "
+    "sitzt für nicht auch wird einige mehrere zu wie / in an was so her",
+    "French": "le la les l d un une des et dans sur avec est sont deux trois qui du au aux par de "
+    "en pour devant derrière près à ses sa son leur il elle se que plusieurs / on a as or me but",
+    "Spanish": "el la los las un una unos unas y con en de del al está están dos tres por sobre "
+    "para que su sus mientras junto se muy lo / a no me he has",
+    "Italian": "il lo la gli le l un una uno e ed con di del della dello dei delle nel nella sul "
+    "sulla al alla che sono due tre è da dal per su mentre si / a in i me no or",
+    "Portuguese": "o os um uma uns umas e com em de da do das dos na nas nos dois duas três está "
+    "estão por para que ao à seu sua enquanto se não / a as no me i",
+    "Dutch": "de het een en met van op twee drie zijn aan naar bij uit door voor achter naast die "
+    "dat er staat zit tijdens te om zich niet ook wordt / in is of was over we me under",
 }
-_LANGUAGES = {name: frozenset(words.split()) for name, words in _FUNCTION_WORDS.items()}
+"""Words that tell a language and, after the slash, those that it shares with English, which do not
+tell it."""
+_LANGUAGES = {
+    name: (frozenset(own.split()), frozenset(shared.split()))
+    for name, (own, shared) in ((n, words.split("/")) for n, words in _FUNCTION_WORDS.items())
+}
+_LEAST = 0.15
+"""The least share of a text's words that tell its language, if that is not English."""
 
 
 def says_nothing(text: str) -> str | None:
@@ -124,16 +137,28 @@ def language_of(text: str) -> str | None:
     """The language that a text is in, or the script of one that is not Latin; ``None`` if it does
     not tell.
 
+    Another language than English takes two different words that tell it, and none that is only
+    English.
+
     >>> [language_of(t) for t in ("the dog is on the beach", "der Hund und die Katze", "dog", "猫")]
     ['English', 'German', None, 'CJK']
+    >>> language_of("Two people in BMX gear in a redwood forest"), language_of("el perro y el gato")
+    ('English', 'Spanish')
     """
-    scripts = Counter(unicodedata.name(c, "?").split()[0] for c in text if c.isalpha())
-    if scripts and (script := scripts.most_common(1)[0][0]) != "LATIN":
-        return script if script == "CJK" else script.capitalize()
-    words = words_of(text)
-    hits = {name: sum(word in known for word in words) for name, known in _LANGUAGES.items()}
-    first, second = sorted(hits, key=lambda name: -hits[name])[:2]
-    return first if hits[first] >= 2 and hits[first] > hits[second] else None
+    if not text.isascii():
+        scripts = Counter(unicodedata.name(c, "?").split()[0] for c in text if c.isalpha())
+        if scripts and (script := scripts.most_common(1)[0][0]) != "LATIN":
+            return script if script == "CJK" else script.capitalize()
+    words = [part for word in words_of(text) for part in word.split("'") if part]
+    english = [word for word in words if word in STOP_WORDS]
+    own = {name: [w for w in words if w in tell] for name, (tell, _) in _LANGUAGES.items()}
+    most = max(map(len, own.values()))
+    if len(english) >= 2 and len(english) > 3 * most:
+        return "English"
+    first = [name for name, told in own.items() if len(told) == most]
+    tell, shared = _LANGUAGES[first[0]]
+    clear = len(first) == 1 and len(set(own[first[0]])) >= 2 and most >= _LEAST * len(words)
+    return first[0] if clear and tell | shared >= set(english) else None
 
 
 def _look_at_captions(listing: Listing, report: Report) -> None:
@@ -171,7 +196,15 @@ def _other_languages(languages: Mapping[str, list[Caption]], report: Report) -> 
 
 
 def _places(captions: Iterable[Caption], quoted: bool = False) -> list[str]:
-    return [f"{c.place or c.id}{f' {c.text!r}' if quoted else ''}" for c in captions]
+    """Where captions stand, in the order of their files and lines."""
+    in_order = sorted(captions, key=lambda c: _numbers(c.place or c.id))
+    return [f"{c.place or c.id}{f' {c.text!r}' if quoted else ''}" for c in in_order]
+
+
+def _numbers(place: str) -> list[tuple[int, str]]:
+    """A key that sorts line 9 before line 10."""
+    parts = re.split(r"(\d+)", place)
+    return [(int(part), "") if at % 2 else (-1, part) for at, part in enumerate(parts)]
 
 
 def one_color(picture: Image.Image) -> bool:

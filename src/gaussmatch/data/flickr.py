@@ -36,7 +36,7 @@ def read_flickr8k(root: Path) -> Listing:
     if not judged.is_file():
         notes.append(f"no {judged.name}: only the pairs themselves count as true")
         return Listing("flickr8k", splits, notes)
-    also = {(caption, photo) for photo, caption, yes in read_judgements(judged) if yes >= AGREED}
+    also = {(caption, photo) for photo, caption, yes in read_judgments(judged) if yes >= AGREED}
     return Listing("flickr8k", splits, notes, frozenset(also))
 
 
@@ -74,7 +74,7 @@ def read_tokens(path: Path) -> dict[str, list[Caption]]:
     return captions
 
 
-def read_judgements(path: Path) -> Iterator[tuple[str, str, float]]:
+def read_judgments(path: Path) -> Iterator[tuple[str, str, float]]:
     """Photo, caption id, and the share of the judges who said that they fit."""
     for number, line in enumerate(read_lines(path), start=1):
         fields = line.split("\t")

@@ -314,7 +314,7 @@ class Index:
             side: what the queries are, for their percentiles and for P(fits), which is only known
                 across sides; the other side than the gallery if not given.
             where: conditions on metadata, see ``Where``; exact, whatever the structure. If no item
-                has the field, ``UnknownFieldError``.
+                has the field, ``UnknownFieldError``, unless those without it are wanted.
             exclude: ids that must not be found.
             guarantee: instead of k results, as many as it takes to keep a promise (at least one),
                 of queries like those that were judged, see ``metrics.RiskControl``.
@@ -662,8 +662,9 @@ class Index:
         return found
 
     def _check_fields(self, where: Where, gallery: Gallery) -> None:
-        """Refuse conditions on a field that no item has: they are misspelled."""
-        for name in where.fields if self.size(gallery) else ():
+        """Refuse conditions on a field that no item has: they are misspelled. Those that find items
+        without the field are not."""
+        for name in where.needed if self.size(gallery) else ():
             has = Where((Condition(name, "not", ()),))
             if not sum(part.reach for part in self.backend.searchable(gallery, has, ())):
                 fields = [known for known in self.fields(gallery) if known != name]

@@ -16,6 +16,7 @@ from gaussmatch.search.backend import Backend, Block
 from gaussmatch.search.index import Index
 from gaussmatch.search.lift import LiftedQueries
 from gaussmatch.search.manifest import Gallery, IndexManifest
+from gaussmatch.search.record import Record
 from gaussmatch.search.topk import Candidates, Scanned, Searchable, proposed, together
 from gaussmatch.search.where import Where
 
@@ -74,6 +75,14 @@ class Joined(Backend):
 
     def fields(self, gallery: Gallery) -> set[str]:
         return {name for shard in self.shards for name in shard.fields(gallery)}
+
+    def records(self, gallery: Gallery) -> Iterator[Record]:
+        """An id that is in several shards once, as the first has it."""
+        seen = set[str]()
+        for record in chain.from_iterable(shard.records(gallery) for shard in self.shards):
+            if record.id not in seen:
+                seen.add(record.id)
+                yield record
 
     def blocks(self, gallery: Gallery, ids: Sequence[str] | None = None) -> Iterator[Block]:
         return chain.from_iterable(shard.backend.blocks(gallery, ids) for shard in self.shards)

@@ -20,6 +20,8 @@ PICTURES = 12  #: best pictures whose captions are considered too
 EACH = 25  #: captions of each of them
 MARGIN = 15  #: percentiles that a suggestion must be below the query
 SHORT = 50  #: characters up to which a caption is read at a glance
+PLAIN = ("a dog", "a group of people", "water", "snow", "food", "a child", "a car", "mountains")
+"""Searches that a few photos answer too, which have nothing of ``EVERYDAY``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def examples(index: Index, most: int = 5) -> list[str]:
     if not index.model.reads_text:
         return []
     if not index.size("captions"):
-        return _found(index, EVERYDAY)[:most]
+        return _found(index, (*EVERYDAY, *PLAIN))[:most]
     records, g = index.some(1000, "captions")
     texts = [r.meta.get("caption") for r in records]
     known = [(i, t) for i, t in enumerate(texts) if isinstance(t, str) and 3 <= len(t) <= 70]

@@ -84,6 +84,11 @@ class Where:
     def fields(self) -> list[str]:
         return [c.field for c in self.conditions]
 
+    @property
+    def needed(self) -> list[str]:
+        """The fields that an item must have: those of all conditions but such as find ``None``."""
+        return [c.field for c in self.conditions if not _holds(c, None)]
+
     def holds(self, meta: Mapping[str, Any]) -> bool:
         return all(_holds(c, meta.get(c.field)) for c in self.conditions)
 

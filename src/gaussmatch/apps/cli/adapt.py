@@ -95,8 +95,6 @@ def _options(argv: Sequence[str]) -> Namespace:
             "--data coco --data.root COCO --out runs/clip",
             "gaussmatch adapt --method bayesvlm --images img.npy --texts txt.npy --pairs pairs.csv "
             "--out runs/laplace",
-            "gaussmatch adapt --image-encoder timm:tf_efficientnet_lite2 --text-encoder "
-            "st:all-MiniLM-L6-v2 --data folder --data.root my-photos --out runs/photos",
         ],
         fields=SECTIONS,
         computes=True,

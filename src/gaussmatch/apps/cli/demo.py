@@ -103,7 +103,7 @@ def run_demo(out: Path, overrides: Mapping[str, Any] = {}) -> tuple[list[Entrant
 
 @contextmanager
 def _collapse_explained(title: str) -> Iterator[None]:
-    """The point model's loss is stuck for a while; here that is no cause for action."""
+    """The point model's loss is stuck for a while; here that needs no action."""
     shown = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:

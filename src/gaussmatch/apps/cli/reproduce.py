@@ -42,9 +42,9 @@ def run(argv: Sequence[str]) -> None:
     options = _parser().parse(argv)
     known = {name: file for name in JUDGEMENTS if (file := getattr(options, name)) is not None}
     given: dict[str, Any] = {
-        f.name: getattr(options, f.name) for f in fields(Setting) if f.name != "judgements"
+        f.name: getattr(options, f.name) for f in fields(Setting) if f.name != "judgments"
     }
-    setting = Setting(**given | {"imported": dict(options.imported), "judgements": known})
+    setting = Setting(**given | {"imported": dict(options.imported), "judgments": known})
     out = options.out or Path("runs/reproduce") / f"{options.data}{'-fast' * options.fast}"
     jobs = options.jobs or (2 if options.data == "scenes" else 1)
     named = dict.fromkeys(NUMBERED.get(name, name) for name in options.names)
@@ -57,7 +57,7 @@ def run(argv: Sequence[str]) -> None:
     started = time.perf_counter()
     claim(out, setting, names)
     try:
-        study.run(jobs, trust=partial(measure, judgements=known))
+        study.run(jobs, trust=partial(measure, judgments=known))
     finally:  # interrupted or not, show what is there
         sections = write_sections(study)
         page = write_page(study, [*sections, *_earlier(study)])

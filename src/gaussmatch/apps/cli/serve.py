@@ -82,7 +82,6 @@ def _parser(limits: Iterable[Field[Any]]) -> Parser:
         "Search an index in the browser, and from programs (docs/service.md).",
         examples=[
             "gaussmatch serve photos.index --watch",
-            "gaussmatch serve photos.index --review audit",
             "gaussmatch serve photos.index --port 8080 --workers 2",
             "gaussmatch serve photos.index --host 0.0.0.0 --api-key-env SEARCH_KEY",
         ],

@@ -108,7 +108,7 @@ class MapOptions(Parameters):
     where: str | None = Field(None, description="Conditions, as for a search.", max_length=4000)
 
 
-class Place(Parameters):
+class Shelf(Parameters):
     """Which pictures to browse."""
 
     folder: str | None = Field(None, description="Of this folder and those below it.")
@@ -120,7 +120,7 @@ class Place(Parameters):
     )
 
 
-class Browse(Place):
+class Browse(Shelf):
     offset: int = Field(0, ge=0)
     k: int = Field(200, ge=1)
 

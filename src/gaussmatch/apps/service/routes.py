@@ -256,10 +256,10 @@ async def names(request: Request) -> Response:
 # ---- browsing ----
 
 
-@route("GET", "/timeline", "browse", Timeline, requests.Place)
+@route("GET", "/timeline", "browse", Timeline, requests.Shelf)
 async def timeline(request: Request) -> Response:
     """How many pictures each month has: of all, of a folder, or of a place."""
-    given = read(requests.Place, request)
+    given = read(requests.Shelf, request)
     box = checked_box(given.box)
     return await run(request, partial(service_of(request).engine.timeline, given.folder, box))
 

@@ -93,8 +93,8 @@ class QuantileLine:
     >>> x = np.linspace(-1, 1, 400)[:, None]
     >>> noise = np.tile([-1.0, 0.0, 0.0, 0.0, 1.0], 80)
     >>> line = QuantileLine.fit(x, 3 * x[:, 0] + noise, 0.5)
-    >>> np.round([*line.weights, line.bias], 1).tolist()
-    [3.0, 0.0]
+    >>> np.allclose([*line.weights, line.bias], [3, 0], atol=0.05)
+    True
     """
 
     weights: tuple[float, ...]

@@ -16,7 +16,7 @@ from gaussmatch.core.metrics.measures import measure
 
 SplitName = Literal["test", "dev", "crops", "trust"]
 """What the runs are measured on; ``crops`` are triplets of crops (``evaluation.triplets``),
-``trust`` is test with people's judgements of uncertainty (``search.trust.peers``)."""
+``trust`` is test with people's judgments of uncertainty (``search.trust.peers``)."""
 
 Display = Literal["table", "area", "galleries"]
 """How it is shown beside its table: nothing more, uncertainty over area, or pictures."""

@@ -189,7 +189,7 @@ class Setting:
         regions: the same for all that take regions; the published {split}_ims.npy will do.
         weights: a local file of the image network's weights, for extraction and fine-tuning.
         checkpointing: fine-tune with less memory and more time.
-        judgements: what people said: ``fitting``, ``chains`` and ``specificity`` → file, for peers.
+        judgments: what people said: ``fitting``, ``chains`` and ``specificity`` → file, for peers.
         imported: row title → run folder: rows that are measured as they are, not trained, such as
             imported official checkpoints.
     """
@@ -204,7 +204,7 @@ class Setting:
     regions: str | None = None
     weights: str | None = None
     checkpointing: bool = False
-    judgements: Mapping[str, str] = field(default_factory=dict)
+    judgments: Mapping[str, str] = field(default_factory=dict)
     imported: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -221,7 +221,7 @@ class Setting:
         """What decides how the runs are trained, without rows, seeds and what is only measured
         with."""
         read = {name: v for name, v in self.overrides.items() if name not in EVALUATION_ONLY}
-        plain: dict[str, Any] = {"seeds": None, "rows": (), "visual_genome": None, "judgements": {}}
+        plain: dict[str, Any] = {"seeds": None, "rows": (), "visual_genome": None, "judgments": {}}
         return replace(self, **plain, overrides=read)
 
     def seeds_of(self, one: Experiment) -> int:

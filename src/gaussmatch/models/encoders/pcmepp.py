@@ -57,7 +57,7 @@ class GPO(nn.Module):
         return self.weights(some, places)[row]
 
     def weights(self, lengths: Int[Tensor, "m"], places: int | None = None) -> Float[Tensor, "m r"]:
-        """w of items with so many local features; 0 after the last of them."""
+        """w of items with these numbers of local features; 0 after the last of them."""
         longest = int(lengths.max()) if places is None else places
         given = encoded_places(longest, self.linear.weight).expand(len(lengths), -1, -1)
         both = states_each_way(self.gru, given, lengths).unflatten(-1, (2, PLACES)).mean(-2)

@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy, normalize, softplus
 from gaussmatch.core.gaussian import Gaussian, Side
 
 OURS = "ours"
-"""The method that is no class here: heads trained by the recipe's similarity and loss."""
+"""The method without a class here: heads trained by the recipe's similarity and loss."""
 
 
 class Method(nn.Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
@@ -21,6 +22,8 @@ Range = tuple[float, float]
 
 VARIANCE_RANGE: Range = (0.1, 10.0)
 """The paper bounds every variance to this range (Sec. 4.2)."""
+
+_HOOKS = threading.Lock()  # PyTorch counts hooks without one
 
 
 def bounded(
@@ -146,14 +149,20 @@ class Probabilistic(nn.Module):
     def _mean_and_inputs(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Tensor, tuple[tuple[Any, ...], dict[str, Any]]]:
-        """Run the encoder, noting what its embedding function was called with."""
+        """Run the encoder, noting what its embedding function was called with; by this thread, as
+        others may use the same encoder at the same time."""
         calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        own = threading.get_ident()
 
-        def note(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-            calls.append((inputs, named))
+        def note(
+            module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any] | None = None
+        ) -> None:
+            if threading.get_ident() == own:
+                calls.append((inputs, named or {}))
 
         part = _submodule(self.encoder, self.part)
-        handle = part.register_forward_pre_hook(note, with_kwargs=True)
+        with _HOOKS:
+            handle = part.register_forward_pre_hook(note, with_kwargs=True)
         try:
             mean = self.encoder(*args, **kwargs)
         finally:

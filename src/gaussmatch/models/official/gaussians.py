@@ -142,7 +142,7 @@ def convert(checkpoint: Path, folder: Path) -> tuple[dict[str, Any], list[str]]:
         if not any(re.search(r"prob_resblocks|uncertainty_transformer", n) for n in sides[side]):
             raise ValueError(
                 f"{where}: {side}backbone has no blocks for the variance: a model of points "
-                "(is_probabilistic_model false), which is no PCME++"
+                "(is_probabilistic_model false), not PCME++"
             )
     config = _config(sides["img_enc."], sides["txt_enc."], where)
     options.agree("embed_size", config["embed_dim"])

@@ -47,11 +47,11 @@ LEVEL, GROUPS = 0.9, 3
 """Of the guaranteed sets: what they hold, and in how many groups by uncertainty it is learned."""
 
 
-def measure(folder: Path, data: DataSet, *, judgements: Mapping[str, str] = {}) -> Evaluation:
+def measure(folder: Path, data: DataSet, *, judgments: Mapping[str, str] = {}) -> Evaluation:
     """All columns of the table for one run.
 
     Args:
-        judgements: ``fitting``, ``chains`` and ``specificity`` → file, see ``trust.probe``.
+        judgments: ``fitting``, ``chains`` and ``specificity`` → file, see ``trust.probe``.
     """
     model, pairs = load(folder), data.test
     s, few = model.matcher.similarity, pairs.first(IMAGES)
@@ -69,9 +69,9 @@ def measure(folder: Path, data: DataSet, *, judgements: Mapping[str, str] = {}) 
     found |= {name: value for name, value in ranking.items() if isinstance(value, float)}
     found |= sets(s, model.encode_pairs(data.dev.first(IMAGES)), data.dev, (images, captions), few)
     if not captions.is_point:
-        found |= judged_texts(model, captions, judgements)
-        if "specificity" in judgements:
-            found |= judged_photos(model, Path(judgements["specificity"]))
+        found |= judged_texts(model, captions, judgments)
+        if "specificity" in judgments:
+            found |= judged_photos(model, Path(judgments["specificity"]))
     found |= costs(model, folder, s, images, few)
     found["provenance"] = provenance(model.recipe, pairs, folder / model_files(folder)[-1])
     return Evaluation(found, {**each, "image_of": few.image_of})
@@ -116,16 +116,16 @@ def sets(
     }
 
 
-def judged_texts(model: Model, captions: Gaussian, judgements: Mapping[str, str]) -> dict[str, Any]:
+def judged_texts(model: Model, captions: Gaussian, judgments: Mapping[str, str]) -> dict[str, Any]:
     """The uncertainty of texts with people's counts, along chains, and of other domains."""
     found: dict[str, float] = {}
-    if "fitting" in judgements:
-        texts, fits = read_fitting(Path(judgements["fitting"]))
+    if "fitting" in judgments:
+        texts, fits = read_fitting(Path(judgments["fitting"]))
         some = evenly(len(texts), ASKED)
         unsure = _unsure(model, [texts[i] for i in some.tolist()])
         found["people_rho"] = metrics.spearman(unsure, fits[some].double().log())
-    if "chains" in judgements:
-        chains = read_chains(Path(judgements["chains"]))
+    if "chains" in judgments:
+        chains = read_chains(Path(judgments["chains"]))
         levels = _unsure(model, [text for chain in chains for text in chain])
         levels = levels.reshape(len(chains), -1)
         found["chain_steps"] = float((levels[:, 1:] < levels[:, :-1]).double().mean())

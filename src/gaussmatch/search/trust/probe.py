@@ -25,7 +25,7 @@ from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.metrics import Relevance
 from gaussmatch.core.metrics.fitting import TOP
 from gaussmatch.data import language
-from gaussmatch.data.flickr import read_judgements, read_tokens
+from gaussmatch.data.flickr import read_judgments, read_tokens
 from gaussmatch.data.pairs import DataSet, Pairs, read_images
 from gaussmatch.data.pictures import SUFFIXES, open_picture
 from gaussmatch.data.scenes import SIZES, balanced, make_split
@@ -302,7 +302,7 @@ def read_crowd(path: Path) -> tuple[list[str], Tensor]:
     tokens = path.with_name("Flickr8k.token.txt")
     texts = {c.id: c.text for captions in read_tokens(tokens).values() for c in captions}
     shares: dict[str, list[float]] = {}
-    for photo, caption, share in read_judgements(path):
+    for photo, caption, share in read_judgments(path):
         if not caption.startswith(photo):
             shares.setdefault(caption, []).append(share)
     judged = {c: float(np.mean(s)) for c, s in shares.items() if c in texts and len(s) >= 5}
@@ -383,7 +383,7 @@ def read_crowd_images(path: Path) -> tuple[list[Path], Tensor] | None:
     """The photos that were judged with other photos' captions, and the mean share of Yes of each;
     ``None`` if they are not in ``images`` beside the file."""
     shares: dict[str, list[float]] = {}
-    for photo, caption, share in read_judgements(path):
+    for photo, caption, share in read_judgments(path):
         if not caption.startswith(photo):
             shares.setdefault(photo, []).append(share)
     files = {path.parent / "images" / photo: float(np.mean(s)) for photo, s in shares.items()}
@@ -694,27 +694,27 @@ def verdict(found: Mapping[str, Any]) -> dict[str, Any]:
         for place, value in judged.items()
         if value < LEAST[place]
     ]
-    judgements: dict[str, Any] = {}
+    judgments: dict[str, Any] = {}
     if judged:
-        judgements["captions"] = {"passed": not failed, "failed": failed}
+        judgments["captions"] = {"passed": not failed, "failed": failed}
     edited = found.get("photo_edits", {})
     photos = [v for name, v in edited.items() if name not in ("cases", "by_others")]
     if photos:
         mean = float(np.mean(photos))
         failed = [] if mean >= LEAST_PHOTOS else [f"photo edits {mean:.2f} < {LEAST_PHOTOS}"]
-        judgements["images"] = {"passed": not failed, "failed": failed}
+        judgments["images"] = {"passed": not failed, "failed": failed}
     for name, least in LEAST_GAUGES.items():
         values = {place: found.get(place[0], {}).get(place[1]) for place in least}
         judged = {place: value for place, value in values.items() if value is not None}
         failed = [f"{p[0]} {v:.2f} < {least[p]}" for p, v in judged.items() if v < least[p]]
         if judged:
-            judgements[name] = {"passed": not failed, "failed": failed}
+            judgments[name] = {"passed": not failed, "failed": failed}
     for side, half in found.get("surest_half", {}).items():
         ratio = half.get("sigma", {}).get("ratio")
-        if side not in judgements and ratio is not None:
+        if side not in judgments and ratio is not None:
             failed = [] if ratio >= LEAST_HALF else [f"surest half {ratio:.2f} < {LEAST_HALF}"]
-            judgements[side] = {"passed": not failed, "failed": failed}
-    return judgements
+            judgments[side] = {"passed": not failed, "failed": failed}
+    return judgments
 
 
 def gauges_of(found: Mapping[str, Any]) -> dict[str, bool]:

@@ -122,10 +122,11 @@ def decide(
             return SearchVerdict(
                 "absent", "Nothing here seems to fit", f"No result reaches {share}."
             )
-        size = f"{results if total is None else total:,}"  # of which these may be a page
+        size = results if total is None else total  # of which these may be a page
+        these = f"among these {size:,}" if size > 1 else "this one"
         held = {
-            "recall": f"At least {share} of what fits is among these {size}",
-            "one": f"The one you mean is among these {size}: {share} sure",
+            "recall": f"At least {share} of what fits is {these}",
+            "one": f"The one you mean is {these}: {share} sure",
         }[promise]
         return SearchVerdict(
             kind, held, "On average over searches like those it was calibrated on.", count

@@ -97,7 +97,7 @@ image, text = OpenClipImages, OpenClipTexts
 
 
 def clip_words(longest: int) -> Subwords:
-    """The tokenizer of OpenAI's CLIP, for texts of at most so many tokens."""
+    """The tokenizer of OpenAI's CLIP, which cuts texts off at ``longest`` tokens."""
     definition = _definition(_library().tokenizer.SimpleTokenizer(context_length=longest))
     assert definition is not None
     return Subwords.of(definition)
