@@ -104,7 +104,8 @@ class MIL(PairwiseSimilarity):
     needs_variance = False
     several = True
     no_lift = (
-        "a score is the best of several cosines, not an inner product of two vectors; put every embedding into a cosine index as an entry of its own and keep the best hit of "
+        "a score is the best of several cosines, not an inner product of two vectors; put every "
+        "embedding into a cosine index as an entry of its own and keep the best hit of "
         "each item"
     )
 
