@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_args
 
 import pytest
@@ -231,6 +232,17 @@ def test_smooth_bound_keeps_a_gradient_where_the_clamp_has_none() -> None:
         grads[bound] = raw.grad
     assert torch.equal(grads["clamp"], torch.zeros(2))
     assert (grads["smooth"] > 0).all()
+
+
+def test_threads_may_share_an_encoder() -> None:
+    """The server's and one's own: each notes its own calls of the part."""
+    made = Probabilistic(Mine(), part="head")
+    inputs = [torch.randn(3, 8) for _ in range(400)]
+    with torch.no_grad():
+        alone = [made(x).log_var for x in inputs]
+    with ThreadPoolExecutor(8) as pool:
+        both = list(pool.map(lambda x: made(x).log_var.detach(), inputs))
+    torch.testing.assert_close(both, alone)
 
 
 def test_errors_name_the_part_and_what_to_do() -> None:
