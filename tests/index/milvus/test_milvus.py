@@ -243,7 +243,9 @@ def test_what_cannot_be_added_is_refused_and_nothing_changes(
 def test_another_form_is_refused(make: Make) -> None:
     index, _ = make("kl")
     index.add(gaussians(2), records(2))
-    with pytest.raises(ValueError, match=r"D variances \(ellipsoids\), these have D = 6 and one variance"):
+    with pytest.raises(
+        ValueError, match=r"D variances \(ellipsoids\), these have D = 6 and one variance"
+    ):
         index.add(gaussians(2, sphere=True), records(2, start=5))
     with pytest.raises(ValueError, match="D = 3"):
         index.search(Gaussian(torch.zeros(1, 3), torch.zeros(1, 3)))

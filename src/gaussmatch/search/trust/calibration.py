@@ -49,6 +49,10 @@ FACTOR = 4
 """The width of an interval from which on no number is said."""
 
 
+SMALLEST = 30
+"""Items of a gallery from which on a number, or "nothing", is said: it was learned from 100 on."""
+
+
 @dataclass(frozen=True)
 class QueryKind:
     """What was learned of one kind of query. Lines are through the standardized features of a
@@ -360,6 +364,8 @@ class Calibration:
             strange = familiar < CLEARLY
             probability[strange] = absent[strange] = count[strange] = np.nan
             nothing &= ~strange
+        if size < SMALLEST:
+            absent[:], count[:], nothing[:] = np.nan, np.nan, False
         return Judgement(unsure, share, familiar, probability, absent, nothing, count, reader)
 
     def save(self, path: Path) -> None:
