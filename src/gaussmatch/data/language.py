@@ -104,7 +104,7 @@ def mostly_known(text: str, unknown: Sequence[str]) -> bool:
 
 def spelling(word: str, known: Mapping[str, int]) -> str | None:
     """The known word that was probably meant: one edit away, the most frequent of those; or else
-    one that is very alike. A word of up to four letters has no other letter in its place: "hund" is
+    one that is very alike. In a word of up to four letters no letter is replaced: "hund" is
     not "hand".
 
     Args:

@@ -235,7 +235,7 @@ def tokens(text: str) -> tuple[str, ...]:
 
 
 def is_below(folder: str, above: str) -> bool:
-    """Whether a folder is another one or below it.
+    """Whether a folder is ``above`` or lies below it.
 
     >>> is_below("trips/rome", "trips"), is_below("trips2", "trips"), is_below("trips", "")
     (True, False, True)

@@ -208,28 +208,19 @@ class Hits:
         instead = respelled(asked.text, meant)
         if instead is not None:
             notes.append(f"did you mean {instead!r}?")
-        if mostly_known(text, unknown):
-            return replace(
-                self,
-                text=text,
-                unknown=unknown,
-                meant=instead,
-                notes=notes,
-                asked=asked,
-                remarks=remarks,
-            )
-        return replace(
-            self.unjudged(),
-            percentile=None if unknown else self.percentile,
-            familiar=0.0,
+        read = replace(
+            self,
             text=text,
             unknown=unknown,
-            known=False,
             meant=instead,
             notes=notes,
             asked=asked,
             remarks=remarks,
         )
+        if mostly_known(text, unknown):
+            return read
+        share = None if unknown else self.percentile
+        return replace(read.unjudged(), percentile=share, familiar=0.0, known=False)
 
     def unjudged(self) -> Hits:
         """The same for a query that no calibration has seen the like of: no probability, no

@@ -202,7 +202,9 @@ def _export(argv: Sequence[str]) -> None:
     parser.add_argument("--to", choices=("label-studio", "fiftyone"), required=True)
     parser.add_argument("--out", type=Path, required=True, help="a JSON file")
     options = parser.parse(argv)
-    claim_file(options.out, "gaussmatch")
+    config = options.out.with_suffix(".xml")
+    for path in (options.out, *((config,) if options.to == "label-studio" else ())):
+        claim_file(path, "gaussmatch")
     rows = [asdict(row) for row in audit_report.read_table(options.audit)]
     if options.to == "fiftyone":
         write_json(options.out, exchange.fiftyone(rows, options.audit.resolve().name))
@@ -211,8 +213,6 @@ def _export(argv: Sequence[str]) -> None:
         )
         return
     write_json(options.out, exchange.label_studio(rows))
-    config = options.out.with_suffix(".xml")
-    claim_file(config, "gaussmatch")
     write_text(config, exchange.LABELING)
     print(f"written: {options.out}, and its labeling configuration {config}")
 

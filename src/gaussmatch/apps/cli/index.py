@@ -69,7 +69,7 @@ def run(argv: Sequence[str]) -> None:
 def _make(argv: Sequence[str]) -> None:
     options = _make_options(argv)
     recipe = read_recipe(options.run)
-    for name in (CALIBRATION, PROBE):  # read last: damage is told before anything is made
+    for name in (CALIBRATION, PROBE):  # needed last, checked first: report damage before writing
         read_listed(options.run, name)
     table = options.folder is not None and options.folder.suffix in ENDINGS
     if options.folder is not None and not table:  # before anything is made
@@ -270,7 +270,7 @@ def _update(argv: Sequence[str]) -> None:
 
 
 def _merge(argv: Sequence[str]) -> None:
-    """NEW INDEX …             one index of several; or of one, to copy it elsewhere"""
+    """NEW INDEX …             merge indexes into a new one, or copy one"""
     parser = Parser(
         "index merge",
         "Merge several indexes of one model into one. Each is a folder or milvus:…, so that "

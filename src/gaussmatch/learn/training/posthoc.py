@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 from gaussmatch.core.losses import negatives
 from gaussmatch.data.pairs import Pairs, read_images
 from gaussmatch.learn.evaluation.reliability import evenly
-from gaussmatch.models.encoders.posthoc import Method, Posthoc
+from gaussmatch.models.encoders.posthoc import Learned, Method, Posthoc
 from gaussmatch.models.features.texts import prepared_texts
 from gaussmatch.models.model import Model
 
@@ -107,7 +107,13 @@ def _descend(
             i, t, negative = images[batch], texts[batch], negatives(image_of[batch])
             optimizer.zero_grad(set_to_none=True)
             sides = ((methods[0], i, t, negative), (methods[1], t, i, negative.T))
-            loss = torch.stack([m.loss(x, y, mask) for m, x, y, mask in sides if m.learns]).sum()
+            loss = torch.stack(
+                [
+                    m.loss(x, y, mask)
+                    for m, x, y, mask in sides
+                    if isinstance(m, Learned) and m.learns
+                ]
+            ).sum()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(learned, settings.clip)
             optimizer.step()

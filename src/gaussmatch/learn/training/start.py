@@ -217,7 +217,7 @@ def transfer(origin: Model, model: Model) -> None:
             _copy(old.variance, new.variance)
             if old.scalar is not None and new.scalar is not None:
                 _copy(old.scalar, new.scalar)
-    if not model.recipe.model.ranks_by_mean:  # else the loss is another one
+    if not model.recipe.model.ranks_by_mean:  # otherwise it is trained with another loss
         _copy(origin.matcher.heads, model.matcher.heads)
 
 

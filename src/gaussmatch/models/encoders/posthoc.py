@@ -11,6 +11,7 @@ Facts were read in the official codes: ExplainableML/ProbVLM, li-ju666/asymvlm, 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,7 @@ OURS = "ours"
 """The method without a class here: heads trained by the recipe's similarity and loss."""
 
 
-class Method(nn.Module):
+class Method(nn.Module, ABC):
     """Embeddings of one side (n, D), of any length → ln σ² of their directions, (n, D) or (n, 1).
 
     Args:
@@ -37,7 +38,7 @@ class Method(nn.Module):
     """
 
     learns = False
-    """Whether ``loss`` is minimized; else ``fit`` is all."""
+    """Whether it has a ``loss`` to minimize (``Learned``); else ``fit`` is all."""
 
     def __init__(
         self, side: Side, dim: int, inner: int, hidden: int, dropout: float, reference: int
@@ -54,15 +55,21 @@ class Method(nn.Module):
             other: (n, D), their partners.
         """
 
+    @abstractmethod
+    def forward(self, embedding: Tensor, inner: Tensor) -> Tensor: ...
+
+
+class Learned(Method):
+    """A method whose network learns by gradient steps."""
+
+    learns = True
+
+    @abstractmethod
     def loss(self, own: Tensor, other: Tensor, negative: Bool[Tensor, "n n"]) -> Tensor:
         """Of this side's network in a batch of pairs; ``negative`` is own × other."""
-        raise NotImplementedError
-
-    def forward(self, embedding: Tensor, inner: Tensor) -> Tensor:
-        raise NotImplementedError
 
 
-class ProbVLM(Method):
+class ProbVLM(Learned):
     """A generalized Gaussian around each embedding z (Upadhyay et al., ICCV 2023). A network
     rebuilds z as μ̂ and says with which scale α and shape β each dimension is missed:
 
@@ -73,7 +80,6 @@ class ProbVLM(Method):
     variance over dropout masks is left out: a repeated query must get the same answer.
     """
 
-    learns = True
     WEIGHT, CROSS = 0.05, 1e-4
 
     def __init__(self, side: Side, dim: int, inner: int, hidden: int, dropout: float, reference: int
@@ -117,7 +123,7 @@ def nll(residual: Tensor, log_alpha: Tensor, beta: Tensor) -> Tensor:
     return power - beta.log() + log_alpha + torch.lgamma(1 / beta)
 
 
-class AsymVLM(Method):
+class AsymVLM(Learned):
     """Texts as power-spherical distributions, images as points (Ju et al., ICCV 2025). A network
     gives η of a text, κ = ‖η‖ its concentration and μ = η/κ its direction:
 
@@ -261,8 +267,9 @@ class Reference(Method):
     def forward(self, embedding: Tensor, inner: Tensor) -> Tensor:
         return self.unsure(normalize(embedding, dim=-1))[:, None]
 
+    @abstractmethod
     def unsure(self, unit: Tensor) -> Tensor:
-        raise NotImplementedError
+        """ln σ² (n) of unit embeddings."""
 
     def log_p(self, unit: Tensor) -> Tensor:
         return (self.cosines(unit) / self.tau).log_softmax(-1)

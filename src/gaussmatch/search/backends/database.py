@@ -158,7 +158,7 @@ class Database(Backend):
         self._see(new)
 
     def _see(self, manifest: IndexManifest) -> bool:
-        """From now on this is the index; whether it is another."""
+        """Use this manifest from now on. Returns whether it differs from the one before."""
         if manifest == self.manifest:
             return False
         known = self.manifest.files

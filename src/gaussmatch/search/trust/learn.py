@@ -72,7 +72,7 @@ def calibrate(
         judged_on: the data sets to learn what fits from, one by one, as data sets that are joined
             for training have no boxes and no ids; ``data`` if not given.
         fitting: the photos that people say captions fit, see ``data.fits.by_people``.
-        say: is told what is done next.
+        say: called with the name of each step.
     """
     _check_enough(len(data.dev.images), len(data.dev.captions), data.dev.name)
     judged: dict[Gallery, list[Judged]] = {"images": [], "captions": []}
@@ -296,7 +296,7 @@ def calibrate_run(
             the data sets of ``data.also`` too.
         fitting: people's judgments, see ``calibrate``.
         out: a file for the calibration, instead of the run's own; no probe then.
-        say: is told what is done next.
+        say: called with the name of each step.
     """
     model = load(run)
     recipe = read_recipe(run, overrides).data
