@@ -12,7 +12,7 @@ from PIL import Image
 from gaussmatch.apps.cli import main
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.files import load_tensors
-from gaussmatch.learn.finetune import CHECKPOINT, LOG, MAPS, WEIGHTS, FineTuning, _Trainer
+from gaussmatch.learn.finetune import CHECKPOINT, LOG, MAPS, WEIGHTS, FineTuning, _pooled, _Trainer
 from gaussmatch.models.encoders.backbone import Backbone
 from gaussmatch.models.encoders.efficientnet import EfficientNetLite2
 from gaussmatch.models.encoders.pretrained import image_tower
@@ -48,6 +48,24 @@ def test_the_last_stages_learn_and_the_first_stay(photos, tmp_path) -> None:
     assert all(name.startswith(("blocks.6.", "conv_head.", "bn2.")) for name in changed)
     assert not any("running" in name for name in changed)  # statistics as published
     assert json.loads((tmp_path / "out" / LOG).read_text())[0]["rsum"] > 0
+
+
+@pytest.mark.parametrize("side", [5, 8])
+def test_the_fast_forward_is_the_network(side) -> None:
+    """In float64, values and gradients; only the depthwise kernels get none."""
+    torch.manual_seed(0)
+    _, last = EfficientNetLite2().double().eval().split(2)
+    maps = torch.randn(2, side, side, 120, dtype=torch.float64)
+    expected = last(maps.permute(0, 3, 1, 2)).mean((2, 3))
+    found = _pooled(last, maps.numpy(), torch.float64, step=1)
+    torch.testing.assert_close(found, expected)
+    learned = {n: p for n, p in last.named_parameters() if "conv_dw" not in n}
+    for a, b in zip(
+        torch.autograd.grad(found.square().sum(), [*learned.values()]),
+        torch.autograd.grad(expected.square().sum(), [*learned.values()]),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b)
 
 
 def test_its_file_is_an_encoder_by_name(photos, tmp_path) -> None:

@@ -21,6 +21,7 @@ ABOUT = {
     "head_rate": "highest learning rate of the heads",
     "temperature": "of InfoNCE",
     "boxes": "weight of object classes and their counts; 0 leaves boxes out",
+    "window": "shortest side of the window of a photo that a batch sees, as a share",
     "text_encoder": "whose sentence embeddings the captions are",
     "start": "the folder of an earlier fine-tuning to begin with",
 }

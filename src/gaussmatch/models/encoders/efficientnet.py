@@ -23,12 +23,15 @@ class SameConv(nn.Conv2d):
     """A convolution padded as in TensorFlow: where an odd number of pixels is missing, the last
     one is on the right and at the bottom."""
 
-    def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n d i j"]:
+    def padded(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c i j"]:
         sides = []
         for size, kernel, stride in zip(x.shape[:1:-1], self.kernel_size, self.stride, strict=True):
             missing = max(0, (math.ceil(size / stride) - 1) * stride + kernel - size)
             sides += [missing // 2, missing - missing // 2]
-        return super().forward(pad(x, sides))
+        return pad(x, sides)
+
+    def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n d i j"]:
+        return super().forward(self.padded(x))
 
 
 def _conv(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> Any:
@@ -64,12 +67,12 @@ class Inverted(nn.Module):
         self.conv_pw, self.bn1 = _conv(inputs, wide), _norm(wide)
         self.conv_dw, self.bn2 = _conv(wide, wide, kernel, stride, groups=wide), _norm(wide)
         self.conv_pwl, self.bn3 = _conv(wide, outputs), _norm(outputs)
-        self._residual = stride == 1 and inputs == outputs
+        self.residual = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
         out = relu6(self.bn2(self.conv_dw(relu6(self.bn1(self.conv_pw(x))))))
         out = self.bn3(self.conv_pwl(out))
-        return out + x if self._residual else out
+        return out + x if self.residual else out
 
 
 def _unused(name: str) -> bool:
