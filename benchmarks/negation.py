@@ -6,7 +6,7 @@ For each pair of classes (A, B) with at least 10 photos of A without B and 10 of
 ten results for "A without B": the share that shows A and no B, that shows A, and that shows B;
 beside the same for "A" alone (the negation left out) and for the words as they are. Then the same
 with pictures: like one that shows A and B, and not like one that shows B without A. The rule was
-chosen on the dev split (``gaussmatch.search.exclude``); nothing was chosen on the test split.
+chosen on the dev split (``gaussmatch.search.query``); nothing was chosen on the test split.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import numpy as np
 import torch
 
 from gaussmatch.models.run import load, locate
-from gaussmatch.search import Index, Record
-from gaussmatch.search.exclude import Exclusion
+from gaussmatch.search import Index, Query, Record
 from gaussmatch.search.trust import kept_calibration
 
 FIRST = 10
@@ -91,8 +90,8 @@ def measure(index: Index, truth: np.ndarray, classes: list[str], most: int | Non
         }
         if not_like is not None:
             ways["picture, negation left out"] = index.search_id(like, FIRST).ids
-            away = Exclusion(index.gaussian(not_like), (not_like,), "images")
-            ways["picture, excluded"] = index.search_id(like, FIRST, without=[away]).ids
+            query = Query(item=like, unlike=(not_like,))
+            ways["picture, excluded"] = index.search(query, FIRST)[0].ids
         for way, ids in ways.items():
             rows = [int(id) for id in ids]
             shares = (alone[rows].mean(), truth[rows, a].mean(), truth[rows, b].mean())

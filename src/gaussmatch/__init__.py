@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from gaussmatch.search import Hit as Hit
     from gaussmatch.search import Hits as Hits
     from gaussmatch.search import Index as Index
+    from gaussmatch.search import Query as Query
     from gaussmatch.search import Record as Record
     from gaussmatch.search.index import open_index as open_index
 
@@ -56,6 +57,7 @@ _HOME = {
     "Model": "gaussmatch.models.model",
     "Pairs": "gaussmatch.data",
     "Probabilistic": "gaussmatch.models.encoders",
+    "Query": "gaussmatch.search",
     "Recipe": "gaussmatch.models.recipe",
     "Record": "gaussmatch.search",
     "Similarity": "gaussmatch.core.similarities",

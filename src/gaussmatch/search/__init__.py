@@ -13,12 +13,14 @@ model on extracted photo features still needs the network that extracts them to 
 ``delete(ids, gallery)``, ``compact()``; ``merge`` joins indexes of one run; ``index_pairs`` and
 ``update`` fill one from a data set or a folder of photos.
 
-**Searching.** ``search_text(texts, k)``, ``search_image(pictures, k)``, ``search_id(id, k)`` and
-``search(gaussian, k, gallery=, side=, where=, exclude=)`` give ``Hits``: for each hit id, score,
-match probability, uncertainty and its percentile, metadata; for the query its uncertainty, its
-percentile and a ``phrase``, unknown words and ``notes``. What is not known is ``None``: a point
-model has no uncertainty, image-to-image search no match probability. A query plays the part that
-the gallery does not: among images it is scored as a caption, also where it is an image.
+**Searching.** ``search(queries, k, gallery=, where=, exclude=)`` takes Gaussians or typed queries
+(``Query``: words, a picture, an item, or several of them as one); ``search_text(texts, k)``,
+``search_image(pictures, k)`` and ``search_id(id, k)`` are short for it. They give ``Hits``: for
+each hit id, score, match probability, uncertainty and its percentile, metadata; for the query its
+uncertainty, its percentile and a ``phrase``, unknown words and ``notes``. What is not known is
+``None``: a point model has no uncertainty, image-to-image search no match probability. A query
+plays the part that the gallery does not: among images it is scored as a caption, also where it is
+an image.
 
 **Backends.** An ``Index`` holds a ``Backend``, chosen by the place: a folder, where every change is
 all or nothing, also when killed, one process writes at a time (a second one waits) and any number
@@ -34,6 +36,7 @@ from gaussmatch.search.hits import SCHEMA, Hit, Hits, Level, level, phrase
 from gaussmatch.search.index import Index
 from gaussmatch.search.manifest import GALLERIES, Gallery, IndexSettings
 from gaussmatch.search.merge import backup, merge
+from gaussmatch.search.query import Query
 from gaussmatch.search.record import Record
 from gaussmatch.search.suggest import Suggestion
 from gaussmatch.search.where import Where
@@ -50,6 +53,7 @@ __all__ = [
     "IndexBusyError",
     "IndexSettings",
     "Level",
+    "Query",
     "Record",
     "Suggestion",
     "Where",

@@ -5,24 +5,21 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
-import torch
 from PIL import Image
 from torch import Tensor
 
-from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
-from gaussmatch.core.metrics.fitting import SAMPLE, TOP
+from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.similarities import Similarity
 from gaussmatch.core.similarities import similarity as similarity_called
 from gaussmatch.core.similarities.base import other_side
-from gaussmatch.data.asked import TAKEN, Asked, read_query
-from gaussmatch.data.fits import length_of
+from gaussmatch.data.asked import read_query
 from gaussmatch.data.language import canonical
 from gaussmatch.files import remember_folder, remembered_folder
 from gaussmatch.learn.evaluation.scores import query_scores
@@ -32,25 +29,24 @@ from gaussmatch.models.run import CALIBRATION, load, load_model, locate
 from gaussmatch.search.backend import Backend, Block
 from gaussmatch.search.backends import Place, backend_of
 from gaussmatch.search.catalog import Catalog, NameHits
-from gaussmatch.search.checks import check_form, check_items, check_query, check_structure
-from gaussmatch.search.exclude import POOL, Exclusion, reordered
-from gaussmatch.search.hits import Hit, Hits
+from gaussmatch.search.checks import check_form, check_items, check_structure
+from gaussmatch.search.hits import Hits
 from gaussmatch.search.manifest import (
     GALLERIES,
     Gallery,
     IndexManifest,
     IndexSettings,
+    UnknownItemError,
     check_unchanged,
     hashes,
     known,
 )
+from gaussmatch.search.query import Queries, Query, Scope, Searched, run, search
 from gaussmatch.search.record import Record
 from gaussmatch.search.suggest import Suggestion, examples, suggest
-from gaussmatch.search.topk import Scanned, Searchable, TopK, top_k
 from gaussmatch.search.trust import Calibration
-from gaussmatch.search.trust.calibration import Judgement, Promise
+from gaussmatch.search.trust.calibration import Promise
 from gaussmatch.search.trust.familiarity import Features
-from gaussmatch.search.trust.verdict import FitCount, quoted
 from gaussmatch.search.where import Condition, UnknownFieldError, Where, unknown_field
 
 RUN = "run"
@@ -60,10 +56,6 @@ SAMPLES = 4
 """Filters whose samples of the gallery are kept, lifted."""
 AT_A_TIME = 256
 """Pictures that are encoded together, at most."""
-SCANNED = 20_000
-"""Items that are looked at where a query names nothing to look for."""
-MISSED_QUERIES = 32
-"""Training items that the misses of an approximate search are measured with."""
 
 
 class Index:
@@ -80,9 +72,9 @@ class Index:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        backend.similarity = self._among
+        backend.similarity = self.among
         self._calibration: tuple[object, Calibration] | None = None
-        self._samples: dict[tuple[int, Gallery, Where], Callable[[Gaussian], Tensor]] = {}
+        self._samples: dict[Hashable, Callable[[Gaussian], Tensor]] = {}
 
     @classmethod
     def open(cls, place: Place, *, wait: float = 30, verify: bool = False) -> Self:
@@ -234,7 +226,7 @@ class Index:
 
     def size(self, gallery: Gallery = "images") -> int:
         """Items in a gallery."""
-        return self._fresh(lambda: self.backend.size(known(gallery)))
+        return self.fresh(lambda: self.backend.size(known(gallery)))
 
     def __len__(self) -> int:
         return sum(self.size(gallery) for gallery in GALLERIES)
@@ -292,7 +284,7 @@ class Index:
 
     def search(
         self,
-        queries: Gaussian,
+        queries: Gaussian | Query | list[Query],
         k: int = 10,
         *,
         gallery: Gallery = "images",
@@ -301,173 +293,54 @@ class Index:
         exclude: Collection[str] = (),
         guarantee: float | None = None,
         promise: Promise = "recall",
-        kinds: Sequence[str] | None = None,
-        familiar: np.ndarray | None = None,
-        without: Sequence[Exclusion] = (),
     ) -> list[Hits]:
         """The k best items of a gallery for each query; fewer only where there are fewer.
 
         The query plays the part that the gallery does not: among images it is scored as a caption,
-        also where it is an image itself.
+        also where it is an image itself. Words are read in their canonical form; those without any
+        known word are refused, and for misspelled ones the result says what may have been meant.
 
         Args:
-            side: what the queries are, for their percentiles and for P(fits), which is only known
+            queries: Gaussians; or queries of any kind, see ``Query``, which are encoded together.
+            side: what Gaussians are, for their percentiles and for P(fits), which is only known
                 across sides; the other side than the gallery if not given.
             where: conditions on metadata, see ``Where``; exact, whatever the structure. If no item
                 has the field, ``UnknownFieldError``, unless those without it are wanted.
             exclude: ids that must not be found.
             guarantee: instead of k results, as many as it takes to keep a promise (at least one),
-                of queries like those that were judged, see ``metrics.RiskControl``.
+                of queries like those that were judged, see ``metrics.RiskControl``. Not for a
+                combined query, nor for one that excludes something.
             promise: ``"recall"``: they hold at least this share of all that fits, in the mean;
                 ``"one"``: they hold the item that is meant with at least this probability.
-            kinds: of each query, see ``trust.calibration.QueryKind``: how long it is, for captions;
-                whole captions if not given.
-            familiar: (n), p-values of the inputs, see ``encode_texts`` and ``encode_images``.
-            without: what must not be in the results, see ``exclude``; not with a guarantee.
         """
-        if k < 1:
-            raise ValueError(f"k must be at least 1, got {k}")
-        if without and guarantee is not None:
-            raise ValueError("no guarantee for a search that excludes something")
-        asked = check_query(queries, self.manifest.form, self.similarity)
-        side = side or other_side(known(gallery))
-        condition = Where.of(where)
-
-        def search() -> list[Hits]:
-            parts = self.backend.searchable(gallery, condition, exclude)
-            size = sum(part.reach for part in parts)
-            if not size:
-                self._check_fields(condition, gallery)
-            wide = max(k, TOP) if self._judges(side, gallery) else k
-            wide = max(wide, POOL) if without else wide
-            found = top_k(parts, asked, wide, self.settings.rescore).complete()
-            judged = self.judged(
-                parts, found, asked, side, gallery, condition, size, kinds, familiar
-            )
-            kept = [min(k, found.score.shape[1])] * len(asked)
-            if guarantee is not None:
-                if judged.reader is None:
-                    raise ValueError(_no_guarantee(side, gallery))
-                needed = judged.reader.needed(promise, guarantee, self.missed(gallery))
-                if np.isnan(needed).any():
-                    raise ValueError("no guarantee: nothing was learned about queries so short")
-                logits = judged.reader.logits(found.score).numpy()
-                while wide < size and (logits[:, -1] >= needed).any():
-                    wide *= 4
-                    found = top_k(parts, asked, wide, self.settings.rescore).complete()
-                    logits = judged.reader.logits(found.score).numpy()
-                judged = replace(judged, probability=1 / (1 + np.exp(-logits)))
-                held = (logits >= needed[:, None]).sum(1)
-                kept = held.clip(min(1, size)).tolist()  # one more breaks no promise
-            notes, said = self._notes(side, gallery, asked.is_point), list[str]()
-            if without and size:
-                found, judged, said = reordered(
-                    self, without, parts, found, judged, asked, gallery, condition, size
-                )
-            promised = (guarantee, promise)
-            hits = self._hits(parts, found, judged, side, gallery, size, kept, promised, notes)
-            return [each.remarked(said) for each in hits]
-
-        return self._fresh(search)
+        scope = Scope(k, gallery, Where.of(where), tuple(exclude), guarantee, promise)
+        every = [queries] if isinstance(queries, Query) else queries
+        if not isinstance(every, list) or not all(isinstance(one, Query) for one in every):
+            given = Queries(queries, side or other_side(gallery))  # type: ignore[arg-type]
+            return search(self, given, scope, k)  # which names what it cannot take
+        searches = [Searched(one, scope) for one in every]
+        run(self, searches)
+        return [one.hits for one in searches]
 
     def search_text(self, texts: Sequence[str], k: int = 10, **options: Any) -> list[Hits]:
-        """Captions as queries, read in their canonical form; see ``search``. A caption without any
-        known word is refused; for a misspelled one the result says what may have been meant."""
-        every = [read_query(text) for text in ([texts] if isinstance(texts, str) else texts)]
-        found: dict[int, Hits] = {}
-        plain = [at for at, asked in enumerate(every) if asked.plain]
-        for some in [plain] * bool(plain) + [[at] for at in range(len(every)) if at not in plain]:
-            first = every[some[0]]
-            where, notes = self.conditions(first, options.get("where"), options.get("gallery"))
-            without, lost = self.excluded(first)
-            notes += lost
-            own = {**options, "where": where, "without": without}
-            if not first.words:
-                own.pop("guarantee", None)
-                own.pop("promise", None)
-                found[some[0]] = self.everything(k, first, **own).remarked(notes)
-                continue
-            words = [every[at].words for at in some]
-            read = self.model.read([canonical(text) for text in words])
-            kinds = [length_of(canonical(text)) for text in words]
-            g, familiar = self.encode_texts(read)
-            hits = self.search(g, k, side="captions", kinds=kinds, familiar=familiar, **own)
-            for at, one, r in zip(some, hits, read, strict=True):
-                found[at] = one.for_text(every[at], *self.words_of(r), r.truncated).remarked(notes)
-        return [found[at] for at in range(len(every))]
-
-    def conditions(
-        self, asked: Asked, where: Filter = None, gallery: Gallery | None = None
-    ) -> tuple[Where, list[str]]:
-        """Conditions of the user and the dates of a query; and what to say about the dates, if no
-        item has one."""
-        given = Where.of(where)
-        if not asked.dates:
-            return given, []
-        if TAKEN not in self.fields(gallery or "images"):
-            said = quoted([part.said for part in asked.dates])
-            return given, [f"no picture here has a date: {said} only counts for names"]
-        return Where((*given.conditions, *Where.of(asked.where).conditions)), []
-
-    def excluded(self, asked: Asked) -> tuple[list[Exclusion], list[str]]:
-        """What a query says must not be there; and what to say about words that are not known."""
-        if not asked.without:
-            return [], []
-        read = self.model.read([canonical(part.means) for part in asked.without])
-        unknown = [r.text for r in read if not r.known]
-        notes = [f"I don’t know {quoted(unknown)}: it is not excluded"] if unknown else []
-        read = [r for r in read if r.known]
-        if not read:
-            return [], notes
-        said = tuple(r.text for r in read)
-        g, familiar = self.encode_texts(read)
-        return [Exclusion(g, said, kinds=[*map(length_of, said)], familiar=familiar)], notes
-
-    def everything(
-        self,
-        k: int,
-        asked: Asked,
-        *,
-        gallery: Gallery = "images",
-        where: Filter = None,
-        exclude: Collection[str] = (),
-        without: Sequence[Exclusion] = (),
-    ) -> Hits:
-        """Results of a query that names nothing to look for: everything of some time, newest first;
-        or what is least like what is excluded, of at most ``SCANNED`` items."""
-        condition = Where.of(where)
-
-        def search() -> Hits:
-            parts = self.backend.searchable(known(gallery), condition, exclude)
-            size = sum(part.reach for part in parts)
-            rows = [part.sample(-(-SCANNED * part.reach // max(size, SCANNED))) for part in parts]
-            row = np.concatenate([np.empty(0, dtype=np.int64), *rows])
-            place = np.repeat(np.arange(len(parts)), [len(some) for some in rows])
-            found = TopK(place[None], row[None], np.zeros((1, len(row))))
-            judged, said = Judgement(), list[str]()
-            if without and size:
-                found, judged, said = reordered(
-                    self, without, parts, found, judged, None, gallery, condition, size
-                )
-            elif size:
-                taken = [str(meta.get(TAKEN, "")) for meta in _described(parts, found)[1]]
-                order = sorted(range(len(taken)), key=lambda at: taken[at], reverse=True)
-                found = TopK(place[None, order], row[None, order], found.score)
-            found = TopK(*(each[:, :k] for each in (found.part, found.row, found.score)))
-            if judged.probability is not None:
-                judged = replace(judged, probability=judged.probability[:, :k])
-            side, kept = other_side(known(gallery)), [found.row.shape[1]]
-            hits = self._hits(
-                parts, found, judged, side, gallery, size, kept, (None, "recall"), []
-            )[0]
-            return replace(hits, asked=asked, remarks=[*said, *asked.notes])
-
-        return self._fresh(search)
+        """Captions as queries, see ``search``."""
+        every = [texts] if isinstance(texts, str) else texts
+        return self.search([Query(text) for text in every], k, **options)
 
     def search_image(self, pictures: Pictures, k: int = 10, **options: Any) -> list[Hits]:
         """Pictures (paths, PIL images, or ready features) as queries, see ``search``."""
-        g, familiar = self.encode_images(pictures)
-        return self.search(g, k, side="images", familiar=familiar, **options)
+        alone = isinstance(pictures, str | os.PathLike | Image.Image)
+        every = [pictures] if alone else pictures
+        return self.search([Query(picture=picture) for picture in every], k, **options)
+
+    def search_id(self, id: str, k: int = 10, *, of: Gallery = "images", **options: Any) -> Hits:
+        """An item of the index as the query: more like this (it is not found itself), or with
+        ``gallery="captions"`` the captions nearest to an image.
+
+        Args:
+            of: the gallery that the item is in.
+        """
+        return self.search(Query(item=id, of=of), k, **{"gallery": of, **options})[0]
 
     def encode_texts(self, read: Sequence[Reading]) -> tuple[Gaussian, np.ndarray | None]:
         """Captions that the model has read, in canonical form, as queries; and how familiar they
@@ -518,18 +391,6 @@ class Index:
         """How ambiguous an image is, gauge → percentile among training images: ``fits_many``
         captions, can be described in ``many_ways``. Only gauges that a probe has confirmed."""
         return self.calibration.ambiguity(self.gaussian(id))[0]
-
-    def search_id(self, id: str, k: int = 10, *, of: Gallery = "images", **options: Any) -> Hits:
-        """An item of the index as the query: more like this (it is not found itself), or with
-        ``gallery="captions"`` the captions nearest to an image.
-
-        Args:
-            of: the gallery that the item is in.
-        """
-        gallery = options.setdefault("gallery", of)
-        if gallery == of:
-            options["exclude"] = [*options.get("exclude", ()), id]
-        return self.search(self.gaussian(id, of), k, side=of, **options)[0]
 
     def together(self, parts: Sequence[Gaussian], gallery: Gallery = "images") -> Gaussian:
         """One query of several, such as a picture and words: their product, "like this, but at
@@ -582,7 +443,7 @@ class Index:
             there = self.backend.held(wanted, known(gallery))
             lost = [id_ for id_ in wanted if id_ not in there]
             if lost and not missing_ok:
-                raise ValueError(f"no item {lost[0]!r} among the {gallery} of {self.place}")
+                raise UnknownItemError(lost[0], gallery, self.place)
             if there:
                 self.backend.delete([id_ for id_ in wanted if id_ in there], gallery)
         return len(there)
@@ -637,11 +498,11 @@ class Index:
 
     # ---- inside ----
 
-    def _among(self, gallery: Gallery) -> Similarity:
+    def among(self, gallery: Gallery) -> Similarity:
         """How queries are scored among the items of a gallery."""
         return self.similarity.for_query(other_side(gallery))
 
-    def _fresh(self, read: Callable[[], T]) -> T:
+    def fresh(self, read: Callable[[], T]) -> T:
         """Read; and again if another process has replaced what was to be read."""
         made_with = self._made_with
         try:
@@ -653,15 +514,15 @@ class Index:
                 raise ValueError(
                     f"{self.place} has become an index of another model: encode the query again"
                 ) from error
-        return self._fresh(read)
+        return self.fresh(read)
 
     def _item(self, id: str, gallery: Gallery) -> tuple[Gaussian, Record]:
-        found = self._fresh(lambda: self.backend.get(id, known(gallery)))
+        found = self.fresh(lambda: self.backend.get(id, known(gallery)))
         if found is None:
-            raise ValueError(f"no item {id!r} among the {gallery} of {self.place}")
+            raise UnknownItemError(id, gallery, self.place)
         return found
 
-    def _check_fields(self, where: Where, gallery: Gallery) -> None:
+    def check_fields(self, where: Where, gallery: Gallery) -> None:
         """Refuse conditions on a field that no item has: they are misspelled. Those that find items
         without the field are not."""
         for name in where.needed if self.size(gallery) else ():
@@ -670,135 +531,15 @@ class Index:
                 fields = [known for known in self.fields(gallery) if known != name]
                 raise UnknownFieldError(unknown_field([name], fields)[0])
 
-    def _judges(self, side: Gallery, gallery: Gallery) -> bool:
-        """Whether the calibration says what scores of such queries mean: only across sides."""
-        return side != gallery and gallery in self.calibration.ways
-
-    def missed(self, gallery: Gallery) -> float:
-        """The share of the exact best results that a search fails to find, measured with training
-        items as queries; 0 where every search is exact."""
-        parts = self.backend.searchable(gallery, Where.of(None), ())
-        reference = self.calibration.reference.get(other_side(gallery))
-        if reference is None or all(part.exact for part in parts):
-            return 0.0
-        sample = reference[:MISSED_QUERIES].numpy()
-        near, exact = (
-            top_k(some, sample, TOP, self.settings.rescore)
-            for some in (parts, [Scanned(part) for part in parts])
-        )
-        worst = exact.score[:, -1:] - 1e-9 * np.abs(exact.score[:, -1:])
-        return float(1 - (near.score >= worst).mean())
-
-    def judged(
-        self,
-        parts: Sequence[Searchable],
-        found: TopK,
-        queries: ArrayGaussian,
-        side: Gallery,
-        gallery: Gallery,
-        where: Where,
-        size: int,
-        kinds: Sequence[str] | None,
-        familiar: np.ndarray | None,
-    ) -> Judgement:
-        """What is known of the queries and of all that was found."""
-        scores, calibration = found.score, self.calibration
-        sample = scores
-        if scores.size and self._judges(side, gallery):
-            with torch.no_grad():  # a similarity may have learned parameters
-                scored = self.sampled(parts, gallery, where)(queries.gaussian())
-            sample = scored.double().numpy()
-        return calibration.judge(queries, side, gallery, scores, sample, size, kinds, familiar)
-
-    def sampled(
-        self, parts: Sequence[Searchable], gallery: Gallery, where: Where
+    def samples(
+        self, key: Hashable, make: Callable[[], Callable[[Gaussian], Tensor]]
     ) -> Callable[[Gaussian], Tensor]:
-        """Queries → their scores with a sample of the items that may be found, lifted once."""
-        key = self.manifest.generation, gallery, where
-        found = self._samples.pop(key, None)
-        if found is None:
-            found = self._among(gallery).against(sample_of(parts, SAMPLE), gallery)
+        """Queries → their scores with a sample of the gallery; a few are kept."""
+        found = self._samples.pop(key, None) or make()
         while len(self._samples) >= SAMPLES:
             self._samples.pop(next(iter(self._samples)))
         self._samples[key] = found
         return found
-
-    def sample(self, most: int, gallery: Gallery, where: Filter = None) -> Gaussian | None:
-        """At most ``most`` of the items that meet the conditions; the same at each call."""
-        parts = self.backend.searchable(known(gallery), Where.of(where), ())
-        return sample_of(parts, most) if sum(part.reach for part in parts) else None
-
-    def _hits(
-        self,
-        parts: Sequence[Searchable],
-        found: TopK,
-        judged: Judgement,
-        side: Gallery,
-        gallery: Gallery,
-        size: int,
-        kept: Sequence[int],
-        promised: tuple[float | None, Promise],
-        notes: Sequence[str],
-    ) -> list[Hits]:
-        """All that was found; of each query the first ``kept`` are returned."""
-        calibration, (n, k) = self.calibration, found.score.shape
-        ids, metas, items = _described(parts, found)
-        of_items = None if items is None else items.reshape(n, k)
-        shares = None if of_items is None else calibration.percentile(gallery, of_items)
-        scores = found.score.ravel().tolist()
-        columns = (_listed(x, n * k) for x in (judged.probability, items, shares))
-        hits = [
-            Hit(id=i, score=s, probability=p, uncertainty=u, percentile=share, meta=meta)
-            for i, s, p, u, share, meta in zip(ids, scores, *columns, metas, strict=True)
-        ]
-        own, share, familiar, absent, nothing = (
-            _listed(x, n)
-            for x in (
-                judged.uncertainty,
-                judged.percentile,
-                judged.familiar,
-                judged.absent,
-                judged.nothing,
-            )
-        )
-        return [
-            Hits(
-                hits[q * k : q * k + count],
-                gallery,
-                side,
-                uncertainty=own[q],
-                percentile=share[q],
-                familiar=familiar[q],
-                absent=absent[q],
-                nothing=bool(nothing[q]),
-                count=counted(judged, q),
-                guarantee=promised[0],
-                promise=promised[1],
-                total=size if promised[0] is None else count,
-                notes=notes,
-            )
-            for q, count in enumerate(kept)
-        ]
-
-    def _notes(self, side: Gallery, gallery: Gallery, points: bool) -> list[str]:
-        notes = []
-        if points:
-            notes.append("this is a point model: it has no uncertainty")
-        elif side not in self.calibration.gauges:
-            notes.append(
-                f"no percentile of {side}: no probe has judged their uncertainty ('gaussmatch "
-                "probe RUN' does)"
-            )
-        elif not self.calibration.gauges[side]:
-            notes.append(
-                f"no percentile of {side}: the uncertainty of this model failed its probe "
-                "('gaussmatch probe RUN' shows why)"
-            )
-        elif self.similarity.uncertainty_note:
-            notes.append(f"uncertainty: {self.similarity.uncertainty_note}")
-        if side == gallery:
-            notes.append(f"{side} are compared with {gallery}: no probability of fitting")
-        return notes
 
 
 open_index = Index.open
@@ -810,56 +551,3 @@ def existing_index(place: Place, **options: Any) -> Index | None:
         return Index.open(place, **options)
     except FileNotFoundError:
         return None
-
-
-def _described(
-    parts: Sequence[Searchable], found: TopK
-) -> tuple[list[str], list[Mapping[str, Any]], np.ndarray | None]:
-    """Ids and metadata of the results, one after the other; and their uncertainties, unless there
-    are none."""
-    place, row = found.part.ravel(), found.row.ravel()
-    if len(parts) == 1:
-        return *parts[0].described(row), parts[0].uncertainty(row)
-    ids: list[str] = [""] * len(row)
-    metas: list[Mapping[str, Any]] = [{}] * len(row)
-    items = np.full(len(row), np.nan)
-    for p, part in enumerate(parts):
-        here = np.flatnonzero(place == p)
-        for at, id_, meta in zip(here.tolist(), *part.described(row[here]), strict=True):
-            ids[at], metas[at] = id_, meta
-        own = part.uncertainty(row[here])
-        if own is not None:
-            items[here] = own
-    return ids, metas, None if np.isnan(items).any() else items
-
-
-def sample_of(parts: Sequence[Searchable], most: int) -> Gaussian:
-    """At most ``most`` items of all parts, from each in proportion to its size."""
-    total = sum(part.reach for part in parts)
-    shares = [min(part.reach, -(-most * part.reach // max(total, most))) for part in parts]
-    drawn = [p.arrays(p.sample(n)).gaussian() for p, n in zip(parts, shares, strict=True) if n]
-    return Gaussian.cat(drawn)
-
-
-def counted(judged: Judgement, query: int) -> FitCount | None:
-    """How many fit."""
-    if judged.count is None or np.isnan(judged.count[query, 1]):
-        return None
-    return FitCount(*map(int, judged.count[query]))
-
-
-def _no_guarantee(side: Gallery, gallery: Gallery) -> str:
-    if side == gallery:
-        return f"no guarantee for {side} among {gallery}: only across sides"
-    return (
-        f"no guarantee: nothing is known about scores among {gallery}; "
-        "run 'gaussmatch calibrate RUN' and make the index again"
-    )
-
-
-def _listed(values: np.ndarray | None, count: int) -> list[Any]:
-    """Numbers as Python has them; ``None`` where there is none."""
-    if values is None:
-        return [None] * count
-    listed: list[Any] = values.ravel().tolist()
-    return [None if x != x else x for x in listed]

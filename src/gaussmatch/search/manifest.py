@@ -182,6 +182,14 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+class UnknownItemError(ValueError):
+    """No item has this id."""
+
+    def __init__(self, id: str, gallery: str, place: str) -> None:
+        self.id, self.gallery = id, gallery
+        super().__init__(f"no item {id!r} among the {gallery} of {place}")
+
+
 def known(gallery: str) -> Gallery:
     """A clear error unless it is the name of a gallery."""
     if gallery not in GALLERIES:

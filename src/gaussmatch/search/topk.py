@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gaussmatch.core.gaussian import ArrayGaussian
+from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.search.lift import LiftedQueries
 
 QUERIES = 256  # at a time
@@ -285,6 +285,34 @@ def scores_of(parts: Sequence[Searchable], query: ArrayGaussian, found: TopK) ->
             lifted, rows = part.lifted(query), found.row[where]
             scores[where] = _scores_of(part, lifted, rows, np.zeros(len(rows), dtype=np.int64))
     return scores
+
+
+def described(
+    parts: Sequence[Searchable], place: np.ndarray, row: np.ndarray
+) -> tuple[list[str], list[Mapping[str, Any]], np.ndarray | None]:
+    """Ids and metadata of some rows, each of the part at its place; and their uncertainties, unless
+    there are none."""
+    if len(parts) == 1:
+        return *parts[0].described(row), parts[0].uncertainty(row)
+    ids: list[str] = [""] * len(row)
+    metas: list[Mapping[str, Any]] = [{}] * len(row)
+    items = np.full(len(row), np.nan)
+    for number, part in enumerate(parts):
+        here = np.flatnonzero(place == number)
+        for at, id_, meta in zip(here.tolist(), *part.described(row[here]), strict=True):
+            ids[at], metas[at] = id_, meta
+        own = part.uncertainty(row[here])
+        if own is not None:
+            items[here] = own
+    return ids, metas, None if np.isnan(items).any() else items
+
+
+def sample_of(parts: Sequence[Searchable], most: int) -> Gaussian:
+    """At most ``most`` items of all parts, from each in proportion to its size."""
+    total = sum(part.reach for part in parts)
+    shares = [min(part.reach, -(-most * part.reach // max(total, most))) for part in parts]
+    drawn = [p.arrays(p.sample(n)).gaussian() for p, n in zip(parts, shares, strict=True) if n]
+    return Gaussian.cat(drawn)
 
 
 def _full(rows: np.ndarray) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gaussmatch.apps.cli.parser import Parser
-from gaussmatch.search import GALLERIES, Hit, Hits, Index
+from gaussmatch.search import GALLERIES, Hit, Hits, Index, Query
 from gaussmatch.search.backends import place
 from gaussmatch.search.catalog import NameHits
 from gaussmatch.search.joined import join
@@ -37,12 +37,8 @@ def run(argv: Sequence[str]) -> None:
     for promise in PROMISES:
         if (level := getattr(options, promise)) is not None:
             settings |= {"guarantee": level, "promise": promise}
-    if options.text is not None:
-        hits = index.search_text([options.text], options.k, **settings)[0]
-    elif options.image is not None:
-        hits = index.search_image([options.image], options.k, **settings)[0]
-    else:
-        hits = index.search_id(options.like, options.k, **settings)
+    query = Query(options.text, options.image, options.like)
+    (hits,) = index.search(query, options.k, **settings)
     if order:
         hits = hits.sorted(order, descending=options.sort != order)
     if options.json:

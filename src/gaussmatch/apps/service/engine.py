@@ -7,12 +7,11 @@ searched together, other jobs run one after the other.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -43,96 +42,55 @@ from gaussmatch.apps.service.responses import (
 )
 from gaussmatch.apps.service.settings import Settings
 from gaussmatch.core.gaussian import Gaussian
-from gaussmatch.data.asked import Asked
-from gaussmatch.data.fits import length_of
 from gaussmatch.data.language import canonical, mostly_known
 from gaussmatch.data.pictures import SUFFIXES
 from gaussmatch.learn.projection import PlaneProjection
 from gaussmatch.models.model import Model, UnknownWordsError
-from gaussmatch.search import GALLERIES, Gallery, Hits, Index, Record, Where
+from gaussmatch.search import GALLERIES, Gallery, Index, Query, Record, Where
 from gaussmatch.search.catalog import Box, Catalog
-from gaussmatch.search.exclude import Exclusion
-from gaussmatch.search.hits import TRUNCATED
+from gaussmatch.search.manifest import UnknownItemError
 from gaussmatch.search.near import grouped
-from gaussmatch.search.trust.calibration import IMAGE, Promise
+from gaussmatch.search.query import EVERYTHING, Scope, Searched, run
 from gaussmatch.search.where import UnknownFieldError, unknown_field
 
 QueryType = Literal["text", "image", "item"]
-SIDES: dict[QueryType, Gallery] = {"text": "captions", "image": "images", "item": "images"}
 
-EVERYTHING = Where()
 MAP_MEANS = 5000
 """How many means the axes of the map are fitted to."""
 FIELD_ITEMS = 50_000
 """Items whose metadata is looked at for what they can be filtered by."""
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """One search: by a text, a picture or the id of an image; a picture may have words with it.
+@dataclass(slots=True, eq=False)
+class SearchJob(Searched):
+    """A search of a client, and what to show of it.
 
     Args:
-        value: a picture, or the id of one; for a text it is in ``asked``.
-        asked: the words, read.
-        like, unlike: ids of pictures that the results should be like too, or must not be like.
+        k, offset: a page of the results, which are in the scope.
+        on_map: whether to say where query and results are on the map.
         groups: whether to say which results show nearly the same.
     """
 
-    type: QueryType
-    value: str | Image.Image
-    k: int
-    asked: Asked | None = None
-    like: tuple[str, ...] = ()
-    unlike: tuple[str, ...] = ()
-    groups: bool = False
-    where: Where = EVERYTHING
-    on_map: bool = False
-    gallery: Gallery = "images"
-    sort: str = ""
+    k: int = 10
     offset: int = 0
-    exclude: tuple[str, ...] = ()
-    guarantee: float | None = None
-    promise: Promise = "recall"
-
-    def group(self) -> tuple[Any, ...]:
-        """What queries must have in common to be searched together."""
-        own = (str(self.value),) if self.type == "item" else ()
-        pictures = (*own, *self.like, *self.unlike) if self.gallery == "images" else ()
-        not_there = tuple(part.means for part in self.asked.without) if self.asked else ()
-        exclude, away = (*self.exclude, *pictures), (not_there, self.unlike)
-        promised = self.guarantee, self.promise
-        return SIDES[self.type], self.gallery, self.where, exclude, *promised, away
+    sort: str = ""
+    on_map: bool = False
+    groups: bool = False
 
     @property
-    def words(self) -> str:
-        """What to look for."""
-        return self.asked.words if self.asked else ""
-
-    @property
-    def joined(self) -> bool:
-        """Whether it is one query of several."""
-        return bool(self.like) or (self.type != "text" and bool(self.words))
+    def type(self) -> QueryType:
+        if self.query.item is not None:
+            return "item"
+        return "text" if self.query.picture is None else "image"
 
 
-class Encoded(NamedTuple):
-    """A row of a batch of Gaussians, the words that the model does not know and those that were
-    meant, whether the text is longer than it reads, and how familiar each row of the batch is."""
-
-    batch: Gaussian
-    row: int
-    unknown: Sequence[str] = ()
-    meant: Mapping[str, str] = MappingProxyType({})
-    truncated: bool = False
-    familiar: np.ndarray | None = None
-
-
-Job = Query | Callable[[], Any]
+Job = SearchJob | Callable[[], Any]
 """A search, or anything else that needs the index."""
 
 
 def light(job: Job) -> bool:
     """Whether it is a search that encodes no picture: brief, if the model is small."""
-    return isinstance(job, Query) and job.type != "image"
+    return isinstance(job, SearchJob) and job.query.picture is None
 
 
 class Engine:
@@ -160,8 +118,7 @@ class Engine:
     def warm_up(self) -> None:
         """Load what the first request would have to wait for; a broken index fails here."""
         if self.model.example_text and self.sizes["images"]:
-            asked = Asked(self.model.example_text, self.model.example_text)
-            (answer,) = self.run([Query("text", "", 1, asked)])
+            (answer,) = self.run([SearchJob(Query(self.model.example_text), Scope(k=1))])
             if isinstance(answer, Exception):
                 raise answer
         self.about()
@@ -169,16 +126,15 @@ class Engine:
     def run(self, jobs: Sequence[Job]) -> list[Any]:
         """A result or an exception for each job: JSON for a query, else what the job returns."""
         self._reload()
-        results: list[Any] = [None] * len(jobs)
-        queries: dict[int, Query] = {}
-        for at, job in enumerate(jobs):
-            if isinstance(job, Query):
-                queries[at] = job
-            else:
-                results[at] = attempt(job)
-        for at, result in zip(queries, self._search(list(queries.values())), strict=True):
-            results[at] = result
-        return results
+        searches = [job for job in jobs if isinstance(job, SearchJob)]
+        for job in searches:
+            if job.query.asked is not None and not self.model.reads_text:
+                job.result = no_words()
+        run(self.index, searches)
+        return [
+            attempt(self._answer, job) if isinstance(job, SearchJob) else attempt(job)
+            for job in jobs
+        ]
 
     def _reload(self) -> None:
         if time.monotonic() - self._checked > self._reload_every:
@@ -203,194 +159,30 @@ class Engine:
 
     # ---- search ----
 
-    def _search(self, queries: Sequence[Query]) -> list[bytes | Exception]:
-        """Encode all queries, search in groups that share their options, and make the answers."""
-        prepared = [attempt(self._prepared, q) for q in queries]
-        lost: dict[int, Any] = {at: q for at, q in enumerate(prepared) if isinstance(q, Exception)}
-        queries = [q if at in lost else prepared[at][0] for at, q in enumerate(queries)]
-        listed = {
-            at: attempt(self._listed, q, prepared[at][1])
-            for at, q in enumerate(queries)
-            if at not in lost and q.type == "text" and not (q.words or q.like)
-        }
-        left = [at for at in range(len(queries)) if at not in lost and at not in listed]
-        results: list[Any] = [{**lost, **listed}.get(at) for at in range(len(queries))]
-        for at, encoded in zip(left, self._encode([queries[at] for at in left]), strict=True):
-            results[at] = encoded
-        groups: dict[tuple[Any, ...], list[int]] = {}
-        for at, (q, encoded) in enumerate(zip(queries, results, strict=True)):
-            if isinstance(encoded, Encoded):
-                groups.setdefault((*q.group(), id(encoded.batch)), []).append(at)
-        for (side, gallery, where, exclude, guarantee, promise, *_), members in groups.items():
-            rows: list[Encoded] = [results[at] for at in members]
-            chosen, familiar = [encoded.row for encoded in rows], rows[0].familiar
-            without = attempt(self._without, queries[members[0]])
-            if isinstance(without, Exception):
-                results = [without if at in members else one for at, one in enumerate(results)]
-                continue
-            found = attempt(
-                self.index.search,
-                rows[0].batch[chosen],
-                max(queries[at].offset + queries[at].k for at in members),
-                gallery=gallery,
-                side=side,
-                where=where,
-                exclude=exclude,
-                guarantee=guarantee,
-                promise=promise,
-                kinds=[kind(queries[at]) for at in members],
-                familiar=None if familiar is None else familiar[chosen],
-                without=without[0],
-            )
-            if isinstance(found, UnknownFieldError):
-                found = ApiError(422, "bad_filter", f"where: {found}")
-            elif guarantee is not None and isinstance(found, ValueError):
-                found = ApiError(422, "no_guarantee", str(found))
-            for place, at in enumerate(members):
-                results[at] = found
-                if not isinstance(found, Exception):
-                    hits = found[place].remarked([*prepared[at][1], *without[1]])
-                    results[at] = attempt(self._answer, queries[at], hits, rows[place])
-        return results
-
-    def _prepared(self, q: Query) -> tuple[Query, list[str]]:
-        """A query with the dates that its words hold as conditions; and what to say about them."""
-        if q.asked is None or not q.asked.dates:
-            return q, []
-        where, notes = self.index.conditions(q.asked, q.where, q.gallery)
-        return replace(q, where=where), notes
-
-    def _without(self, q: Query) -> tuple[list[Exclusion], list[str]]:
-        """What must not be in the results; and what to say about it."""
-        found, notes = ([], []) if q.asked is None else self.index.excluded(q.asked)
-        if q.unlike:
-            away = Gaussian.cat([self._gaussian(id) for id in q.unlike])
-            found.append(Exclusion(away, q.unlike, "images"))
-        return found, notes
-
-    def _listed(self, q: Query, notes: Sequence[str]) -> bytes:
-        """The answer to a query that names nothing to look for."""
-        if not self.model.reads_text:
-            raise no_words()
-        if q.guarantee is not None:
-            raise ApiError(422, "no_guarantee", "no guarantee for a search without words")
-        assert q.asked is not None
-        without, lost = self._without(q)
-        found = self.index.everything(
-            q.offset + q.k,
-            q.asked,
-            gallery=q.gallery,
-            where=q.where,
-            exclude=(*q.exclude, *q.unlike),
-            without=without,
-        )
-        return self._answer(q, found.remarked([*notes, *lost]), None)
-
-    def _answer(self, q: Query, found: Hits, encoded: Encoded | None) -> bytes:
-        if found.percentile is not None:
-            self.observe(q.type, found.percentile)
-        if q.joined:
-            found = found.unjudged()
-        hits = found.part(q.offset, q.k)
-        if q.sort:
-            order = q.sort.removeprefix("-")
-            hits = hits.sorted(order, descending=order != q.sort)
+    def _answer(self, job: SearchJob) -> bytes:
+        """The page of the results that a client has asked for."""
+        if isinstance(job.result, Exception):
+            raise refusal(job.result, job)
+        hits = job.hits
+        if hits.percentile is not None:
+            self.observe(job.type, hits.percentile)
+        hits = hits.part(job.offset, job.k)
+        if job.sort:
+            order = job.sort.removeprefix("-")
+            hits = hits.sorted(order, descending=order != job.sort)
             if not any(order in hit.meta for hit in hits.hits):
                 lost = unknown_field([order], self.index.fields(hits.gallery))
                 hits = replace(hits, notes=[*hits.notes, *lost])
-        if q.type == "text" and encoded is not None and q.asked is not None:
-            hits = hits.for_text(q.asked, encoded.unknown, encoded.meant, encoded.truncated)
-        elif encoded is not None and (q.asked is not None or encoded.truncated):
-            notes = [*hits.notes, *([TRUNCATED] if encoded.truncated else [])]
-            hits = replace(hits, unknown=encoded.unknown, notes=notes, asked=q.asked)
-            hits = hits.remarked(q.asked.notes if q.asked else ())
         places = groups = None
-        if (q.on_map or q.groups) and hits.hits and self.sizes["images"]:
+        if (job.on_map or job.groups) and hits.hits and self.sizes["images"]:
             items = Gaussian.cat([self.index.gaussian(id, hits.gallery) for id in hits.ids])
-            if q.groups:
-                metas = [hit.meta for hit in hits.hits]
-                groups = grouped(items.mean.double().numpy(), metas)
-            if q.on_map:
-                own = None if encoded is None else encoded.batch[encoded.row : encoded.row + 1]
-                own = items[:1] if own is None else own
+            if job.groups:
+                groups = grouped(items.mean.double().numpy(), [hit.meta for hit in hits.hits])
+            if job.on_map:
+                own = items[:1] if job.gaussian is None else job.gaussian
                 query, *of_hits = self._plane()(Gaussian.cat([own, items]))
                 places = OnMap(query, of_hits)
         return dumps(SearchResponse(hits, places, groups))
-
-    # ---- encoding ----
-
-    def _encode(self, queries: Sequence[Query]) -> list[Encoded | Exception]:
-        """A row of a batch for each query, or what is wrong with it: texts of a batch are encoded
-        together, and pictures together."""
-        of: dict[QueryType, dict[int, Any]] = {"text": {}, "image": {}, "item": {}}
-        for at, q in enumerate(queries):
-            if q.type != "text" or q.words:
-                of[q.type][at] = q.words if q.type == "text" else q.value
-        found: dict[int, Encoded | Exception] = {}
-        for at, id in of["item"].items():
-            g = attempt(self._gaussian, id)
-            found[at] = g if isinstance(g, Exception) else Encoded(g, 0)
-        found |= self._encode_texts(of["text"]) | self._encode_images(of["image"])
-        words = {at: q.words for at, q in enumerate(queries) if q.joined and q.type != "text"}
-        texts = self._encode_texts({at: text for at, text in words.items() if text})
-        for at, q in enumerate(queries):
-            if q.joined:
-                parts = [found.get(at), texts.get(at)]
-                found[at] = attempt(self._together, q, [one for one in parts if one is not None])
-        return [found[at] for at in range(len(queries))]
-
-    def _together(self, q: Query, encoded: Sequence[Encoded | Exception]) -> Encoded:
-        """Pictures and words as one query."""
-        if q.guarantee is not None:
-            raise ApiError(422, "no_guarantee", "no guarantee for a picture with words")
-        parts = [self._gaussian(id) for id in q.like]
-        said = Encoded(Gaussian.cat(parts), 0) if parts else None
-        for one in encoded:
-            if isinstance(one, Exception):
-                raise one
-            parts.append(one.batch[one.row : one.row + 1])
-            said = one  # words come last
-        assert said is not None
-        both = self.index.together(parts, q.gallery)
-        return Encoded(both, 0, said.unknown, said.meant, said.truncated)
-
-    def _encode_texts(self, texts: Mapping[int, str]) -> dict[int, Encoded | Exception]:
-        """Texts without any known word are left out, all others encoded together."""
-        if not texts:
-            return {}
-        if not self.model.reads_text:
-            return dict.fromkeys(texts, no_words())
-        plain = [canonical(text) for text in texts.values()]
-        read = dict(zip(texts, self.model.read(plain), strict=True))
-        encoded = attempt(self.index.encode_texts, list(read.values()))
-        if isinstance(encoded, UnknownWordsError):
-            strange = {
-                at: unknown_words(texts[at]) for at in map(list(texts).__getitem__, encoded.rows)
-            }
-            return strange | self._encode_texts(
-                {at: texts[at] for at in texts if at not in strange}
-            )
-        if isinstance(encoded, Exception):
-            return dict.fromkeys(texts, encoded)
-        batch, familiar = encoded
-        return {
-            at: Encoded(batch, row, *self.index.words_of(read[at]), read[at].truncated, familiar)
-            for row, at in enumerate(texts)
-        }
-
-    def _encode_images(self, pictures: Mapping[int, Image.Image]) -> dict[int, Encoded | Exception]:
-        """Together; where one spoils the batch, one by one."""
-        if not pictures:
-            return {}
-        encoded = attempt(self.index.encode_images, list(pictures.values()))
-        if not isinstance(encoded, Exception):
-            batch, familiar = encoded
-            return {at: Encoded(batch, row, familiar=familiar) for row, at in enumerate(pictures)}
-        alone = {at: attempt(self.index.encode_images, [p]) for at, p in pictures.items()}
-        return {
-            at: one if isinstance(one, Exception) else Encoded(one[0], 0, familiar=one[1])
-            for at, one in alone.items()
-        }
 
     def encode_texts(self, texts: Sequence[str]) -> Gaussian:
         """Captions; one without any known word is an error."""
@@ -429,10 +221,8 @@ class Engine:
         """An item with its thumbnail."""
         try:
             return self.index.get(id, gallery)
-        except ValueError as error:  # its message names files of the server
-            raise ApiError(
-                404, "no_item", f"there is no item {id!r} among the {gallery}"
-            ) from error
+        except UnknownItemError as error:  # its message names files of the server
+            raise no_item(error) from error
 
     @property
     def _photos(self) -> Path | None:
@@ -483,10 +273,6 @@ class Engine:
         self.findings()
         assert self.settings.review is not None
         return finding_picture(self.settings.review, number)
-
-    def _gaussian(self, id: str) -> Gaussian:
-        self.record(id)
-        return self.index.gaussian(id)
 
     def item(self, id: str, gallery: Gallery) -> ItemResponse:
         record = self.record(id, gallery)
@@ -628,15 +414,27 @@ class Engine:
             raise unknown_words(text) from error
 
 
+def no_item(error: UnknownItemError) -> ApiError:
+    return ApiError(404, "no_item", f"there is no item {error.id!r} among the {error.gallery}")
+
+
 def no_picture(id: str) -> ApiError:
     return ApiError(
         404, "no_picture", f"{id!r} is not here in full size; /api/thumbnail may have it"
     )
 
 
-def kind(query: Query) -> str:
-    """What kind of query it is, for what was learned of such."""
-    return length_of(canonical(query.words)) if query.type == "text" else IMAGE
+def refusal(error: Exception, job: SearchJob) -> Exception:
+    """What a client is told of a search that failed; an error of the service stays what it is."""
+    if isinstance(error, UnknownWordsError):
+        return unknown_words(job.query.words)
+    if isinstance(error, UnknownItemError):
+        return no_item(error)
+    if isinstance(error, UnknownFieldError):
+        return ApiError(422, "bad_filter", f"where: {error}")
+    if isinstance(error, ValueError) and job.scope.guarantee is not None:
+        return ApiError(422, "no_guarantee", str(error))
+    return error
 
 
 def unknown_words(text: str) -> ApiError:

@@ -29,6 +29,12 @@ class Parameters(BaseModel):
 
 
 class SearchOptions(Parameters):
+    text: str | None = Field(
+        None,
+        min_length=1,
+        description="Words too: picture and words are one query, the product of their Gaussians.",
+        examples=["at night"],
+    )
     k: int = Field(20, ge=1, description="How many results.")
     where: str | None = Field(
         None,
@@ -78,16 +84,12 @@ class TextSearch(Gallerywide):
     text: str = Field(min_length=1, examples=["two dogs in the snow"])
 
 
-TOO = "Words too: the picture and they are one query, the product of their Gaussians."
-
-
 class ImageSearch(Gallerywide):
-    text: str | None = Field(None, min_length=1, description=TOO)
+    """With a picture, and words if there are any."""
 
 
 class ItemSearch(SearchOptions):
     id: str = Field(min_length=1, description="Of a picture in the index.")
-    text: str | None = Field(None, min_length=1, description=TOO, examples=["at night"])
 
 
 class CaptionSearch(Parameters):

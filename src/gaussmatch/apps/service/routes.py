@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from starlette.responses import Response, StreamingResponse
 
 from gaussmatch.apps.service import page, requests
-from gaussmatch.apps.service.engine import Query, no_picture
+from gaussmatch.apps.service.engine import SearchJob, no_picture
 from gaussmatch.apps.service.metrics import CONTENT_TYPE_LATEST
 from gaussmatch.apps.service.requests import (
     checked_box,
@@ -52,10 +52,11 @@ from gaussmatch.apps.service.responses import (
     unless_known,
     zipped,
 )
-from gaussmatch.data.asked import Asked, read_query
 from gaussmatch.data.decoder import sniffed
 from gaussmatch.data.pictures import SHOWN, jpeg
 from gaussmatch.files import open_below
+from gaussmatch.search import Query
+from gaussmatch.search.query import Scope
 
 if TYPE_CHECKING:
     from gaussmatch.apps.service.app import Service
@@ -161,26 +162,24 @@ async def run(request: Request, job: Callable[[], Any]) -> Response:
 @route("GET", "/search", "search", SearchResponse, requests.TextSearch, (404,))
 async def search(request: Request) -> Response:
     """Search with words."""
-    service, given = service_of(request), read(requests.TextSearch, request)
-    asked = read_query(checked_text(given.text, service.settings))
-    return await answer(service, Query("text", "", asked=asked, **options(service, given)))
+    service = service_of(request)
+    return Json(await service.batcher(checked(service, read(requests.TextSearch, request))()))
 
 
 @route("POST", "/search/image", "search", SearchResponse, requests.ImageSearch, (404, 415), IMAGE)
 async def search_image(request: Request) -> Response:
     """Search with a picture."""
-    service, given = service_of(request), read(requests.ImageSearch, request)
-    common = {**options(service, given), "asked": words(service, given)}
+    service = service_of(request)
+    job = checked(service, read(requests.ImageSearch, request))
     async with picture(request, service) as image:
-        return await answer(service, Query("image", image, **common))
+        return Json(await service.batcher(job(picture=image)))
 
 
 @route("GET", "/similar", "search", SearchResponse, requests.ItemSearch, (404,))
 async def similar(request: Request) -> Response:
     """More like a picture of the index."""
     service, given = service_of(request), read(requests.ItemSearch, request)
-    common = {**options(service, given), "asked": words(service, given)}
-    return await answer(service, Query("item", given.id, **common))
+    return Json(await service.batcher(checked(service, given)(item=given.id)))
 
 
 @route("GET", "/captions", "search", SearchResponse, requests.CaptionSearch, (404,))
@@ -188,34 +187,29 @@ async def captions(request: Request) -> Response:
     """The captions nearest to a picture of the index."""
     service, given = service_of(request), read(requests.CaptionSearch, request)
     k = checked_count(given.k, service.settings)
-    return await answer(service, Query("item", given.id, k, gallery="captions"))
+    return Json(await service.batcher(SearchJob(Query(item=given.id), Scope(k, "captions"), k)))
 
 
-def options(service: Service, given: requests.SearchOptions) -> dict[str, Any]:
-    """What all searches have in common."""
-    return {
-        "k": checked_count(given.k, service.settings),
-        "where": checked_where(given.where),
-        "sort": given.sort,
-        "on_map": given.map,
-        "gallery": getattr(given, "gallery", "images"),
-        "offset": given.offset,
-        "exclude": checked_ids("exclude", given.exclude),
-        "like": checked_ids("like", given.like, MOST_PICTURES),
-        "unlike": checked_ids("unlike", given.unlike, MOST_PICTURES),
-        "groups": given.groups,
-        "guarantee": given.guarantee,
-        "promise": given.promise,
-    }
+def checked(service: Service, given: requests.SearchOptions) -> Callable[..., SearchJob]:
+    """A search with what all searches have in common; it takes a picture, or the id of one."""
+    k, text = checked_count(given.k, service.settings), given.text
+    words = None if text is None else checked_text(text, service.settings)
+    like = checked_ids("like", given.like, MOST_PICTURES)
+    unlike = checked_ids("unlike", given.unlike, MOST_PICTURES)
+    scope = Scope(
+        given.offset + k,
+        getattr(given, "gallery", "images"),
+        checked_where(given.where),
+        checked_ids("exclude", given.exclude),
+        given.guarantee,
+        given.promise,
+    )
 
+    def job(**what: Any) -> SearchJob:
+        query = Query(words, like=like, unlike=unlike, **what)
+        return SearchJob(query, scope, k, given.offset, given.sort, given.map, given.groups)
 
-def words(service: Service, given: requests.ImageSearch | requests.ItemSearch) -> Asked | None:
-    """What comes with a picture."""
-    return None if given.text is None else read_query(checked_text(given.text, service.settings))
-
-
-async def answer(service: Service, query: Query) -> Response:
-    return Json(await service.batcher(query))
+    return job
 
 
 @route("GET", "/suggest", "search", Suggestions, requests.Suggest)
