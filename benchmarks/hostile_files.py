@@ -36,7 +36,7 @@ from gaussmatch.data.embeddings import open_embeddings
 from gaussmatch.files import cache_root, read_csv, sha256, write_csv
 from gaussmatch.models.run import SHIPPED, load
 from gaussmatch.search import Index, IndexSettings, Record, backup, merge
-from gaussmatch.search.embedding.shards import EmbeddingManifest, ShardContent
+from gaussmatch.search.embedding import EmbeddingManifest, ShardContent
 from gaussmatch.search.manifest import _digest
 from gaussmatch.search.trust import Calibration
 

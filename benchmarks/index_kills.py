@@ -32,9 +32,9 @@ from index.kills import check, contents, one_kill
 
 from gaussmatch.search import Index
 from gaussmatch.search.backends.folder.layout import load_manifest
-from gaussmatch.search.fill import COMMIT
 from gaussmatch.search.index import CALIBRATION
 from gaussmatch.search.manifest import MANIFEST
+from gaussmatch.search.sources import COMMIT
 
 LOOK = 0.002  # seconds between two looks at a manifest
 

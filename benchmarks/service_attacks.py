@@ -51,7 +51,7 @@ from PIL import Image
 
 from gaussmatch.search import Index
 from gaussmatch.search import update as update_index
-from gaussmatch.search.fill import Changes
+from gaussmatch.search.sources import Changes
 
 MIB = 2**20
 

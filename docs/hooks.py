@@ -251,7 +251,7 @@ FORMATS = {
     "Embeddings": "gaussmatch.data.embeddings",
     "Precomputed features": "gaussmatch.data.precomputed",
     "Packed features": "gaussmatch.data.stored:PackedFeatures",
-    "An item of an index": "gaussmatch.search.record:Record",
+    "An item of an index": "gaussmatch.search.manifest:Record",
 }
 
 

@@ -177,7 +177,7 @@ def test_parquet_of_other_programs_and_of_other_models(tiny_run: Path, tmp_path:
     pa = pytest.importorskip("pyarrow", reason="needs the extra 'arrow'")
     import pyarrow.parquet
 
-    from gaussmatch.search.embedding import index_parquet, write_parquet
+    from gaussmatch.search.tables import index_parquet, write_parquet
 
     file = tmp_path / "theirs.parquet"
     vectors = np.eye(4, dtype=np.float32)

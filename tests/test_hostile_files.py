@@ -130,7 +130,7 @@ def test_an_index_knows_its_folder_before_its_first_item(
 
     index = Index.create(tmp_path / "i", tiny_run)
     with monkeypatch.context() as patched:
-        patched.setattr("gaussmatch.search.fill._fill", killed)
+        patched.setattr("gaussmatch.search.sources._fill", killed)
         with pytest.raises(KeyboardInterrupt):
             update(index, photos)
     assert main(["index", "update", index.place]) == 0  # without naming it again

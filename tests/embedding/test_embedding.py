@@ -21,11 +21,16 @@ from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.metrics import Relevance
 from gaussmatch.core.similarities import similarity
 from gaussmatch.search import GALLERIES, Hits, Index, Record, index_pairs, update
-from gaussmatch.search.embedding import EmbeddingManifest, Share, embed, index_embeddings
-from gaussmatch.search.embedding.embed import Work
-from gaussmatch.search.embedding.ray_engine import embed_with_ray
-from gaussmatch.search.embedding.shards import ShardContent
-from gaussmatch.search.joined import join
+from gaussmatch.search.embedding import (
+    EmbeddingManifest,
+    ShardContent,
+    Share,
+    Work,
+    embed,
+    embed_with_ray,
+    index_embeddings,
+)
+from gaussmatch.search.merge import join
 from gaussmatch.search.sources import SplitSource
 from gaussmatch.search.trust import calibrate_gaussians
 from gaussmatch.search.where import UnknownFieldError
@@ -256,7 +261,7 @@ def test_ray_makes_the_same_files(
     tiny_run: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = FakeRay()
-    monkeypatch.setattr("gaussmatch.search.embedding.ray_engine._ray", lambda: fake)
+    monkeypatch.setattr("gaussmatch.search.embedding._ray", lambda: fake)
     work = Work(tiny_run, "test")
     embedding = EmbeddingManifest.load(whole)
     assert embed_with_ray(work, embedding, tmp_path / "out", workers=2)

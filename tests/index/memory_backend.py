@@ -18,8 +18,7 @@ from gaussmatch.core.similarities import Similarity
 from gaussmatch.learn.evaluation.scores import query_scores
 from gaussmatch.search.backend import Backend, Block
 from gaussmatch.search.lift import LiftedQueries
-from gaussmatch.search.manifest import GALLERIES, FileMark, Gallery, IndexManifest
-from gaussmatch.search.record import Record
+from gaussmatch.search.manifest import GALLERIES, FileMark, Gallery, IndexManifest, Record
 from gaussmatch.search.topk import Candidates
 from gaussmatch.search.where import Where
 

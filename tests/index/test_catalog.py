@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gaussmatch.search.catalog import Catalog
-from gaussmatch.search.record import Record
+from gaussmatch.search.manifest import Record
 
 
 def made() -> Catalog:

@@ -20,8 +20,8 @@ from index.contract import clustered, records, truth
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.search import Index, IndexBusyError, IndexSettings, Record, Where, merge
 from gaussmatch.search import manifest as manifest_module
-from gaussmatch.search.backends.folder import arrays
 from gaussmatch.search.backends.folder import folder as store
+from gaussmatch.search.backends.folder import structure
 from gaussmatch.search.backends.folder.layout import locked
 from gaussmatch.search.manifest import FORMAT
 from gaussmatch.search.trust import Calibration
@@ -318,7 +318,7 @@ def test_other_damage_is_named(tmp_path):
 
 
 def test_opening_maps_what_is_large_and_does_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(arrays, "WHOLE", 0)
+    monkeypatch.setattr(structure, "WHOLE", 0)
     index = Index.open(made(tmp_path / "i").place)
     index.search(clustered(1), 3)
     segment = index.backend.segments("images")[0]

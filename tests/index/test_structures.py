@@ -15,7 +15,7 @@ from similarities.contract import Largest
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.similarities import similarity
 from gaussmatch.search import Index, IndexSettings, Record
-from gaussmatch.search.backends.folder import exact, graph
+from gaussmatch.search.backends.folder import graph, structure
 from gaussmatch.search.backends.folder.segment import FILTERS
 from gaussmatch.search.where import Where
 
@@ -29,7 +29,7 @@ class TestFlatWithoutFaiss(IndexContract):
 
     @pytest.fixture(autouse=True)
     def _without(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(exact, "faiss", None)
+        monkeypatch.setattr(structure, "faiss", None)
 
 
 class TestHnsw(IndexContract):

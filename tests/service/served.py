@@ -20,7 +20,7 @@ from gaussmatch.data import scenes
 from gaussmatch.learn.training.loop import train
 from gaussmatch.models.recipe import load_recipe
 from gaussmatch.search import Index
-from gaussmatch.search.fill import index_pairs
+from gaussmatch.search.sources import index_pairs
 from gaussmatch.search.trust import calibrate
 
 

@@ -31,13 +31,12 @@ scores a shortlist again with the similarity itself; no backend has a formula of
 from __future__ import annotations
 
 from gaussmatch.search.backend import Backend, IndexBusyError
-from gaussmatch.search.fill import Changes, add_photos, index_pairs, thumbnail, update
 from gaussmatch.search.hits import SCHEMA, Hit, Hits, Level, level, phrase
 from gaussmatch.search.index import Index
-from gaussmatch.search.manifest import GALLERIES, Gallery, IndexSettings
+from gaussmatch.search.manifest import GALLERIES, Gallery, IndexSettings, Record
 from gaussmatch.search.merge import backup, merge
 from gaussmatch.search.query import Query
-from gaussmatch.search.record import Record
+from gaussmatch.search.sources import Changes, add_photos, index_pairs, thumbnail, update
 from gaussmatch.search.suggest import Suggestion
 from gaussmatch.search.where import Where
 

@@ -21,8 +21,7 @@ from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.similarities import Similarity
 from gaussmatch.files import BusyError as IndexBusyError
 from gaussmatch.files import sha256
-from gaussmatch.search.manifest import Gallery, IndexManifest, IndexSettings
-from gaussmatch.search.record import Record
+from gaussmatch.search.manifest import Gallery, IndexManifest, IndexSettings, Record
 from gaussmatch.search.topk import Searchable
 from gaussmatch.search.where import Where
 

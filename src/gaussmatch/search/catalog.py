@@ -17,7 +17,7 @@ import numpy as np
 from gaussmatch.checks import SCHEMA
 from gaussmatch.data.asked import TAKEN
 from gaussmatch.data.language import STOP_WORDS, base
-from gaussmatch.search.record import Record
+from gaussmatch.search.manifest import Record
 
 MONTH = len("2023-05")
 _WORD = re.compile(r"[^\W_]+")

@@ -12,8 +12,7 @@ import torch
 
 from gaussmatch.core.gaussian import ArrayGaussian, Gaussian, check_gaussian
 from gaussmatch.core.similarities import Similarity
-from gaussmatch.search.manifest import IndexSettings
-from gaussmatch.search.record import Record
+from gaussmatch.search.manifest import IndexSettings, Record
 
 MOST_LOG_VARIANCE = 200.0
 """e^200 and its square are finite in float64, which scores are computed in."""

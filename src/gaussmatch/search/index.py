@@ -36,13 +36,13 @@ from gaussmatch.search.manifest import (
     Gallery,
     IndexManifest,
     IndexSettings,
+    Record,
     UnknownItemError,
     check_unchanged,
     hashes,
     known,
 )
 from gaussmatch.search.query import Queries, Query, Scope, Searched, run, search
-from gaussmatch.search.record import Record
 from gaussmatch.search.suggest import Suggestion, examples, suggest
 from gaussmatch.search.trust import Calibration
 from gaussmatch.search.trust.calibration import Promise

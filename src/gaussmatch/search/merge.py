@@ -1,18 +1,190 @@
-"""Several indexes of one model become one, wherever they are kept."""
+"""Several indexes of one model: searched as one, which is a backend too, or made into one, wherever
+they are kept."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, Self
 
+import numpy as np
 from tqdm import tqdm
 
-from gaussmatch.search.backend import BUILDING
+from gaussmatch.core.gaussian import ArrayGaussian
+from gaussmatch.models.run import CALIBRATION
+from gaussmatch.search.backend import BUILDING, Backend, Block
 from gaussmatch.search.backends import Place, backend_of
 from gaussmatch.search.index import Index
-from gaussmatch.search.joined import check_one_model
-from gaussmatch.search.manifest import GALLERIES, IndexSettings
+from gaussmatch.search.lift import LiftedQueries
+from gaussmatch.search.manifest import GALLERIES, Gallery, IndexManifest, IndexSettings, Record
+from gaussmatch.search.topk import Candidates, Scanned, Searchable, proposed, together
+from gaussmatch.search.where import Where
+
+
+def join(shards: Sequence[Index]) -> Index:
+    """They are judged together, as the gallery that they are. An id that is in several shards
+    counts once, where it scores best."""
+    if not shards:
+        raise ValueError("no indexes to search")
+    check_one_model(shards)
+    return Index(Joined(shards))
+
+
+class Joined(Backend):
+    """Reads from all; is changed nowhere."""
+
+    def __init__(self, shards: Sequence[Index]) -> None:
+        self.shards, self.place = list(shards), " + ".join(shard.place for shard in shards)
+        self.remote = any(shard.backend.remote for shard in shards)
+        forms = (shard.manifest.form for shard in shards)
+        found = next((form for form in forms if form is not None), None)
+        self.manifest = replace(shards[0].manifest, form=found)
+
+    @classmethod
+    def open(cls, place: str) -> Self:
+        raise ValueError(f"{place}: open each index by itself, then join them with 'join'")
+
+    @classmethod
+    def create(cls, place: str, manifest: IndexManifest, files: Mapping[str, Path]) -> Self:
+        return cls.open(place)
+
+    def _unchanged(self, *_: object) -> None:
+        raise ValueError(
+            f"{self.place}: several indexes are searched as one; change each by itself"
+        )
+
+    drop = save = add = delete = _unchanged  # type: ignore[assignment]
+
+    def reload(self) -> bool:
+        return sum(shard.reload() for shard in self.shards) > 0  # each of them
+
+    def stale(self, error: Exception) -> bool:
+        return any(shard.backend.stale(error) for shard in self.shards)
+
+    def alive(self) -> bool:
+        return all(shard.backend.alive() for shard in self.shards)
+
+    def file(self, name: str) -> Path | None:
+        """A calibration is the first that was learned: an index whose making was interrupted has
+        none."""
+        learned = (shard for shard in self.shards if name != CALIBRATION or shard.calibration.about)
+        return next(learned, self.shards[0]).backend.file(name)
+
+    def size(self, gallery: Gallery) -> int:
+        return sum(shard.size(gallery) for shard in self.shards)
+
+    def fields(self, gallery: Gallery) -> set[str]:
+        return {name for shard in self.shards for name in shard.fields(gallery)}
+
+    def records(self, gallery: Gallery) -> Iterator[Record]:
+        """An id that is in several shards once, as the first has it."""
+        seen = set[str]()
+        for record in chain.from_iterable(shard.records(gallery) for shard in self.shards):
+            if record.id not in seen:
+                seen.add(record.id)
+                yield record
+
+    def blocks(self, gallery: Gallery, ids: Sequence[str] | None = None) -> Iterator[Block]:
+        return chain.from_iterable(shard.backend.blocks(gallery, ids) for shard in self.shards)
+
+    def searchable(
+        self, gallery: Gallery, where: Where, exclude: Collection[str]
+    ) -> Sequence[Searchable]:
+        parts: list[Searchable] = []
+        for shard in self.shards:
+            shard.backend.similarity = self.similarity  # of one model, which is loaded once
+            found = shard.backend.searchable(gallery, where, exclude)
+            parts += [part for part in found if part.reach]
+        return [JoinedView(parts)] if parts else []
+
+
+class JoinedView:
+    """One search of several parts; a ``Searchable``. Row r of part p is row r·P + p here."""
+
+    def __init__(self, parts: Sequence[Searchable]) -> None:
+        self.parts, self.reach = parts, sum(part.reach for part in parts)
+        self.exact = all(part.exact for part in parts)
+
+    def lifted(self, queries: ArrayGaussian) -> LiftedQueries:
+        """Exact scores are the same by the lift of any part."""
+        return self.parts[0].lifted(queries)
+
+    def candidates(self, queries: LiftedQueries, count: int) -> Candidates:
+        return self._best(self.parts, queries, count)
+
+    def scan(self, queries: LiftedQueries, count: int) -> Candidates:
+        return self._best([Scanned(part) for part in self.parts], queries, count)
+
+    def _best(self, parts: Sequence[Searchable], queries: LiftedQueries, count: int) -> Candidates:
+        """The best of each part; an item that several have stays where it scores best."""
+        found = {
+            p: proposed(part, queries.queries, count, count)[1] for p, part in enumerate(parts)
+        }
+        place, every = together(found, sum(c.rows.shape[1] for c in found.values()))
+        rows = np.where(every.rows < 0, -1, every.rows * len(parts) + place)
+        order = np.argsort(-every.scores, axis=1, kind="stable")
+        rows, scores = (np.take_along_axis(a, order, 1) for a in (rows, every.scores))
+        for q in range(len(rows)):
+            ids = np.array(self.described(rows[q][rows[q] >= 0])[0], dtype=object)
+            _, first = np.unique(ids, return_index=True)
+            again = np.setdiff1d(np.arange(len(ids)), first)
+            rows[q, again], scores[q, again] = -1, -np.inf
+        return Candidates(rows, scores, every.bound)
+
+    def sample(self, count: int) -> np.ndarray:
+        """Of each part as its share is."""
+        shares = [-(-count * part.reach // self.reach) for part in self.parts]
+        drawn = [
+            part.sample(n) * len(self.parts) + p
+            for p, (part, n) in enumerate(zip(self.parts, shares, strict=True))
+        ]
+        return np.concatenate(drawn)[:count]
+
+    def arrays(self, rows: np.ndarray) -> ArrayGaussian:
+        found = self._each(rows, lambda part, some: part.arrays(some))
+        order = np.argsort(np.concatenate([at for at, _ in found]))
+        both = [(g.mean, g.log_var) for _, g in found]
+        mean = np.concatenate([mean for mean, _ in both])[order]
+        widths = [log_var for _, log_var in both if log_var is not None]
+        return ArrayGaussian(mean, np.concatenate(widths)[order] if widths else None)
+
+    def described(self, rows: np.ndarray) -> tuple[list[str], list[Mapping[str, Any]]]:
+        ids: list[str] = [""] * len(rows)
+        metas: list[Mapping[str, Any]] = [{}] * len(rows)
+        for at, (names, some) in self._each(rows, lambda part, some: part.described(some)):
+            for n, id_, meta in zip(at.tolist(), names, some, strict=True):
+                ids[n], metas[n] = id_, meta
+        return ids, metas
+
+    def uncertainty(self, rows: np.ndarray) -> np.ndarray | None:
+        found = np.full(len(rows), np.nan)
+        for at, own in self._each(rows, lambda part, some: part.uncertainty(some)):
+            found[at] = np.nan if own is None else own
+        return None if np.isnan(found).any() else found
+
+    def _each(
+        self, rows: np.ndarray, ask: Callable[[Searchable, np.ndarray], Any]
+    ) -> list[tuple[np.ndarray, Any]]:
+        """What each part says of its rows, and where they are among all."""
+        row, place = np.divmod(rows, len(self.parts))
+        at = [np.flatnonzero(place == p) for p in range(len(self.parts))]
+        return [(here, ask(self.parts[p], row[here])) for p, here in enumerate(at) if len(here)]
+
+
+def check_one_model(indexes: Sequence[Index]) -> None:
+    """Refuse indexes whose Gaussians cannot be compared."""
+    first, *others = indexes
+    for other in others:
+        a, b = ((i.manifest.run, i.manifest.similarity, i.manifest.form) for i in (first, other))
+        if a[:2] != b[:2] or (a[2] and b[2] and a[2] != b[2]):
+            raise ValueError(
+                f"{other.place} was made with another model than {first.place}: their Gaussians "
+                "cannot be compared; index its items again with one of the models"
+            )
 
 
 def merge(

@@ -13,9 +13,7 @@ from gaussmatch.apps.cli.parser import Parser
 from gaussmatch.apps.cli.search import plain
 from gaussmatch.device import choose_device
 from gaussmatch.models.run import locate
-from gaussmatch.search.embedding import EmbeddingManifest, Share, embed
-from gaussmatch.search.embedding.embed import Work
-from gaussmatch.search.embedding.ray_engine import embed_with_ray
+from gaussmatch.search.embedding import EmbeddingManifest, Share, Work, embed, embed_with_ray
 
 
 def run(argv: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from gaussmatch.apps.cli.parser import Parser
 from gaussmatch.models.published import export_onnx
 from gaussmatch.search import GALLERIES, Index
-from gaussmatch.search.embedding import write_parquet
+from gaussmatch.search.tables import write_parquet
 
 
 def run(argv: Sequence[str]) -> None:

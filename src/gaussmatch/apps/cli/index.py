@@ -40,16 +40,14 @@ from gaussmatch.search import merge as merge_indexes
 from gaussmatch.search.backends import place
 from gaussmatch.search.embedding import (
     EmbeddingManifest,
-    index_arrays,
     index_embeddings,
-    index_parquet,
     is_embedding,
+    whole_embedding,
 )
-from gaussmatch.search.embedding.embed import whole_embedding
-from gaussmatch.search.fill import Changes
 from gaussmatch.search.index import existing_index
 from gaussmatch.search.manifest import STRUCTURES, check_same_run
-from gaussmatch.search.sources import describe_ignored
+from gaussmatch.search.sources import Changes, describe_ignored
+from gaussmatch.search.tables import index_arrays, index_parquet
 from gaussmatch.search.trust import kept_calibration
 
 STRICT = "stop at an unreadable photo instead of skipping and listing it"

@@ -15,7 +15,7 @@ from gaussmatch.apps.cli.parser import Parser
 from gaussmatch.search import GALLERIES, Hit, Hits, Index, Query
 from gaussmatch.search.backends import place
 from gaussmatch.search.catalog import NameHits
-from gaussmatch.search.joined import join
+from gaussmatch.search.merge import join
 from gaussmatch.search.trust.calibration import PROMISES
 from gaussmatch.search.where import unknown_field
 

@@ -48,8 +48,8 @@ from gaussmatch.learn.projection import PlaneProjection
 from gaussmatch.models.model import Model, UnknownWordsError
 from gaussmatch.search import GALLERIES, Gallery, Index, Query, Record, Where
 from gaussmatch.search.catalog import Box, Catalog
+from gaussmatch.search.hits import grouped
 from gaussmatch.search.manifest import UnknownItemError
-from gaussmatch.search.near import grouped
 from gaussmatch.search.query import EVERYTHING, Scope, Searched, run
 from gaussmatch.search.where import UnknownFieldError, unknown_field
 

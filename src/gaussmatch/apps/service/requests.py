@@ -18,7 +18,7 @@ from gaussmatch.apps.service.responses import ApiError
 from gaussmatch.apps.service.settings import Settings
 from gaussmatch.data.decoder import TooLargeError, available
 from gaussmatch.search import Gallery, Where
-from gaussmatch.search.record import encodable
+from gaussmatch.search.manifest import encodable
 from gaussmatch.search.trust.calibration import Promise
 
 

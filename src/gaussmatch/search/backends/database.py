@@ -40,12 +40,11 @@ from gaussmatch.search.manifest import (
     FileMark,
     Gallery,
     IndexManifest,
+    Record,
     SegmentInfo,
     StructureName,
 )
-from gaussmatch.search.recall import BEST, QUERIES, REPORT, Recall, measure
-from gaussmatch.search.record import Record
-from gaussmatch.search.topk import Candidates
+from gaussmatch.search.topk import BEST, MEASURED, REPORT, Candidates, Recall, measure
 
 Row = Mapping[str, Any]
 """An item as a database gives it: at least ``id`` and, for Gaussians, ``uncertainty``."""
@@ -209,7 +208,7 @@ class Database(Backend):
             self._restructure(gallery, structure)
         if structure == "flat":
             return
-        view, some = self._settled(gallery), self.some(QUERIES, gallery)
+        view, some = self._settled(gallery), self.some(MEASURED, gallery)
         if some is None:
             return
 

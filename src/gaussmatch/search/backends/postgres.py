@@ -50,10 +50,10 @@ from gaussmatch.search.manifest import (
     MANIFEST,
     Gallery,
     IndexManifest,
+    Record,
     SegmentInfo,
     StructureName,
 )
-from gaussmatch.search.record import Record
 from gaussmatch.search.where import Condition, Where
 
 with extra("postgres", "an index in PostgreSQL"):

@@ -18,7 +18,6 @@ from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.files import atomic, sync
 from gaussmatch.search.backend import Backend, Block
 from gaussmatch.search.backends.folder import layout
-from gaussmatch.search.backends.folder.arrays import blocks
 from gaussmatch.search.backends.folder.layout import SEGMENTS, mark_of, sweep
 from gaussmatch.search.backends.folder.segment import (
     Segment,
@@ -26,16 +25,17 @@ from gaussmatch.search.backends.folder.segment import (
     wanted_structure,
     write_segment,
 )
+from gaussmatch.search.backends.folder.structure import blocks
 from gaussmatch.search.manifest import (
     GALLERIES,
     FileMark,
     Gallery,
     IndexManifest,
     IndexSettings,
+    Record,
     SegmentInfo,
     known,
 )
-from gaussmatch.search.record import Record
 from gaussmatch.search.where import Where
 
 MOST_SEGMENTS = 16

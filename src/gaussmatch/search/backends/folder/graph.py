@@ -20,12 +20,18 @@ import numpy as np
 from gaussmatch.checks import extra
 from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.files import read_json, to_json
-from gaussmatch.search.backends.folder.arrays import blocks, is_large, mapped
-from gaussmatch.search.backends.folder.exact import Scan, nearest
-from gaussmatch.search.backends.folder.structure import Allowed, SegmentContent, Structure
+from gaussmatch.search.backends.folder.structure import (
+    Allowed,
+    Scan,
+    SegmentContent,
+    Structure,
+    blocks,
+    is_large,
+    mapped,
+    nearest,
+)
 from gaussmatch.search.lift import SAMPLE, Lift, LiftedQueries
-from gaussmatch.search.recall import BEST, QUERIES, REPORT, Recall, measure
-from gaussmatch.search.topk import COARSE, Candidates
+from gaussmatch.search.topk import BEST, COARSE, MEASURED, REPORT, Candidates, Recall, measure
 
 LINKED = 5.0
 """Standard deviations: farther coordinates are cut off where items are linked. One wild item would
@@ -94,7 +100,7 @@ class Hnsw(Structure):
 
     def measure(self, content: SegmentContent) -> None:
         """Note beside the graph how well it searches, and how wide a walk must be."""
-        queries = self.lifted(content.some(QUERIES).numpy())
+        queries = self.lifted(content.some(MEASURED).numpy())
 
         def walk(width: int, count: int) -> Candidates:
             self.width = width

@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from gaussmatch.search.backends.folder.arrays import blocks, mapped
-from gaussmatch.search.record import Record
+from gaussmatch.search.backends.folder.structure import blocks, mapped
+from gaussmatch.search.manifest import Record
 from gaussmatch.search.where import MetadataColumn, Scalar, Where, value_type
 
 FILE, LINES, STARTS = "items.sqlite", "records.jsonl", "records.npy"

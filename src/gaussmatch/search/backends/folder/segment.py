@@ -15,8 +15,6 @@ import numpy as np
 from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.core.similarities import Similarity
 from gaussmatch.files import new_array, read_json, sync
-from gaussmatch.search.backends.folder.arrays import mapped
-from gaussmatch.search.backends.folder.exact import Flat, Scan
 from gaussmatch.search.backends.folder.graph import Compressed, Hnsw
 from gaussmatch.search.backends.folder.items import ItemStore, write_items
 from gaussmatch.search.backends.folder.layout import (
@@ -26,12 +24,17 @@ from gaussmatch.search.backends.folder.layout import (
     mark_of,
     marks,
 )
-from gaussmatch.search.backends.folder.structure import Allowed, SegmentContent, Structure
+from gaussmatch.search.backends.folder.structure import (
+    Allowed,
+    Flat,
+    Scan,
+    SegmentContent,
+    Structure,
+    mapped,
+)
 from gaussmatch.search.lift import LiftedQueries
-from gaussmatch.search.manifest import Gallery, IndexSettings, SegmentInfo
-from gaussmatch.search.recall import REPORT
-from gaussmatch.search.record import Record
-from gaussmatch.search.topk import Candidates
+from gaussmatch.search.manifest import Gallery, IndexSettings, Record, SegmentInfo
+from gaussmatch.search.topk import REPORT, Candidates
 from gaussmatch.search.where import Where
 
 FILTERS = 4

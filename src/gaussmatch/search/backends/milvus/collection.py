@@ -27,8 +27,7 @@ from gaussmatch.search.backends.milvus.client import Client, pymilvus
 from gaussmatch.search.backends.milvus.filter import Columns
 from gaussmatch.search.backends.milvus.filter import ids as among
 from gaussmatch.search.lift import Lift
-from gaussmatch.search.manifest import Gallery, IndexSettings
-from gaussmatch.search.record import Record
+from gaussmatch.search.manifest import Gallery, IndexSettings, Record
 from gaussmatch.search.topk import COARSE
 
 MOST = 16_384  # results of one query that Milvus gives at most

@@ -41,10 +41,10 @@ from gaussmatch.search.manifest import (
     MANIFEST,
     Gallery,
     IndexManifest,
+    Record,
     SegmentInfo,
     StructureName,
 )
-from gaussmatch.search.record import Record
 from gaussmatch.search.where import Where
 
 COUNT = "count"

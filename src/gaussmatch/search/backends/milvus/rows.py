@@ -24,8 +24,7 @@ from gaussmatch.search.backends.database import DECLARED, declared, facts
 from gaussmatch.search.backends.milvus.client import pymilvus
 from gaussmatch.search.backends.milvus.filter import FACTS, Columns, id_of, key
 from gaussmatch.search.lift import Lift
-from gaussmatch.search.manifest import IndexSettings
-from gaussmatch.search.record import Record
+from gaussmatch.search.manifest import IndexSettings, Record
 
 ID, TEXT = 2048, 65_535  # bytes
 CELLS = 1024
