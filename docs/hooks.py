@@ -10,13 +10,10 @@ from __future__ import annotations
 import json
 import re
 from argparse import _HelpAction
-from collections.abc import Iterator, Sequence
-from contextlib import redirect_stderr, suppress
+from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
 from inspect import cleandoc
-from io import StringIO
-from keyword import iskeyword
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -66,45 +63,19 @@ def page_of(notebook: Path) -> str:
 # --- the command line ---
 
 
-class _BuiltError(Exception):
-    """Stops a verb once its parser is complete."""
-
-
-def parsers() -> Iterator[Any]:
-    """The parser of every verb and sub-verb, as the command line builds it."""
-    from gaussmatch.apps.cli import VERBS
-    from gaussmatch.apps.cli.parser import Parser
-
-    original = Parser.parse
-    built: list[Any] = []
-
-    def stop(self: Any, argv: Sequence[str]) -> Any:
-        built.append(self)
-        raise _BuiltError
-
-    Parser.parse = stop  # type: ignore[method-assign]
-    try:
-        for verb in VERBS:
-            module = import_module(f"gaussmatch.apps.cli.{f'{verb}_' if iskeyword(verb) else verb}")
-            below = getattr(module, "VERBS", {})
-            for run in [module.run, *below.values()]:
-                # a verb that only has sub-verbs prints them and refuses
-                with suppress(_BuiltError, ValueError), redirect_stderr(StringIO()):
-                    run([])
-    finally:
-        Parser.parse = original  # type: ignore[method-assign]
-    yield from built
-
-
 def command_line() -> str:
     """Every verb with its options, defaults and examples."""
+    from gaussmatch.apps.cli.doctor import parsers
+
     parts = [
         "# Command line",
         "Generated from the parsers. `gaussmatch VERB --help` prints the same. Options may stand "
         "before or after the arguments. Verbs that read a recipe also take every "
         "[field](reference-recipe.md) of it, as in `--training.epochs 20`.",
     ]
-    for parser in parsers():
+    for _, parser, _ in parsers():
+        if parser is None:  # a verb that only has sub-verbs
+            continue
         rows = [
             f"| {_name(action)} | {_cell(parser._get_formatter()._expand_help(action))} |"
             for action in parser._actions

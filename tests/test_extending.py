@@ -132,7 +132,7 @@ def test_an_option_that_verbs_share(tmp_path: Path) -> None:
     assert written_into("src/gaussmatch/apps/cli/parser.py", package).name == "parser.py"
     code = """
 import torch
-from gaussmatch.apps.cli.completion import parsers
+from gaussmatch.apps.cli.doctor import parsers
 from gaussmatch.apps.cli.parser import Parser
 
 FLAG = "--deterministic"

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 import gaussmatch as gm
-from gaussmatch.apps.cli import VERBS, completion, doctor, main
+from gaussmatch.apps.cli import VERBS, doctor, main
 from gaussmatch.apps.service.server import listening
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +67,7 @@ def completed(line: str) -> set[str]:
     """What bash offers at the end of a line."""
     words = shlex.split(line) + ([""] if line.endswith(" ") else [])
     typed = " ".join(map(shlex.quote, words))
-    code = f"{completion.bash()}\nCOMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _gaussmatch\n"
+    code = f"{doctor.bash()}\nCOMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _gaussmatch\n"
     code += 'printf "%s\\n" "${COMPREPLY[@]}"'
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True)
     assert done.stderr == ""
@@ -86,8 +86,8 @@ def test_bash_completes_verbs_options_and_values() -> None:
 
 
 def test_every_shell_gets_every_verb_and_option() -> None:
-    scripts = {"zsh": completion.zsh(), "fish": completion.fish()}
-    for words, parser, _ in completion.parsers():
+    scripts = {"zsh": doctor.zsh(), "fish": completion.fish()}
+    for words, parser, _ in doctor.parsers():
         verb = words.split()[0]
         assert (parser is None) == (words in ("data", "scenes")), words
         for action in parser._actions if parser else ():

@@ -1,4 +1,4 @@
-"""The command line: one small module for each verb."""
+"""The command line: one module for each verb, or for a few that belong together."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import select
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from keyword import iskeyword
+from typing import Any
 
 from gaussmatch.checks import did_you_mean
 
@@ -40,6 +40,20 @@ VERBS = {
     "completion": "a script that makes the Tab key complete verbs and options",
 }
 
+HOMES = {
+    "adapt": "train",
+    "calibrate": "probe",
+    "compare": "studies",
+    "completion": "doctor",
+    "evaluate": "train",
+    "import": "export",
+    "reproduce": "studies",
+    "review": "serve",
+    "scenes": "data",
+    "tune": "studies",
+}
+"""Verb → its module, if that has another name; there it is ``run_VERB``."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """``gaussmatch VERB …``. Bad input ends with one clear line and exit code 2."""
@@ -61,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            import_module(module_of(words[0])).run(words[1:])
+            found(words[0])[0](words[1:])
             sys.stdout.flush()
     except KeyboardInterrupt:
         print("\ninterrupted; everything finished so far is kept", file=sys.stderr)
@@ -76,9 +90,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def module_of(verb: str) -> str:
-    """The module of a verb, which has ``run(argv)``; and ``VERBS`` if there are verbs below it."""
-    return f"gaussmatch.apps.cli.{verb}_" if iskeyword(verb) else f"gaussmatch.apps.cli.{verb}"
+def found(verb: str) -> tuple[Callable[[Sequence[str]], None], Mapping[str, Any]]:
+    """What runs a verb, and the verbs below it."""
+    module = import_module(f"gaussmatch.apps.cli.{HOMES.get(verb, verb)}")
+    run = getattr(module, "run", None) or getattr(module, f"run_{verb}")
+    return run, getattr(module, f"{verb.upper()}_VERBS", getattr(module, "VERBS", {}))
 
 
 def _reader_is_gone() -> bool:

@@ -1,22 +1,49 @@
-"""``gaussmatch train RECIPE --out DIR [--resume] [--any.field value]``."""
+"""``gaussmatch train RECIPE --out DIR [--resume] [--any.field value]``, ``gaussmatch adapt … --out
+DIR`` and ``gaussmatch evaluate RUN``."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from shlex import quote
+from typing import Any
 
 from gaussmatch.apps.cli.parser import SECTIONS, Parser
-from gaussmatch.learn.evaluation.tables import measures_table
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.similarities import SIMILARITIES, similarity
+from gaussmatch.data import DataSet
+from gaussmatch.data.pairs import SPLITS, image_batches
+from gaussmatch.files import claim_folder, write_json, write_text
+from gaussmatch.learn.evaluation.evaluate import Evaluation, against, file_stem, measure_run
+from gaussmatch.learn.evaluation.retrieval import recalls
+from gaussmatch.learn.evaluation.tables import comparison, measures_table, plain_table, rows
+from gaussmatch.learn.plot import deciles, svg
 from gaussmatch.learn.training.gather import is_main
 from gaussmatch.learn.training.loop import train
+from gaussmatch.models.encoders.posthoc import METHODS, OURS
+from gaussmatch.models.features import load_data
+from gaussmatch.models.features.texts import prepared_texts
+from gaussmatch.models.model import Model
 from gaussmatch.models.recipe import load_recipe, recipe_parser
-from gaussmatch.models.run import METRICS, read_metrics
+from gaussmatch.models.run import (
+    CALIBRATION,
+    METRICS,
+    claim_place,
+    is_shipped,
+    load,
+    locate,
+    read_listed,
+    read_metrics,
+    read_recipe,
+)
 from gaussmatch.search.trust.gauges import verdict_line
-from gaussmatch.search.trust.learn import kept_calibration
+from gaussmatch.search.trust.learn import fits_table, kept_calibration, measure_kept
 
 
-def run(argv: Sequence[str]) -> None:
+def run_train(argv: Sequence[str]) -> None:
     parser = Parser(
         "train",
         "Train a recipe into a run folder.",
@@ -60,3 +87,259 @@ def run(argv: Sequence[str]) -> None:
         for name, passed in kept_calibration(out).gauges.items():
             print(verdict_line(name, passed))
     print(f"next: gaussmatch evaluate {out}", file=sys.stderr)
+
+
+def run_adapt(argv: Sequence[str]) -> None:
+    options = _options(argv)
+    claim_place(options.out)
+    fields = {**_fields(options), **options.overrides}
+    own = {n: v for n, v in fields.items() if not n.startswith("model.posthoc.")}
+    data = load_data(load_recipe("adapter/improve", own).data)
+    one_space = options.text_encoder is not None and options.text_encoder == options.image_encoder
+    if data.train.texts is not None:
+        one_space = data.train.images[0].shape == data.train.texts[0].shape
+    ranking = options.ranking or ("keep" if one_space else "improve")
+    _check_method(options, data, ranking, one_space)
+    fitted = options.method not in (None, OURS)
+    recipe = load_recipe(f"adapter/{'posthoc' if fitted else ranking}", fields)
+    if recipe.model.ranks_by_mean:
+        width = int(data.train.images[0].shape[-1])
+        recipe = replace(recipe, model=replace(recipe.model, dim=width))
+    changed = options.accept_changed_data
+    model = train(
+        recipe, options.out, resume=options.resume, data=data, accept_changed_data=changed
+    )
+    reached = read_metrics(options.out)["dev"]
+    kept = _kept(model, data)
+    rows = [(recipe.title, dict(reached))] if ranking == "improve" else []
+    if kept is not None:
+        rows.insert(0, ("the given embeddings", kept))
+    print(f"{options.out}: validation")
+    print(measures_table(rows))
+    if ranking == "improve" and kept is not None and kept["rsum"] > reached["rsum"]:
+        raise ValueError(
+            f"improve reaches an rsum of {reached['rsum']:.1f} on validation, the given "
+            f"embeddings {kept['rsum']:.1f}: use --ranking keep, with another --out"
+        )
+    if recipe.training.calibrate:
+        for name, passed in kept_calibration(options.out).gauges.items():
+            print(verdict_line(name, passed))
+    then = "my-photos" if options.images is None else quote(options.images)
+    print(f"next: gaussmatch index {quote(str(options.out))} {then} --out …", file=sys.stderr)
+
+
+def _fields(options: Namespace) -> dict[str, str]:
+    """The options as fields of the recipe."""
+    given = {
+        "data.name": options.data,
+        "data.backbone": None if options.data is None else options.image_encoder,
+        "data.images": options.images,
+        "data.texts": options.texts,
+        "data.pairs": options.pairs,
+        "model.adapter.text_encoder": options.text_encoder or "arrays",
+        "model.adapter.image_encoder": options.image_encoder,
+        "model.posthoc.method": options.method,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _options(argv: Sequence[str]) -> Namespace:
+    parser = Parser(
+        "adapt",
+        "Learn how sure the embeddings of published encoders are. Embeddings are files, or made "
+        "once of a data set by encoders named here.",
+        notes="Any field of the recipe can be given too. 'keep' leaves the order of results by "
+        "the mean as it is, bit for bit, and learns variances alone; 'improve' learns means as "
+        "well, and is the default where images and texts are not of one space.",
+        examples=[
+            "gaussmatch adapt --images img.npy --texts txt.parquet --pairs pairs.csv --out runs/me",
+            "gaussmatch adapt --image-encoder open_clip:ViT-B-32/openai --text-encoder same "
+            "--data coco --data.root COCO --out runs/clip",
+            "gaussmatch adapt --method bayesvlm --images img.npy --texts txt.npy --pairs pairs.csv "
+            "--out runs/laplace",
+        ],
+        fields=SECTIONS,
+        computes=True,
+    )
+    parser.add_argument("--images", help="a file of image embeddings (.npy, .parquet, …)")
+    parser.add_argument("--texts", help="a file of text embeddings")
+    parser.add_argument("--pairs", help="CSV: image, text (ids), optionally split")
+    parser.add_argument("--data", help="a data set of photos and captions, with --data.root")
+    parser.add_argument("--image-encoder", help="such as open_clip:ViT-B-32/openai, hf:REPO")
+    parser.add_argument("--text-encoder", help="such as st:all-MiniLM-L6-v2; same as the image's")
+    parser.add_argument("--ranking", choices=("keep", "improve"), help="see below")
+    parser.add_argument(
+        "--method",
+        choices=(OURS, *METHODS),
+        help="how the uncertainty is found where the ranking is kept (default: ours)",
+    )
+    parser.add_argument("--out", type=Path, required=True, help="the run folder")
+    parser.add_argument("--resume", action="store_true", help="continue after the last whole epoch")
+    parser.add_argument(
+        "--accept-changed-data", action="store_true", help="resume although the data have changed"
+    )
+    options = parser.parse(argv)
+    if (options.data is None) == (None in (options.images, options.texts, options.pairs)):
+        parser.error("give --images, --texts and --pairs, or --data and both encoders")
+    if options.text_encoder == "same":
+        options.text_encoder = options.image_encoder
+    if options.data is not None and None in (options.image_encoder, options.text_encoder):
+        parser.error("--data needs --image-encoder and --text-encoder")
+    return options
+
+
+def _check_method(options: Namespace, data: DataSet, ranking: str, one_space: bool) -> None:
+    """Refuse a method for embeddings that it cannot keep the ranking of."""
+    if options.method is None or (ranking == "keep" and one_space):
+        return
+    if ranking == "improve" and options.ranking is not None:
+        raise ValueError("--method keeps the ranking: leave --ranking improve out")
+    if data.train.texts is not None:
+        found = data.train.images[0].shape[-1], data.train.texts[0].shape[-1]
+        given = f"{options.images} has {found[0]} dimensions, {options.texts} {found[1]}"
+    else:
+        given = f"{options.image_encoder} and {options.text_encoder} are two encoders"
+    raise ValueError(
+        f"--method {options.method} needs images and texts of one space, but {given}: give "
+        "embeddings of one encoder, or leave --method out to learn a common space"
+    )
+
+
+def _kept(model: Model, data: DataSet) -> dict[str, float] | None:
+    """Validation measures of the given embeddings by cosine, where both are of one space."""
+    text = model.matcher.text_encoder
+    rows = prepared_texts(data.dev, text)
+    images = Gaussian.cat([Gaussian(batch) for batch in image_batches(data.dev, 256)])
+    if images.dim != len(rows[0]):
+        return None
+    captions = Gaussian(text.collate([rows[i] for i in range(len(rows))]))
+    return recalls(similarity("cosine"), images, captions, data.dev)
+
+
+def run_evaluate(argv: Sequence[str]) -> None:
+    parser = Parser(
+        "evaluate",
+        "Measure runs on a split: everything that the data allows, with 95 % intervals by "
+        "bootstrap over queries. Written beside each run as JSON, Markdown and LaTeX.",
+        notes="Fields of the recipe's data can be given too: --data.seed 1 is another data set.",
+        examples=[
+            "gaussmatch evaluate runs/mine --against runs/demo/point",
+            "gaussmatch evaluate runs/mine --split dev --similarity cosine --data.seed 1",
+            "gaussmatch evaluate photos --data.name flickr8k --data.root FLICKR8K --out figures",
+        ],
+        fields=("data",),
+        computes=True,
+    )
+    parser.add_argument("runs", nargs="+", type=locate, help="run folders, or photos")
+    parser.add_argument("--split", default="test", choices=SPLITS, help="the split to measure")
+    parser.add_argument("--against", type=locate, help="a run to test each of the others against")
+    parser.add_argument(
+        "--similarity",
+        choices=list(SIMILARITIES),
+        help="rank by this instead of the model's own; cosine compares the means only",
+    )
+    parser.add_argument(
+        "--fitting",
+        type=Path,
+        metavar="FILE",
+        help="photos that people say captions fit (JSON lines), to judge what is said by",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="write into FOLDER/RUN instead of into the run"
+    )
+    options = parser.parse(argv)
+    overrides = options.overrides
+    stem = file_stem(options.split, overrides, options.similarity)
+    table, found = [], {}
+    folders = list(dict.fromkeys([*options.runs, *filter(None, [options.against])]))
+    if options.out is not None and len({f.name for f in folders}) < len(folders):
+        parser.error("two runs have the same name, so one --out cannot hold both")
+    for folder in folders:
+        if _target(options, folder).resolve() != folder.resolve():
+            claim_folder(_target(options, folder))
+    for folder in folders:
+        name = load(folder).recipe.title or folder.name
+        data = load_data(read_recipe(folder, overrides).data)
+        out = _target(options, folder)
+        if out.resolve() != folder.resolve():
+            claim_folder(out, names=_names(stem))
+        measured = measure_run(folder, options.split, data, overrides, options.similarity, out=out)
+        found[folder] = (data, measured)
+        _show(name, out, stem, measured)
+        _show_fits(folder, out, stem, options, data)
+        table.append((name, measured.measures))
+    print(measures_table(table))
+    if options.against is not None:
+        _compare(options, _against(stem), found)
+
+
+def _names(stem: str) -> list[str]:
+    """All files that an evaluation may write."""
+    plots = [stem, *(f"{stem}-reliability-{way}" for way in ("images", "captions"))]
+    tables = [f"{stem}.{ending}" for ending in ("json", "md", "tex")]
+    return [*tables, *(f"{plot}.svg" for plot in plots), f"{_against(stem)}.json"]
+
+
+def _against(stem: str) -> str:
+    return stem.replace("evaluation", "against", 1)
+
+
+def _show_fits(folder: Path, out: Path, stem: str, options: Namespace, data: DataSet) -> None:
+    """What the calibration that the run has says of this data, which it has not seen."""
+    if read_listed(folder, CALIBRATION) is None:
+        return
+    rows = measure_kept(folder, data, options.split, options.fitting)
+    print("\nWhat is said after a search, by the calibration of the run:\n")
+    print(plain_table(fits_table(rows)))
+    if not is_shipped(out):
+        write_json(out / f"{stem.replace('evaluation', 'fits', 1)}.json", {"fits": rows})
+
+
+def _target(options: Namespace, folder: Path) -> Path:
+    """Where the figures of a run are written."""
+    return folder if options.out is None else options.out / folder.name
+
+
+def _show(name: str, folder: Path, stem: str, measured: Evaluation) -> None:
+    measures = measured.measures
+    about = f"{measures['images']} images, {measures['captions']} captions"
+    print(f"{name} on {measures['data']}: {about}\n")
+    print(plain_table([("measure", "images", "captions"), *rows(measures)]))
+    for note in measures.get("notes", []):
+        print(f"note: {note}")
+    if is_shipped(folder):
+        print("\nnothing is written into the package; --out FOLDER keeps these figures\n")
+        return
+    written = [f"{stem}.{ending}" for ending in ("json", "md", "tex")]
+    try:
+        for picture, axes in _plots(stem, measured).items():
+            write_text(folder / f"{picture}.svg", svg(axes))
+            written.append(f"{picture}.svg")
+    except ImportError as error:
+        print(f"no plots: {error}")
+    print(f"\nwritten in {folder}: {', '.join(written)}\n")
+
+
+def _plots(stem: str, measured: Evaluation) -> dict[str, Any]:
+    """File name → recall by uncertainty."""
+    return {stem: deciles(measured.measures)} if "t2i_deciles" in measured.measures else {}
+
+
+def _compare(
+    options: Namespace, stem: str, found: Mapping[Path, tuple[DataSet, Evaluation]]
+) -> None:
+    data, theirs = found[options.against]
+    for folder in options.runs:
+        if folder == options.against:
+            continue
+        ours_data, ours = found[folder]
+        same = ours_data.split(options.split), data.split(options.split)
+        result = against(ours, theirs, same)
+        print(f"\n{folder} (ours) against {options.against} (theirs), paired over queries:")
+        print(plain_table(comparison(result)))
+        out = _target(options, folder)
+        if is_shipped(out):
+            continue
+        path = out / f"{stem}.json"
+        write_json(path, {"ours": str(folder), "theirs": str(options.against), "measures": result})
+        print(f"written: {path}")

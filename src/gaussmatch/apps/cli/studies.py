@@ -1,30 +1,116 @@
-"""``gaussmatch reproduce NAME [NAME …] --data DATA [--any.field value]``."""
+"""Rows × seeds: ``gaussmatch compare RECIPE …``, ``gaussmatch tune SEARCH`` and ``gaussmatch
+reproduce NAME … --data DATA``."""
 
 from __future__ import annotations
 
 import time
 from argparse import ArgumentTypeError
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gaussmatch.apps.cli.parser import SECTIONS, Parser
+from gaussmatch.core.metrics.measures import heading, shown
 from gaussmatch.learn.evaluation.tables import plain_table
 from gaussmatch.learn.studies.estimate import estimate
+from gaussmatch.learn.studies.experiment import mean_std
 from gaussmatch.learn.studies.paper import NAMES, NUMBERED, PAPER
 from gaussmatch.learn.studies.plans import (
     Reproduction,
     Setting,
     claim,
+    compare,
+    load_search,
     made_before,
     reproduction,
+    tune,
 )
 from gaussmatch.learn.studies.report import Section, write_page, write_sections
 from gaussmatch.models.recipe import recipe_folder
 from gaussmatch.models.run import is_run
 from gaussmatch.search.trust.peers import measure
+
+RESULT = "comparison.json"
+SHOWN = ("rsum", "i2t_r_precision", "t2i_r_precision", "caption_rho", "image_rho")
+
+
+def run_compare(argv: Sequence[str]) -> None:
+    parser = Parser(
+        "compare",
+        "Train recipes over several seeds, each chosen on validation, and print their "
+        "test measures as mean ± std. Finished runs are kept: run it again to continue.",
+        notes="Any field of the recipes can be given too, for all of them.",
+        examples=[
+            "gaussmatch compare scenes/vsepp scenes/vsepp-kl --seeds 5 --jobs 2",
+            "gaussmatch compare scenes/vsepp-kl --seeds 2 --data.size tiny --training.epochs 2",
+        ],
+        fields=SECTIONS,
+        computes=True,
+    )
+    parser.add_argument("recipes", nargs="+", help="YAML files or names such as scenes/vsepp-kl")
+    parser.add_argument("--seeds", type=int, default=5, help="runs per recipe")
+    parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="the output folder")
+    parser.add_argument("--jobs", type=int, default=1, help="parallel runs, which share the cores")
+    o = parser.parse(argv)
+    rows = compare(o.recipes, o.seeds, o.out, o.overrides, o.jobs)
+    print(seeds_table(rows))
+    print(f"written: {o.out / 'comparison.json'}")
+    failed = [f"{row['title']}, {error}" for row in rows for error in row["errors"]]
+    if failed:
+        raise ValueError("some runs failed:\n  " + "\n  ".join(failed))
+
+
+def seeds_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Mean ± std over the seeds, one row for each recipe."""
+    keys = [key for key in SHOWN if any(key in run for row in rows for run in row["runs"])]
+    cells = [["model", "runs", *(heading(key) for key in keys)]]
+    for row in rows:
+        cells.append([row["title"], str(len(row["runs"]))])
+        for key in keys:
+            mean, std = mean_std([float(run[key]) for run in row["runs"] if key in run])
+            cells[-1].append("" if mean is None else f"{shown(key, mean)} ± {shown(key, std)}")
+    return plain_table(cells)
+
+
+def run_tune(argv: Sequence[str]) -> None:
+    parser = Parser(
+        "tune",
+        "Search the fields of recipes on validation: as many trials for every row, the best "
+        "validation rsum wins, test is never looked at. Run it again to continue.",
+        notes="Any field of the recipes can be given too, for all trials.",
+        examples=[
+            "gaussmatch tune coco_real --data.root COCO --out runs/tune --jobs 2",
+            "gaussmatch tune flickr8k --data.root FLICKR8K --budget 3 --training.epochs 3",
+        ],
+        fields=SECTIONS,
+        computes=True,
+    )
+    parser.add_argument("search", help="a YAML file, or a name in recipes/search")
+    parser.add_argument("--out", type=Path, default=Path("runs/tune"), help="the output folder")
+    parser.add_argument("--budget", type=int, help="trials per row (default: as the search says)")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="parallel trials, which share the cores"
+    )
+    options = parser.parse(argv)
+    search = load_search(options.search)
+    if options.budget is not None:
+        search = replace(search, budget=options.budget)
+    found = tune(search, options.out, options.overrides, options.jobs)
+    cells = [["row", "trials", "dev rsum", "epoch", "fields"]]
+    for row, best in found["best"].items():
+        done = sum(t["row"] == row and t["error"] is None for t in found["trials"])
+        fields = ", ".join(f"{key} {value}" for key, value in best["fields"].items())
+        cells.append([row, str(done), f"{best['dev_rsum']:.1f}", str(best["epoch"]), fields])
+    print(plain_table(cells))
+    print(f"written: {options.out / 'trials.json'}, {options.out / 'best'}")
+    failed = [
+        f"{t['row']}, trial {t['trial']}: {t['error']}" for t in found["trials"] if t["error"]
+    ]
+    if failed:
+        raise ValueError("some trials failed:\n  " + "\n  ".join(failed))
+
 
 DATA = sorted(path.parent.name for path in recipe_folder().glob("*/vsepp.yaml"))
 """Folders of recipes that name the rows of the experiments."""
@@ -38,7 +124,7 @@ JUDGEMENTS = {
 """Option → what people said in its file."""
 
 
-def run(argv: Sequence[str]) -> None:
+def run_reproduce(argv: Sequence[str]) -> None:
     options = _parser().parse(argv)
     known = {name: file for name in JUDGEMENTS if (file := getattr(options, name)) is not None}
     given: dict[str, Any] = {
