@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from gaussmatch.apps.service.limits import Budget, Deadlines
 from gaussmatch.apps.service.responses import ApiError
+from gaussmatch.apps.service.settings import Budget, Deadlines
 
 
 async def work(deadlines: Deadlines, wait: asyncio.Event) -> str:

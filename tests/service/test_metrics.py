@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gaussmatch.apps.service.metrics import Metrics
+from gaussmatch.apps.service.logs import Metrics
 
 
 def test_gauges_are_read_on_demand() -> None:

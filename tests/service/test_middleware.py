@@ -15,11 +15,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from gaussmatch.apps.service.limits import RateLimit
-from gaussmatch.apps.service.logs import JsonLines
-from gaussmatch.apps.service.metrics import Metrics
+from gaussmatch.apps.service.logs import JsonLines, Metrics
 from gaussmatch.apps.service.middleware import Middleware
-from gaussmatch.apps.service.settings import Settings
+from gaussmatch.apps.service.settings import RateLimit, Settings
 
 KEY = "correct horse"
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from gaussmatch.apps.service import protocol
-from gaussmatch.apps.service.metrics import Metrics
+from gaussmatch.apps.service.logs import Metrics
 from gaussmatch.apps.service.middleware import Middleware
 from gaussmatch.apps.service.protocol import MAX_HEAD, MAX_HEADERS
 from gaussmatch.apps.service.responses import Json

@@ -17,8 +17,8 @@ from service.served import CheckedClient, Served, jpeg, make_index
 from starlette.testclient import TestClient
 
 from gaussmatch.apps.service import Settings, create_app
+from gaussmatch.apps.service.app import DECISIONS, create_review
 from gaussmatch.apps.service.responses import ReviewResponse
-from gaussmatch.apps.service.review import DECISIONS, create_review
 from gaussmatch.apps.service.server import Server, listening
 from gaussmatch.data.clean import read_decisions
 from gaussmatch.files import claim_folder, write_csv

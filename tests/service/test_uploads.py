@@ -17,9 +17,8 @@ from starlette.requests import Request
 
 from gaussmatch.apps.service import requests
 from gaussmatch.apps.service.app import Service
-from gaussmatch.apps.service.limits import Budget
 from gaussmatch.apps.service.responses import ApiError
-from gaussmatch.apps.service.settings import Settings
+from gaussmatch.apps.service.settings import Budget, Settings
 from gaussmatch.data.pictures import Bounds, Decoders
 
 Result = TypeVar("Result")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from gaussmatch.apps.service.watch import Watcher, state, watched
+from gaussmatch.apps.service.server import Watcher, state, watched
 from gaussmatch.search import Index, update
 
 

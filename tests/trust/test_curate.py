@@ -12,7 +12,7 @@ from PIL import ImageOps
 from starlette.testclient import TestClient
 
 from gaussmatch.apps.cli import main
-from gaussmatch.apps.service.review import DECISIONS, create_review
+from gaussmatch.apps.service.app import DECISIONS, create_review
 from gaussmatch.apps.service.settings import Settings
 from gaussmatch.data import scenes
 from gaussmatch.files import sha256

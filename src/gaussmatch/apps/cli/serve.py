@@ -18,8 +18,7 @@ from gaussmatch.search.backends import place
 
 def run_serve(argv: Sequence[str]) -> None:
     from gaussmatch.apps.service import Settings
-    from gaussmatch.apps.service.server import hosts, serve
-    from gaussmatch.apps.service.watch import Watcher, watched
+    from gaussmatch.apps.service.server import Watcher, hosts, serve, watched
 
     limits = {f.name: f for f in fields(Settings) if f.metadata}
     options = _serve_parser(limits.values()).parse(argv)
@@ -155,7 +154,7 @@ def run_review(argv: Sequence[str]) -> None:
     parser.add_argument("--no-browser", action="store_true", help="do not open the page")
     options = parser.parse(argv)
     from gaussmatch.apps.service import logs
-    from gaussmatch.apps.service.review import DECISIONS, create_review
+    from gaussmatch.apps.service.app import DECISIONS, create_review
     from gaussmatch.apps.service.server import Server, announce, hosts, listening
     from gaussmatch.apps.service.settings import Settings
 

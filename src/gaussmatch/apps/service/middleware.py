@@ -17,10 +17,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gaussmatch.apps.service import logs
-from gaussmatch.apps.service.limits import Deadlines, RateLimit
-from gaussmatch.apps.service.metrics import Metrics
+from gaussmatch.apps.service.logs import Metrics
 from gaussmatch.apps.service.responses import ApiError
-from gaussmatch.apps.service.settings import Settings
+from gaussmatch.apps.service.settings import Deadlines, RateLimit, Settings
 
 POLICY = (
     "default-src 'self'; img-src 'self' blob:; object-src 'none'; base-uri 'none'; "

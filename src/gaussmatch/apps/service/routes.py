@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.routing import APIRoute
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.responses import Response, StreamingResponse
 
 from gaussmatch.apps.service import page, requests
 from gaussmatch.apps.service.engine import SearchJob, no_picture
-from gaussmatch.apps.service.metrics import CONTENT_TYPE_LATEST
 from gaussmatch.apps.service.requests import (
     checked_box,
     checked_count,
@@ -497,11 +497,16 @@ def endpoints() -> dict[tuple[str, str], Endpoint]:
 def add_page(app: FastAPI) -> None:
     """One route for each file of the page; no other file has an address."""
     for path, file in page.load().items():
+        app.add_route(path, sender(file), methods=["GET", "HEAD"], include_in_schema=False)
 
-        async def serve(request: Request, file: page.PageFile = file) -> Response:
-            def make(headers: Mapping[str, str]) -> Response:
-                return Response(file.content, media_type=file.media_type, headers=headers)
 
-            return unless_known(request, file.etag, make)
+def sender(file: page.PageFile) -> Endpoint:
+    """What sends a file of the page."""
 
-        app.add_route(path, serve, methods=["GET", "HEAD"], include_in_schema=False)
+    async def send(request: Request) -> Response:
+        def make(headers: Mapping[str, str]) -> Response:
+            return Response(file.content, media_type=file.media_type, headers=headers)
+
+        return unless_known(request, file.etag, make)
+
+    return send
