@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,51 @@ PEOPLE = ("fitting", "chains", "crowd", "specificity")
 
 
 def run_probe(argv: Sequence[str]) -> None:
+    options = _probe_parser().parse(argv)
+    if options.plots is not None:
+        claim_folder(options.plots)
+    if options.json is not None:
+        claim_file(options.json, '"verdict"')
+    found = _probed(options)
+    kept, written = _kept(options, found), [options.json]
+    if kept is found:
+        written.append(options.run / PROBE)
+    print(plain_table([COLUMNS, *_rows(found)]))
+    for line in _verdict(found["verdict"], {} if kept is None else kept["verdict"]):
+        print(line)
+    if options.json is not None:
+        write_json(options.json, found)
+    if options.plots is not None:
+        claim_folder(options.plots, names=[f"{s}.{e}" for s in PLOTS for e in ("svg", "png")])
+        written += _draw(options.plots, found)
+    print(f"\nwritten: {', '.join(map(str, filter(None, written))) or 'nothing'}")
+
+
+def _probed(options: Namespace) -> dict[str, Any]:
+    """Everything that is measured."""
+    recipe = read_recipe(options.run, options.overrides).data
+    return probe(
+        load(options.run),
+        load_data(recipe),
+        kept_calibration(options.run),
+        split=options.split,
+        crops=crop_pairs(recipe) if options.crops else None,
+        **{name: getattr(options, name) for name in (*PEOPLE, "unfamiliar", "photos")},
+    )
+
+
+def _kept(options: Namespace, found: dict[str, Any]) -> dict[str, Any] | None:
+    """What the run keeps: the first probe of its own data, or the last with people's judgments."""
+    kept: dict[str, Any] | None = read_listed(options.run, PROBE)
+    people = any(getattr(options, name) is not None for name in PEOPLE)
+    own = not options.overrides and not is_shipped(options.run)
+    if not own or (kept is not None and not people):
+        return kept
+    keep_probe(options.run, found)
+    return found
+
+
+def _probe_parser() -> Parser:
     parser = Parser(
         "probe",
         "Judge the uncertainty of a run: against people's judgments, truth where it is known, and "
@@ -142,34 +188,7 @@ def run_probe(argv: Sequence[str]) -> None:
     parser.add_argument("--photos", type=Path, help="a folder of pictures unlike the model's")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="also draw the figures")
     parser.add_argument("--json", type=Path, metavar="OUT.json", help="a copy of the figures")
-    options = parser.parse(argv)
-    if options.plots is not None:
-        claim_folder(options.plots)
-    if options.json is not None:
-        claim_file(options.json, '"verdict"')
-    model = load(options.run)
-    calibration = kept_calibration(options.run)
-    recipe = read_recipe(options.run, options.overrides).data
-    files = {name: getattr(options, name) for name in (*PEOPLE, "unfamiliar", "photos")}
-    crops = crop_pairs(recipe) if options.crops else None
-    data = load_data(recipe)
-    found = probe(model, data, calibration, split=options.split, crops=crops, **files)
-    written = [options.json]
-    kept = read_listed(options.run, PROBE)
-    own = not options.overrides and not is_shipped(options.run)
-    if own and (kept is None or any(files[name] is not None for name in PEOPLE)):
-        keep_probe(options.run, found)
-        kept = found
-        written.append(options.run / PROBE)
-    print(plain_table([COLUMNS, *_rows(found)]))
-    for line in _verdict(found["verdict"], {} if kept is None else kept["verdict"]):
-        print(line)
-    if options.json is not None:
-        write_json(options.json, found)
-    if options.plots is not None:
-        claim_folder(options.plots, names=[f"{s}.{e}" for s in PLOTS for e in ("svg", "png")])
-        written += _draw(options.plots, found)
-    print(f"\nwritten: {', '.join(map(str, filter(None, written))) or 'nothing'}")
+    return parser
 
 
 PLOTS = (*(f"risk-coverage-{side}" for side in GALLERIES), "edits")

@@ -56,7 +56,7 @@ def run_compare(argv: Sequence[str]) -> None:
     o = parser.parse(argv)
     rows = compare(o.recipes, o.seeds, o.out, o.overrides, o.jobs)
     print(seeds_table(rows))
-    print(f"written: {o.out / 'comparison.json'}")
+    print(f"written: {o.out / RESULT}")
     failed = [f"{row['title']}, {error}" for row in rows for error in row["errors"]]
     if failed:
         raise ValueError("some runs failed:\n  " + "\n  ".join(failed))
