@@ -16,7 +16,7 @@ from gaussmatch.models.recipe import (
     parse_overrides,
     typed,
 )
-from gaussmatch.models.recipe.migrations import identity
+from gaussmatch.models.recipe.load import identity
 
 
 @pytest.mark.parametrize("path", all_recipes(), ids=lambda p: f"{p.parent.name}/{p.stem}")

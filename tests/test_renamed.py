@@ -8,7 +8,7 @@ from pathlib import Path
 from gaussmatch.models.features.features import MANIFEST as FEATURES
 from gaussmatch.models.features.features import Manifest
 from gaussmatch.models.recipe import load_recipe
-from gaussmatch.models.recipe.migrations import identity
+from gaussmatch.models.recipe.load import identity
 
 
 def test_a_recipe_with_a_field_of_its_old_name(tmp_path: Path) -> None:

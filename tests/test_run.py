@@ -22,7 +22,7 @@ from gaussmatch.learn.training.loop import train
 from gaussmatch.models import run
 from gaussmatch.models.matcher import build
 from gaussmatch.models.model import UnknownWordsError
-from gaussmatch.models.recipe import ModelRecipe, identity, migrations
+from gaussmatch.models.recipe import ModelRecipe, identity, load
 from gaussmatch.models.run import PROBE, keeping, read_listed, replacing
 
 
@@ -177,7 +177,7 @@ def test_a_renamed_field_costs_an_entry_and_no_training(
     run.seal(copy, "recipe.yaml")
     with pytest.raises(ValueError, match=r"unknown key 'training\.speed'"):
         gm.load(copy)
-    monkeypatch.setitem(migrations.RENAMED, "training.speed", "training.learning_rate")
+    monkeypatch.setitem(load.RENAMED, "training.speed", "training.learning_rate")
     recipe = gm.load(copy).recipe
     assert recipe.training.learning_rate == RECIPE.training.learning_rate
     assert identity(recipe) == {

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from data.files import features, photo, write_json
 
-from gaussmatch.data import coco, cxc, visual_genome
+from gaussmatch.data import coco
 from gaussmatch.data.pairs import Region
 from gaussmatch.learn.studies.crops import crop_pairs
 from gaussmatch.models.features import load_data
@@ -203,9 +203,9 @@ def test_ids_without_their_captions(shared_data: Path) -> None:
 
 
 def test_cxc_as_published(shared_data: Path) -> None:
-    test = cxc.read_positives(shared_data / "cxc" / "sits_test.csv")
+    test = coco.read_positives(shared_data / "cxc" / "sits_test.csv")
     assert (len(test.original), len(test.extra), test.total) == (25_000, 10_614, 35_614)
-    val = cxc.read_positives(shared_data / "cxc" / "sits_val.csv")
+    val = coco.read_positives(shared_data / "cxc" / "sits_val.csv")
     assert len(val.extra) == 12_292
 
 
@@ -220,7 +220,7 @@ def test_cxc_as_published(shared_data: Path) -> None:
 def test_bad_scores(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "sits_test.csv").write_text(text)
     with pytest.raises(ValueError, match=rf"sits_test\.csv, {message}"):
-        cxc.read_positives(tmp_path / "sits_test.csv")
+        coco.read_positives(tmp_path / "sits_test.csv")
 
 
 def write_genome(root: Path) -> None:
@@ -235,23 +235,23 @@ def write_genome(root: Path) -> None:
 
 def test_visual_genome(tmp_path: Path) -> None:
     write_genome(tmp_path)
-    listing = visual_genome.read(tmp_path, exclude={103, 104})
+    listing = coco.read_visual_genome(tmp_path, exclude={103, 104})
     assert {p.id for p in listing.photos} == {"1", "2", "5", "6", "7", "8"}
     assert listing.photos[0].regions[0].box == (0, 5, 10, 30)
     assert [c.text for c in listing.photos[0].captions] == ["a red car"]
     assert listing.notes[0].startswith("2 images left out")
     assert listing.notes[1].startswith("1 images have no region")
-    assert "not left out" in visual_genome.read(tmp_path).notes[0]
+    assert "not left out" in coco.read_visual_genome(tmp_path).notes[0]
 
 
 def test_bad_visual_genome(tmp_path: Path) -> None:
     write_genome(tmp_path)
     path = write_json(tmp_path / "region_descriptions.json", [{"id": 1, "regions": [{"x": 3}]}])
     with pytest.raises(ValueError, match=r"region_descriptions\.json, image 0: no field 'y'"):
-        visual_genome.read(tmp_path)
+        coco.read_visual_genome(tmp_path)
     write_json(path, [{"id": 77, "regions": []}])
     with pytest.raises(ValueError, match=r"image 0: 77 is not in image_data\.json"):
-        visual_genome.read(tmp_path)
+        coco.read_visual_genome(tmp_path)
     path.unlink()
     with pytest.raises(FileNotFoundError, match=r"region_descriptions\.json: missing"):
-        visual_genome.read(tmp_path)
+        coco.read_visual_genome(tmp_path)

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, TiffImagePlugin
 
 from gaussmatch.apps.cli import main
-from gaussmatch.data.metadata import photo_metadata
+from gaussmatch.data.pictures import named, read_picture
 from gaussmatch.search import Index, add_photos, update
 from gaussmatch.search.where import UnknownFieldError
 
@@ -37,6 +37,11 @@ def photo(path: Path, colour: Any = "red", taken: str | None = None, **options: 
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (40, 30), colour).save(path, exif=exif, **options)
     return path
+
+
+def photo_metadata(path: Path) -> dict[str, Any]:
+    """What the head of a photo's file says, and else its name."""
+    return named(path, read_picture(path, pixels=False).said if path.is_file() else {})
 
 
 def degrees(d: float, m: float, s: float) -> tuple[Any, ...]:

@@ -6,18 +6,16 @@ from pathlib import Path
 
 from gaussmatch.checks import known
 from gaussmatch.data import (
-    arrays,
     coco,
-    cxc,
     datasets,
+    embeddings,
     flickr,
     folder,
     precomputed,
     scenes,
-    visual_genome,
 )
 from gaussmatch.data.pairs import DataSet, ImageSource, Pairs, Region
-from gaussmatch.data.source import Source
+from gaussmatch.data.recipe import Source
 
 __all__ = [
     "SOURCES",
@@ -38,14 +36,14 @@ SOURCES: dict[str, Source] = {
             fields=("size", "seed"),
             load=lambda recipe: scenes.load(recipe.size, recipe.seed, recipe.features),
         ),
-        cxc.SOURCE,
+        coco.CXC,
         flickr.FLICKR8K,
         flickr.FLICKR30K,
-        coco.SOURCE,
-        visual_genome.SOURCE,
+        coco.COCO,
+        coco.VISUAL_GENOME,
         precomputed.SOURCE,
         folder.SOURCE,
-        arrays.SOURCE,
+        embeddings.SOURCE,
         datasets.SOURCE,
     )
 }

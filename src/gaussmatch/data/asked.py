@@ -16,7 +16,7 @@ from gaussmatch.checks import SCHEMA
 from gaussmatch.data.language import GENERAL, STOP_WORDS, base
 
 TAKEN = "taken"
-"""The field of a photo's metadata that holds its date, see ``metadata``."""
+"""The field of a photo's metadata that holds its date, see ``pictures.Read``."""
 FIRST_YEAR, LAST_YEAR = 1900, 2099
 
 

@@ -1,25 +1,34 @@
-"""MS-COCO from its own files: ``captions_*.json``, ``instances_*.json``, photos by year.
+"""MS-COCO, and what belongs to it: Crisscrossed Captions and Visual Genome.
 
-The split is Karpathy's, from ``dataset_coco.json`` or from lists of caption ids
-(``coco_{train,restval,dev,test}_ids.npy``); restval joins train. Without either, train is COCO's
-own train, and its val is halved into dev and test by the hash of the image numbers.
+COCO is ``captions_*.json``, ``instances_*.json`` and photos by year. The split is Karpathy's, from
+``dataset_coco.json`` or from lists of caption ids (``coco_{train,restval,dev,test}_ids.npy``);
+restval joins train. Without either, train is COCO's own train, and its val is halved into dev and
+test by the hash of the image numbers.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gaussmatch.data import karpathy
-from gaussmatch.data.cxc import read_positives, score_files
-from gaussmatch.data.listing import Caption, Listing, Photo, fields_of, split_name
+from gaussmatch.data.check import Report
+from gaussmatch.data.listing import (
+    Caption,
+    Listing,
+    Photo,
+    cut,
+    fields_of,
+    karpathy_entries,
+    split_name,
+)
 from gaussmatch.data.pairs import SPLITS, Box, Region
-from gaussmatch.data.source import Source
+from gaussmatch.data.recipe import Source
 from gaussmatch.files import read_json
 
 PER_IMAGE = 5
@@ -140,7 +149,7 @@ Chosen = dict[str, dict[int, list[int]]]  # split → image number → caption i
 
 def _from_karpathy(path: Path, annotated: Annotated) -> Chosen:
     chosen: Chosen = {split: {} for split in SPLITS}
-    for entry in karpathy.entries(path, PER_IMAGE):
+    for entry in karpathy_entries(path, PER_IMAGE):
         if entry.coco_id not in annotated.images:
             raise ValueError(
                 f"{entry.place}: {entry.filename} is in no captions_*.json; add those of its year"
@@ -238,7 +247,7 @@ def _content(path: Path) -> dict[str, Any]:
     return dict(content)
 
 
-SOURCE = Source(
+COCO = Source(
     "coco",
     where="""\
 MS-COCO (Lin et al. 2014), or a part of it. In one folder:
@@ -253,5 +262,171 @@ ids with the code of VSE++ and PVSE. The 2017 files work as well, without Karpat
     fields=("cxc",),
     read=lambda recipe, root: read(
         root, None if recipe.cxc is None else Path(recipe.cxc).expanduser()
+    ),
+)
+
+
+AGREED = 3.0
+_CXC_COLUMNS = ("caption", "image", "agg_score", "sampling_method")
+
+
+@dataclass(frozen=True)
+class Positives:
+    """(caption id, image number) pairs of one file: COCO's own, and those that people added."""
+
+    original: list[tuple[int, int]]
+    extra: list[tuple[int, int]]
+
+    @property
+    def total(self) -> int:
+        return len(self.original) + len(self.extra)
+
+
+def score_files(root: Path) -> list[Path]:
+    """The score files of a folder."""
+    files = sorted(root.glob("sits_*.csv"))
+    if not files:
+        raise FileNotFoundError(f"{root}: no sits_*.csv; see 'gaussmatch data where cxc'")
+    return files
+
+
+def read_positives(path: Path) -> Positives:
+    """The pairs of one file that match: ``sits_{val,test}.csv``, with caption, image, agg_score
+    (0–5) and sampling_method. Rows of the method ``c2i_intrasim`` with a score of at least 3 are
+    the extra positives: 10,614 in test, which with the 25,000 original pairs make 35,614."""
+    positives = Positives([], [])
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        rows = csv.reader(file)
+        header = tuple(next(rows, ()))
+        if header != _CXC_COLUMNS:
+            raise ValueError(f"{path}, line 1: the columns must be {', '.join(_CXC_COLUMNS)}")
+        for row in rows:
+            place = f"{path}, line {rows.line_num}"
+            try:
+                said, shown, score, method = row
+                caption = int(said.rsplit(":", 1)[1])
+                image = int(Path(shown).stem.rsplit("_", 1)[1])
+                value = float(score)
+            except (ValueError, IndexError):
+                raise ValueError(
+                    f"{place}: not 'COCO_val2014:sentid:1,COCO_val2014_1.jpg,score,method'"
+                ) from None
+            if method == "c2i_original":
+                positives.original.append((caption, image))
+            elif method == "c2i_intrasim":
+                if value >= AGREED:
+                    positives.extra.append((caption, image))
+            else:
+                raise ValueError(f"{place}: unknown sampling_method {method!r}")
+    return positives
+
+
+def check_cxc(root: Path) -> Report:
+    """How many pairs each file of scores holds."""
+    report = Report()
+    for path in score_files(root):
+        found = read_positives(path)
+        report.lines.append(
+            f"{path.name}: {len(found.original):,} original pairs and {len(found.extra):,} extra "
+            f"positives, {found.total:,} in all"
+        )
+    return report
+
+
+CXC = Source(
+    "cxc",
+    where="""\
+Crisscrossed Captions (Parekh et al. 2021), beside COCO:
+  sits_val.csv, sits_test.csv
+From: github.com/google-research-datasets/Crisscrossed-Captions, folder data.
+Use: --data.name coco --data.cxc FOLDER.""",
+    signs=("sits_*.csv",),
+    check=check_cxc,
+)
+
+
+def read_visual_genome(root: Path, exclude: Collection[int] | None = None) -> Listing:
+    """Boxes with a phrase each, which are the captions, for the experiment on crops.
+
+    ``region_descriptions.json`` and ``image_data.json`` (sizes, COCO numbers), photos in
+    ``VG_100K`` and ``VG_100K_2``. There is no split: one is drawn from the image numbers.
+
+    Args:
+        exclude: numbers of COCO images to leave out.
+    """
+    sizes = _sizes(root / "image_data.json")
+    path = root / "region_descriptions.json"
+    photos, left_out, empty = [], 0, 0
+    for i, record in enumerate(_list(path)):
+        place = f"{path}, image {i}"
+        number, described = fields_of(record, place, "id", "regions")
+        if number not in sizes:
+            raise ValueError(f"{place}: {number} is not in image_data.json")
+        width, height, of_coco = sizes[number]
+        if exclude is not None and of_coco in exclude:
+            left_out += 1
+            continue
+        regions = [_region(r, width, height, place) for r in described]
+        kept = [region for region in regions if region is not None]
+        if not kept:
+            empty += 1
+            continue
+        captions = tuple(Caption(f"{number}#{k}", r.caption) for k, r in enumerate(kept))
+        photos.append(Photo(str(number), _find(root, number), captions, regions=tuple(kept)))
+    if not photos:
+        raise ValueError(f"{path}: no image is left")
+    notes = [f"{left_out} images left out: COCO models are trained on them"]
+    if exclude is None:
+        notes = ["COCO's training images are not left out; name its folder as data.coco"]
+    if empty:
+        notes.append(f"{empty} images have no region with words inside the image; not used")
+    return Listing("visual-genome", cut(photos), notes)
+
+
+def _sizes(path: Path) -> dict[int, tuple[int, int, int | None]]:
+    sizes = {}
+    for i, record in enumerate(_list(path)):
+        place = f"{path}, image {i}"
+        number, width, height = fields_of(record, place, "image_id", "width", "height")
+        sizes[number] = (width, height, record.get("coco_id"))
+    return sizes
+
+
+def _region(record: Any, width: int, height: int, place: str) -> Region | None:
+    """The box cut to the image; ``None`` if nothing of it or no word is left."""
+    x, y, w, h, said = fields_of(record, place, "x", "y", "width", "height", "phrase")
+    phrase = " ".join(str(said).split())
+    left, top, right, bottom = max(0, x), max(0, y), min(width, x + w), min(height, y + h)
+    if left >= right or top >= bottom or not phrase:
+        return None
+    return Region((float(left), float(top), float(right), float(bottom)), phrase)
+
+
+def _find(root: Path, number: int) -> Path:
+    second = root / "VG_100K_2" / f"{number}.jpg"
+    return second if second.is_file() else root / "VG_100K" / f"{number}.jpg"
+
+
+def _list(path: Path) -> list[Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: missing; see 'gaussmatch data where visual-genome'")
+    content = read_json(path)
+    if not isinstance(content, list):
+        raise ValueError(f"{path}: must be a list of images")
+    return content
+
+
+VISUAL_GENOME = Source(
+    "visual-genome",
+    where="""\
+Visual Genome (Krishna et al. 2017), version 1.2 or later. In one folder:
+  region_descriptions.json, image_data.json
+  VG_100K/, VG_100K_2/               the photos
+From: the project's page "Visual Genome", Download. --data.coco FOLDER leaves out the images that
+COCO models are trained on.""",
+    signs=("region_descriptions.json",),
+    fields=("coco",),
+    read=lambda recipe, root: read_visual_genome(
+        root, None if recipe.coco is None else training_images(Path(recipe.coco))
     ),
 )

@@ -18,8 +18,7 @@ from gaussmatch.data import folder, hub
 from gaussmatch.data.cache import made_once
 from gaussmatch.data.folder import COLUMNS
 from gaussmatch.data.listing import Listing, split_name
-from gaussmatch.data.recipe import DataRecipe
-from gaussmatch.data.source import Source
+from gaussmatch.data.recipe import DataRecipe, Source
 from gaussmatch.files import cache_root
 
 CAPTIONS = (*COLUMNS["caption"], "sentences", "caption_0")

@@ -252,7 +252,7 @@ _NOT_SAID = re.compile(
 
 
 def said(image: ImageFile.ImageFile) -> dict[str, Any]:
-    """The fields of ``metadata`` that are in the file."""
+    """The fields of ``pictures.Read.said`` that are in the file."""
     found: dict[str, Any] = {}
     for read in (_taken, _position, _caption):
         try:

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gaussmatch.data import karpathy
-from gaussmatch.data.listing import Caption, Listing, Photo
+from gaussmatch.data.listing import Caption, Listing, Photo, read_karpathy
 from gaussmatch.data.pairs import SPLITS
-from gaussmatch.data.source import Source
+from gaussmatch.data.recipe import Source
 from gaussmatch.data.stored import read_lines
 
 AGREED = 0.5
@@ -44,7 +43,7 @@ def read_flickr30k(root: Path) -> Listing:
     """29,000 / 1,000 / 1,000 photos in Karpathy's split (his file lists 31,014)."""
     find, split_file = finder(root, "flickr30k"), root / "dataset_flickr30k.json"
     if split_file.is_file():
-        return karpathy.read(split_file, "flickr30k", find)
+        return read_karpathy(split_file, "flickr30k", find)
     captions = read_tokens(root / "results_20130124.token")
     lists = {s: root / f"{n}.txt" for s, n in zip(SPLITS, ("train", "val", "test"), strict=True)}
     splits = _split(captions, lists, find, lambda name: name.removesuffix(".jpg") + ".jpg")

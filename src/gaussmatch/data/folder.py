@@ -17,7 +17,7 @@ from typing import Any
 from gaussmatch.checks import extra
 from gaussmatch.data.listing import Caption, Listing, Photo, cut, split_name
 from gaussmatch.data.pairs import SPLITS
-from gaussmatch.data.source import Source
+from gaussmatch.data.recipe import Source
 from gaussmatch.data.stored import read_lines
 
 PARQUET = ".parquet"

@@ -1,12 +1,11 @@
 """What the files of a data set say, before any picture is read: photos, captions, splits.
 
-Every reader of a file layout returns a ``Listing``; from there on all data sets are alike.
-"""
+Every reader of a file layout returns a ``Listing``; from there on all data sets are alike."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 
 from gaussmatch.core.metrics.relevance import Relevance
 from gaussmatch.data.pairs import SPLITS, DataSet, ImageSource, Pairs, Region
+from gaussmatch.files import read_json
 
 _SPLIT_NAMES = {
     **dict.fromkeys(("train", "training", "restval"), "train"),
@@ -180,3 +180,39 @@ def cut(
     if len(order) < test + dev + 1:
         raise ValueError(f"{len(order)} photos are too few for train, dev and test")
     return {"train": order[test + dev :], "dev": order[test : test + dev], "test": order[:test]}
+
+
+@dataclass(frozen=True)
+class KarpathyEntry:
+    """One image of the file."""
+
+    place: str
+    filename: str
+    split: str
+    captions: tuple[Caption, ...]
+    coco_id: int | None
+
+
+def karpathy_entries(path: Path, most: int | None = None) -> Iterator[KarpathyEntry]:
+    """All images; ``most`` keeps the first captions of each."""
+    content = read_json(path)
+    if not isinstance(content, dict) or not isinstance(content.get("images"), list):
+        raise ValueError(f"{path}: no list 'images'; this is not one of Karpathy's files")
+    for i, image in enumerate(content["images"]):
+        place = f"{path}, image {i}"
+        name, split, said = fields_of(image, place, "filename", "split", "sentences")
+        sentences = (fields_of(sentence, place, "sentid", "raw") for sentence in said[:most])
+        captions = tuple(
+            Caption(str(id_), " ".join(raw.split()), f"{path.name}, sentence {id_}")
+            for id_, raw in sentences
+        )
+        yield KarpathyEntry(place, name, split_name(split, place), captions, image.get("cocoid"))
+
+
+def read_karpathy(path: Path, name: str, find: Callable[[str], Path]) -> Listing:
+    """The listing of such a file; ``find`` gives the path of an image by its file name."""
+    splits: dict[str, list[Photo]] = {split: [] for split in SPLITS}
+    for entry in karpathy_entries(path):
+        photo = Photo(entry.filename, find(entry.filename), entry.captions)
+        splits[entry.split].append(photo)
+    return Listing(name, splits)

@@ -1,10 +1,10 @@
-"""Pictures from files or bytes: of an allowed format, upright, at a bounded size, or refused.
+"""Pictures from files or bytes: of an allowed format, upright, at a bounded size, or refused; and
+what a photo says of itself.
 
 Every picture is opened by a child process (``decoder``) within ``Bounds`` of memory and time that
 the kernel enforces, so that no file can take more, hang, or crash more than its own child. Children
 are kept for the next picture, and threads decode in parallel. A large picture is decoded at reduced
-scale.
-"""
+scale."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import atexit
 import io
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ import threading
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import IO, Any, NamedTuple
 
 from PIL import Image
@@ -51,8 +53,16 @@ class Bounds:
 
 
 class Read(NamedTuple):
-    """A picture, the size that its file has when upright, and what the file says of itself
-    (``metadata``)."""
+    """A picture, the size that its file has when upright, and what the file says of itself, as
+    far as it is there and makes sense:
+
+    =====================  =====================================================================
+    ``taken``              EXIF date, ISO 8601: ``2023-05-17T10:22:31``
+    ``latitude``           EXIF position in degrees, south and west negative; and ``longitude``
+    ``place``              both as text: ``48.85840, 2.29450``
+    ``caption``            of IPTC, XMP or EXIF
+    =====================  =====================================================================
+    """
 
     picture: Image.Image
     size: tuple[int, int]
@@ -279,3 +289,37 @@ def _close_all() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_all)
+
+
+_NOT_WORDS = (
+    "img image images photo photos pic pict picture pano mvimg burst screenshot screen shot scan "
+    "whatsapp signal telegram fullsizerender thumb thumbnail copy edited edit final untitled "
+    "unnamed download jpg jpeg png foto bild the and"
+)
+"""Parts of file names that programs write, and words that say nothing alone."""
+
+
+def named(path: PurePath, said: dict[str, Any]) -> dict[str, Any]:
+    """With the words of the file's name where the file says none."""
+    words = words_of_name(path)
+    return {"caption": words, **said} if words else said
+
+
+def words_of_name(path: PurePath) -> str:
+    """The words in a file's name; nothing where a camera or a program made it.
+
+    >>> words_of_name(PurePath("two-dogs_in the snow (2).jpg"))
+    'two dogs in the snow'
+    >>> words_of_name(PurePath("IMG_20230517.jpg")), words_of_name(PurePath("a9f3-cbd7.jpg"))
+    ('', '')
+    """
+    parts = [part for part in re.split(r"[\W_]+", path.stem) if part.isalpha()]
+    informative = [
+        p for p in parts if len(p) > 2 and p.lower() not in _NOT_WORDS.split() and _has_vowel(p)
+    ]
+    return " ".join(parts) if informative else ""
+
+
+def _has_vowel(word: str) -> bool:
+    """Whether it may be a word; letters beyond ASCII are taken for some."""
+    return not word.isascii() or any(letter in "aeiouy" for letter in word.lower())

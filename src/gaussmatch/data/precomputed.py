@@ -19,8 +19,7 @@ from torch import Tensor
 from gaussmatch.data.check import Report, spread
 from gaussmatch.data.listing import Photo
 from gaussmatch.data.pairs import DataSet, Pairs
-from gaussmatch.data.recipe import DataRecipe
-from gaussmatch.data.source import Source, data_root
+from gaussmatch.data.recipe import DataRecipe, Source, data_root
 from gaussmatch.data.stored import StoredFeatures, open_features, read_lines
 
 PER_IMAGE = 5

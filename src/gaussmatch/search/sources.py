@@ -23,9 +23,8 @@ from tqdm import tqdm
 
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.data import folder as tables
-from gaussmatch.data.metadata import named
 from gaussmatch.data.pairs import SPLITS, Pairs, read_images, read_texts
-from gaussmatch.data.pictures import SUFFIXES, jpeg, read_picture
+from gaussmatch.data.pictures import SUFFIXES, jpeg, named, read_picture
 from gaussmatch.models.features import load_data
 from gaussmatch.models.model import Model
 from gaussmatch.search.index import Index
@@ -124,7 +123,7 @@ class SplitSource:
 
 
 class PhotoSource:
-    """Photos by id, each with what its file and its captions say of it (``data.metadata``).
+    """Photos by id, each with what its file and its captions say of it (``pictures.Read``).
 
     A photo that cannot be read is skipped with the reason.
 

@@ -17,7 +17,7 @@ from gaussmatch.learn.studies.experiment import Experiment, TableRow, slug
 from gaussmatch.learn.studies.paper import NAMES, experiment
 from gaussmatch.learn.studies.study import Cell, Run, Study
 from gaussmatch.models.recipe import find_recipe, load_recipe, read_layers, recipe_folder
-from gaussmatch.models.recipe.migrations import EVALUATION_ONLY
+from gaussmatch.models.recipe.load import EVALUATION_ONLY
 from gaussmatch.models.run import read_metrics, read_recipe
 
 # ---- compare: recipes × seeds ----

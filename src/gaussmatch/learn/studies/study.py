@@ -29,7 +29,7 @@ from gaussmatch.learn.studies.pool import run_all
 from gaussmatch.learn.training.loop import train
 from gaussmatch.models.features import load_data
 from gaussmatch.models.recipe import DataRecipe, Recipe, identity
-from gaussmatch.models.recipe.migrations import EVALUATION_ONLY
+from gaussmatch.models.recipe.load import EVALUATION_ONLY
 from gaussmatch.models.run import claim, drop_checkpoints, extends, is_finished, load, read_recipe
 
 EVALUATION = tuple(

@@ -39,7 +39,7 @@ from gaussmatch.models.features.texts import prepared_texts
 from gaussmatch.models.matcher import Matcher, build
 from gaussmatch.models.model import Model
 from gaussmatch.models.recipe import AdapterRecipe, Recipe, load_recipe
-from gaussmatch.models.recipe.training import checkpoint_interval
+from gaussmatch.models.recipe.fields import checkpoint_interval
 
 SAMPLE = 20_000
 """Embeddings of each side that their statistics are taken from."""

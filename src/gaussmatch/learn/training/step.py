@@ -21,7 +21,7 @@ from gaussmatch.models.encoders.base import Tokens
 from gaussmatch.models.encoders.vsrn import CaptionGenerator
 from gaussmatch.models.matcher import Matcher, loss_of
 from gaussmatch.models.recipe import LossRecipe
-from gaussmatch.models.recipe.training import PrecisionName
+from gaussmatch.models.recipe.fields import PrecisionName
 
 
 class BatchOutput(NamedTuple):

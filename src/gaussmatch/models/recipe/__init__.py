@@ -7,10 +7,26 @@ file and the key named; any field can be overridden on the command line as ``--t
 from __future__ import annotations
 
 from gaussmatch.data.recipe import DataRecipe
+from gaussmatch.models.recipe.fields import (
+    AdapterRecipe,
+    GeneratorRecipe,
+    LossRecipe,
+    ModelRecipe,
+    PCMEPPRecipe,
+    PCMERecipe,
+    PosthocRecipe,
+    PublishedRecipe,
+    PVSERecipe,
+    Recipe,
+    TrainingRecipe,
+    VSRNRecipe,
+)
 from gaussmatch.models.recipe.load import (
+    FOUND,
     all_recipes,
     changed,
     find_recipe,
+    identity,
     load_recipe,
     parse_overrides,
     read_layers,
@@ -18,20 +34,6 @@ from gaussmatch.models.recipe.load import (
     recipe_parser,
     typed,
 )
-from gaussmatch.models.recipe.migrations import FOUND, identity
-from gaussmatch.models.recipe.model import (
-    AdapterRecipe,
-    GeneratorRecipe,
-    ModelRecipe,
-    PCMEPPRecipe,
-    PCMERecipe,
-    PosthocRecipe,
-    PublishedRecipe,
-    PVSERecipe,
-    VSRNRecipe,
-)
-from gaussmatch.models.recipe.training import LossRecipe, TrainingRecipe
-from gaussmatch.models.recipe.whole import Recipe
 
 __all__ = [
     "FOUND",
