@@ -31,9 +31,8 @@ import torch
 
 from gaussmatch.apps.cli import main as gaussmatch
 from gaussmatch.core.gaussian import Gaussian
-from gaussmatch.data.cache import made_once
 from gaussmatch.data.embeddings import open_embeddings
-from gaussmatch.files import cache_root, read_csv, sha256, write_csv
+from gaussmatch.files import cache_root, made_once, read_csv, sha256, write_csv
 from gaussmatch.models.run import SHIPPED, load
 from gaussmatch.search import Index, IndexSettings, Record, backup, merge
 from gaussmatch.search.embedding import EmbeddingManifest, ShardContent

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import logging
 import os
 import stat
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,13 +22,12 @@ from gaussmatch.files import (
     atomic,
     cache_root,
     claim_folder,
-    is_sealed,
     load_tensors,
+    made_once,
     open_below,
     read_csv,
     read_json,
     save_tensors,
-    seal,
     sweep,
     write_csv,
     write_json,
@@ -144,13 +146,54 @@ def test_a_cache_is_private_and_one_of_others_is_refused(
         cache_root()
 
 
-def test_an_entry_of_the_cache_that_was_changed_is_not_believed(tmp_path: Path) -> None:
-    (tmp_path / "a.npy").write_bytes(b"whole")
-    assert not is_sealed(tmp_path / "a.npy")
-    seal(tmp_path / "a.npy")
-    assert is_sealed(tmp_path / "a.npy")
-    (tmp_path / "a.npy").write_bytes(b"wrong")
-    assert not is_sealed(tmp_path / "a.npy")
+def _write(folder: Path, text: str) -> None:
+    (folder / "text").write_text(text)
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone", "bad list"])
+def test_a_damaged_folder_is_made_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    target = made_once(tmp_path / "thing", lambda folder: _write(folder, "whole"))
+    victim = target / ("text" if "list" not in damage else "files.json")
+    if damage == "gone":
+        victim.unlink()
+    else:
+        victim.write_text({"cut": "who", "changed": "whale", "bad list": "{"}[damage])
+    with caplog.at_level(logging.WARNING):
+        made_once(target, lambda folder: _write(folder, "whole"))
+    assert "making it again" in caplog.text
+    assert (target / "text").read_text() == "whole"
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".thing.lock", "thing"]
+
+
+def test_what_was_interrupted_is_not_seen_and_resumes(tmp_path: Path) -> None:
+    def breaks(folder: Path) -> None:
+        _write(folder, "half")
+        raise RuntimeError("no space left")
+
+    with pytest.raises(RuntimeError, match="no space"):
+        made_once(tmp_path / "thing", breaks)
+    assert not (tmp_path / "thing").exists()
+    found = []
+    made_once(tmp_path / "thing", lambda folder: found.append((folder / "text").read_text()))
+    assert found == ["half"]
+
+
+def test_of_two_makers_one_makes_it_and_the_other_waits(tmp_path: Path) -> None:
+    target, started = tmp_path / "thing", threading.Event()
+
+    def slow(folder: Path) -> None:
+        started.set()
+        time.sleep(0.2)
+        _write(folder, "first")
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(made_once, target, slow)
+        assert started.wait(30)
+        second = pool.submit(made_once, target, lambda folder: _write(folder, "second"))
+        assert first.result() == second.result() == target
+    assert (target / "text").read_text() == "first"
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[1]", "{", "\ufeff3"])

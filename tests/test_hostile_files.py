@@ -15,8 +15,7 @@ from index.test_ownership import everything
 from PIL import Image
 
 from gaussmatch.apps.cli import main
-from gaussmatch.data.cache import made_once
-from gaussmatch.files import claim_folder, plain_name
+from gaussmatch.files import claim_folder, made_once, plain_name
 from gaussmatch.models.run import MANIFEST, load
 from gaussmatch.search import Index, backup, merge, update
 from gaussmatch.search.manifest import _digest

@@ -182,3 +182,11 @@ def test_further_data_sets_decide_a_run_and_seeds_are_checked() -> None:
     assert decides["data.also.flickr8k"] == "y"
     with pytest.raises(ValueError, match=r"training\.seed must be in \[0, 2³²\), got -1"):
         load_recipe("scenes/vsepp", {"training.seed": -1})
+
+
+def test_a_recipe_with_a_field_of_its_old_name(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.yaml", tmp_path / "new.yaml"
+    old.write_text("model: {normalise_features: true}")
+    new.write_text("model: {normalize_features: true}")
+    assert load_recipe(old) == load_recipe(new)
+    assert identity(load_recipe(new)) == {"model.normalise_features": True}  # runs keep theirs

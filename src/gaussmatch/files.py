@@ -1,5 +1,5 @@
-"""Atomic files: written beside the target, synced, then renamed. Whose a folder is, plain names,
-locks, checksums and JSON."""
+"""Atomic files: written beside the target, synced, then renamed. Whose a folder is, folders that
+are made once, plain names, locks, checksums and JSON."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import csv
 import errno
 import hashlib
 import json
+import logging
+import math
 import os
 import random
 import re
+import shutil
 import stat
 import tempfile
 import time
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
@@ -34,6 +37,7 @@ except ImportError as error:
         "gaussmatch needs the file locks of Linux and macOS; on Windows, run it in WSL"
     ) from error
 
+_log = logging.getLogger(__name__)
 _PARTIAL = ".gaussmatch-partial"
 """The suffix of unfinished files, which no other program uses."""
 ABANDONED = 24 * 60 * 60
@@ -225,15 +229,53 @@ def sha256(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def seal(path: Path) -> None:
-    """Write the SHA-256 of a finished file of the cache beside it."""
-    write_text(path.with_name(f"{path.name}.sha256"), sha256(path))
+_LIST = "files.json"
+"""What ``made_once`` leaves in a folder: the size and the SHA-256 of every file."""
 
 
-def is_sealed(path: Path) -> bool:
-    """Whether a file of the cache is there, and still what ``seal`` saw."""
-    mark = path.with_name(f"{path.name}.sha256")
-    return path.is_file() and mark.is_file() and mark.read_bytes() == sha256(path).encode()
+def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """``folder``, filled by ``make(work)`` unless it is there and whole.
+
+    The work is done in a folder beside it, which takes its name in one step: a half-written folder
+    is never visible. If it is interrupted, ``make`` is given the same work folder again, and may
+    resume with what it finds there. Of several processes one makes the folder, and the others wait.
+    A folder whose files do not match its list (a full disk, a damaged file) is made again with a
+    warning.
+    """
+    if damage(folder) is None:
+        return folder
+    lock = folder.with_name(f".{folder.name}.lock")
+    with locked(lock, f"{folder} is in use", wait=math.inf):
+        fault = damage(folder)
+        if fault is None:  # another process made it
+            return folder
+        if folder.exists():
+            if not (folder / _LIST).exists():
+                raise FileExistsError(
+                    f"{folder} has no {_LIST}, so gaussmatch did not make it; move it elsewhere"
+                )
+            _log.warning("%s: %s; making it again", folder, fault)
+            shutil.rmtree(folder)
+        work = folder.with_name(f".{folder.name}.work")
+        work.mkdir(exist_ok=True)
+        make(work)
+        listed = {p.name: [p.stat().st_size, sha256(p)] for p in sorted(work.iterdir())}
+        write_json(work / _LIST, listed)
+        os.rename(work, folder)
+        sync(folder.parent)
+    return folder
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a folder of ``made_once``, if anything."""
+    try:
+        for name, (size, checksum) in read_json(folder / _LIST, dict).items():
+            path = folder / plain_name(name, folder / _LIST)
+            if path.stat().st_size != size or sha256(path) != checksum:
+                return f"{name} is damaged"
+    except (OSError, ValueError, TypeError) as error:
+        return f"not whole ({error})"
+    return None
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -266,6 +308,19 @@ def new_array(
             if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise OSError(f"{path}: cannot be written ({error})") from error
     return array
+
+
+def write_rows(
+    path: Path, shape: Sequence[int], blocks: Iterable[np.ndarray], dtype: type[np.floating[Any]]
+) -> None:
+    """A ``.npy`` of many rows, atomically, with one block of them in memory at a time."""
+    with atomic(path) as temporary:
+        array, row = new_array(temporary, shape, dtype), 0
+        for block in blocks:
+            array[row : row + len(block)] = block
+            row += len(block)
+        array.flush()  # type: ignore[attr-defined]
+        del array
 
 
 def load_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:

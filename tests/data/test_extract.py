@@ -20,8 +20,15 @@ from gaussmatch.data.pictures import open_picture
 from gaussmatch.models.encoders.backbone import Backbone
 from gaussmatch.models.encoders.pretrained.base import make_importable
 from gaussmatch.models.features import featuriser, load_data
-from gaussmatch.models.features.extract import Boxes, ExtractionPlan, extract
-from gaussmatch.models.features.features import Layout, Manifest, describe, encode
+from gaussmatch.models.features.photos import (
+    Boxes,
+    ExtractionPlan,
+    Layout,
+    Manifest,
+    describe,
+    encode,
+    extract,
+)
 from gaussmatch.models.recipe import DataRecipe
 
 make_importable()
@@ -276,22 +283,26 @@ def test_your_own_photos_train_in_one_command(
 
 
 def test_the_cache_is_known_by_content_and_changed_files_are_not_believed(
-    root: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path,
+    weights: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path / "cache"))
     recipe = DataRecipe(
         name="flickr8k", root=str(root), backbone=BACKBONE, weights=str(weights), features="pooled"
     )
     before = np.stack(list(load_data(recipe).train.images))
-    (kept,) = (tmp_path / "cache" / "features").glob("*/train_ims.npy")
+    (kept,) = (tmp_path / "cache" / "extracted").glob("*/train_ims.npy")
     assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
     poisoned = np.load(kept)
     np.save(kept, poisoned + 1)
-    with pytest.warns(UserWarning, match="its files were changed; making them again"):
-        again = np.stack(list(load_data(recipe).train.images))
+    again = np.stack(list(load_data(recipe).train.images))
+    assert "train_ims.npy is damaged; making it again" in caplog.text
     np.testing.assert_array_equal(again, before)
     with monkeypatch.context() as patch:  # what is there is not made twice
-        patch.setattr("gaussmatch.models.features.photos.extract", None)
+        patch.setattr("gaussmatch.models.features.photos", None)
         load_data(recipe)
     photo(root / "images" / "0.jpg", seed=99)  # the same name, another photo
     other = np.stack(list(load_data(recipe).train.images))

@@ -17,7 +17,7 @@ from gaussmatch.data.pictures import open_picture
 from gaussmatch.learn.training.batches import Batches
 from gaussmatch.models.encoders.pretrained.base import Transform, make_importable
 from gaussmatch.models.features import load_data
-from gaussmatch.models.features.pixels import PhotoPixels, pixel_transform
+from gaussmatch.models.features.photos import PhotoPixels, pixel_transform
 from gaussmatch.models.recipe import DataRecipe, Recipe, TrainingRecipe
 
 make_importable()

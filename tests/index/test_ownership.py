@@ -10,7 +10,7 @@ import pytest
 from index.contract import clustered, records
 
 from gaussmatch.apps.cli import main
-from gaussmatch.data.cache import made_once
+from gaussmatch.files import made_once
 from gaussmatch.search import Index, merge
 from gaussmatch.search.backends.folder.layout import MARKER, discard
 

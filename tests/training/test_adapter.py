@@ -335,7 +335,7 @@ def test_texts_are_embedded_once_and_a_kill_loses_one_shard(
     assert tower.calls == 1
     assert np.array_equal(embedded_once(tower, texts, progress=False), wanted)
     assert tower.calls == 1
-    assert not list(tmp_path.rglob("*.parts"))
+    assert not list(tmp_path.rglob("shards"))
 
 
 def test_of_two_processes_one_embeds_and_the_other_waits(

@@ -39,7 +39,7 @@ SOURCES: dict[str, Source] = {
         coco.CXC,
         flickr.FLICKR8K,
         flickr.FLICKR30K,
-        coco.COCO,
+        coco.SOURCE,
         coco.VISUAL_GENOME,
         precomputed.SOURCE,
         folder.SOURCE,

@@ -247,7 +247,7 @@ def _content(path: Path) -> dict[str, Any]:
     return dict(content)
 
 
-COCO = Source(
+SOURCE = Source(
     "coco",
     where="""\
 MS-COCO (Lin et al. 2014), or a part of it. In one folder:

@@ -15,11 +15,10 @@ from typing import Any
 
 from gaussmatch.checks import extra
 from gaussmatch.data import folder, hub
-from gaussmatch.data.cache import made_once
 from gaussmatch.data.folder import COLUMNS
 from gaussmatch.data.listing import Listing, split_name
 from gaussmatch.data.recipe import DataRecipe, Source
-from gaussmatch.files import cache_root
+from gaussmatch.files import cache_root, made_once
 
 CAPTIONS = (*COLUMNS["caption"], "sentences", "caption_0")
 

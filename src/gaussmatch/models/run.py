@@ -45,8 +45,8 @@ from gaussmatch.files import (
 )
 from gaussmatch.models.encoders.systems import SYSTEMS
 from gaussmatch.models.encoders.vocabulary import Vocabulary
-from gaussmatch.models.features.photos import find_extracted
-from gaussmatch.models.features.pixels import pixel_transform
+from gaussmatch.models.features import find_extracted
+from gaussmatch.models.features.photos import pixel_transform
 from gaussmatch.models.matcher import Matcher, build, exported, ranking
 from gaussmatch.models.model import Model
 from gaussmatch.models.recipe import FOUND, Recipe, changed, identity, load_recipe

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 import torch
 from PIL import Image
 
-from gaussmatch.data import cache as cache_module
 from gaussmatch.data import scenes
 from gaussmatch.data.pairs import DataSet
 from gaussmatch.data.scenes.backbone import (
@@ -122,7 +120,7 @@ def test_another_seed_gives_another_data_set(tiny: DataSet, tmp_path: Path) -> N
 def test_the_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path))
     scenes.load("tiny", features="pixels", progress=False)
-    assert [p.name for p in (tmp_path / "scenes").iterdir()] == [f"v{scenes.VERSION}-tiny-0"]
+    assert (tmp_path / "scenes" / f"v{scenes.VERSION}-tiny-0" / "files.json").is_file()
 
 
 def test_a_damaged_data_set_is_made_again(
@@ -135,45 +133,6 @@ def test_a_damaged_data_set_is_made_again(
     again = scenes.load("tiny", cache=tmp_path, progress=False)
     assert "test.npy is damaged; making it again" in caplog.text
     _assert_same(tiny, again)
-
-
-@pytest.mark.parametrize("damage", ["cut", "changed", "gone", "bad list"])
-def test_a_damaged_folder_is_made_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
-) -> None:
-    target = cache_module.made_once(tmp_path / "thing", lambda folder: _write(folder, "whole"))
-    victim = target / ("text" if "list" not in damage else "files.json")
-    if damage == "gone":
-        victim.unlink()
-    else:
-        victim.write_text({"cut": "who", "changed": "whale", "bad list": "{"}[damage])
-    with caplog.at_level(logging.WARNING):
-        cache_module.made_once(target, lambda folder: _write(folder, "whole"))
-    assert "making it again" in caplog.text
-    assert (target / "text").read_text() == "whole"
-    assert [p.name for p in tmp_path.iterdir()] == ["thing"]
-
-
-def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
-    def breaks(folder: Path) -> None:
-        (folder / "half").write_text("x")
-        raise RuntimeError("no space left")
-
-    with pytest.raises(RuntimeError, match="no space"):
-        cache_module.made_once(tmp_path / "thing", breaks)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_of_two_makers_the_first_wins(tmp_path: Path) -> None:
-    target = tmp_path / "thing"
-
-    def slow(folder: Path) -> None:
-        cache_module.made_once(target, lambda other: _write(other, "first"))
-        _write(folder, "second")
-
-    cache_module.made_once(target, slow)
-    assert (target / "text").read_text() == "first"
-    assert [p.name for p in tmp_path.iterdir()] == ["thing"]
 
 
 def test_unknown_names_say_what_there_is() -> None:
@@ -248,10 +207,6 @@ def test_windows_show_what_remains() -> None:
     assert (star.shape, star.x, star.y, star.size) == ("star", 32, 32, "large")
     (seen,) = _look(whole, [_Window(0, 0, 32, mirrored=False)])
     torch.testing.assert_close(seen[:, 32, 32], whole[0, :, 16, 16], rtol=0, atol=3.0)
-
-
-def _write(folder: Path, text: str) -> None:
-    (folder / "text").write_text(text)
 
 
 def _assert_same(one: DataSet, two: DataSet) -> None:

@@ -12,8 +12,15 @@ from gaussmatch.data import SOURCES, recognise
 from gaussmatch.device import default_device
 from gaussmatch.files import claim_folder
 from gaussmatch.models.encoders.pretrained import Spec, image_tower
-from gaussmatch.models.features.extract import UNREADABLE, Boxes, ExtractionPlan, extract
-from gaussmatch.models.features.features import MANIFEST, Layout, describe
+from gaussmatch.models.features.photos import (
+    MANIFEST,
+    UNREADABLE,
+    Boxes,
+    ExtractionPlan,
+    Layout,
+    describe,
+    extract,
+)
 from gaussmatch.models.recipe import DataRecipe
 
 

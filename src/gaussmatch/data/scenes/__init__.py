@@ -20,13 +20,12 @@ from PIL import Image
 from tqdm import tqdm
 
 from gaussmatch.core.metrics.relevance import Relevance
-from gaussmatch.data.cache import made_once
 from gaussmatch.data.pairs import DataSet, Pairs, Region
 from gaussmatch.data.scenes.backbone import backbone_hash, load_backbone
 from gaussmatch.data.scenes.captions import SceneCaption, annotate, describe
 from gaussmatch.data.scenes.truth import Balanced, balanced, true_of
 from gaussmatch.data.scenes.world import SHAPES, WIDTH, Dice, Scene, draw, sample_scene
-from gaussmatch.files import cache_root
+from gaussmatch.files import cache_root, made_once
 
 __all__ = [
     "SIZES",

@@ -34,7 +34,7 @@ from gaussmatch.models.encoders.backbone import Backbone, pretrained
 from gaussmatch.models.encoders.pretrained import GAUSSIAN, Spec, image_tower, text_tower
 from gaussmatch.models.encoders.systems import SYSTEMS
 from gaussmatch.models.encoders.vocabulary import Vocabulary
-from gaussmatch.models.features.pixels import pixel_transform
+from gaussmatch.models.features.photos import pixel_transform
 from gaussmatch.models.features.texts import prepared_texts
 from gaussmatch.models.matcher import Matcher, build
 from gaussmatch.models.model import Model

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from gaussmatch.checks import extra
 from gaussmatch.core.gaussian import Gaussian
-from gaussmatch.files import atomic, cache_root, is_sealed, read_json, seal
+from gaussmatch.files import atomic, cache_root, made_once, read_json
 from gaussmatch.models.encoders.base import (
     UNREAD,
     ImageTransform,
@@ -235,6 +235,9 @@ PICTURES, TOKENS = {"pictures": ("n",)}, {"tokens": ("n", "t"), "lengths": ("n",
 """The inputs of networks, and which of their axes are free."""
 
 
+EXPORTED = "network.onnx"
+
+
 def accelerate(tower: ImageTower | TextTower) -> None:
     """Let a frozen encoder run in onnxruntime, if that is installed: the same embeddings to
     1e-4, in about half the time. Its network is exported into the cache at first use."""
@@ -242,16 +245,19 @@ def accelerate(tower: ImageTower | TextTower) -> None:
     wanted = tower.accelerated and tower.device.type == "cpu" and tower.fast is None
     if not (wanted and there) or os.environ.get(SWITCH) == "0":
         return
-    file = cache_root() / "onnx" / f"{type(tower).__name__.lower()}-{tower.sha256()[:24]}.onnx"
+
+    def export(folder: Path) -> None:
+        file = folder / EXPORTED
+        if isinstance(tower, ImageTower):
+            write(tower, picture_examples(tower), PICTURES, file, close=CLOSE_TO_FROZEN)
+        else:
+            given = text_examples(tower.tokenizer)
+            run = lambda *tokens: tower(Tokens(*tokens))  # noqa: E731
+            write(run, given, TOKENS, file, close=CLOSE_TO_FROZEN)
+
+    folder = cache_root() / "onnx" / f"{type(tower).__name__.lower()}-{tower.sha256()[:24]}"
     try:
-        if not is_sealed(file):  # missing, damaged or changed
-            if isinstance(tower, ImageTower):
-                write(tower, picture_examples(tower), PICTURES, file, close=CLOSE_TO_FROZEN)
-            else:
-                given = text_examples(tower.tokenizer)
-                run = lambda *tokens: tower(Tokens(*tokens))  # noqa: E731
-                write(run, given, TOKENS, file, close=CLOSE_TO_FROZEN)
-            seal(file)
+        file = made_once(folder, export) / EXPORTED
         tower.fast = Network(file, by_rows=isinstance(tower, ImageTower))
     except Exception as error:  # exporters raise whatever they like
         warnings.warn(f"{tower.name} runs in torch, as ONNX failed: {error}", stacklevel=2)

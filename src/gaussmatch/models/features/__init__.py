@@ -1,19 +1,43 @@
-"""Photos become features in one place: transforms, extraction, its cache, and data sets of both."""
+"""The data set of a recipe: pixels of photos, or features wherever they come from; and how new
+pictures become the same."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+
+import numpy as np
 
 from gaussmatch.data import SOURCES, Source, precomputed, scenes, source
-from gaussmatch.data.listing import Photo
-from gaussmatch.data.pairs import DataSet, joined
+from gaussmatch.data.listing import Listing, Photo, assemble
+from gaussmatch.data.pairs import DataSet, ImageSource, joined
+from gaussmatch.data.pictures import open_picture
 from gaussmatch.data.recipe import DataRecipe
+from gaussmatch.data.stored import CachedCrops, features_by_name, read_lines
+from gaussmatch.device import default_device
+from gaussmatch.files import cache_root, made_once, sha256
 from gaussmatch.models.encoders.base import ImageTransform
-from gaussmatch.models.features.photos import find_extracted, load_photos, photo_featuriser
-from gaussmatch.models.features.pixels import pixel_transform
-
-__all__ = ["featuriser", "listed", "load_data"]
+from gaussmatch.models.encoders.pretrained import ImageTower, Spec, image_tower
+from gaussmatch.models.features.photos import (
+    CROPS,
+    UNREADABLE,
+    ExtractionPlan,
+    Layout,
+    PhotoPixels,
+    describe,
+    extract,
+    featuriser_of,
+    featuriser_with,
+    pixel_transform,
+)
 
 
 def load_data(recipe: DataRecipe) -> DataSet:
@@ -27,7 +51,8 @@ def load_data(recipe: DataRecipe) -> DataSet:
         data = one.load(recipe)
     else:
         root = one.root(recipe)
-        data = load_photos(recipe, root, one.listing(recipe, root))
+        images = photo_images(recipe, root, one.listing(recipe, root))
+        data = assemble(*images, recipe.dev_images)
     if not recipe.also:
         return data
     others = [
@@ -51,7 +76,11 @@ def listed(recipe: DataRecipe) -> tuple[dict[str, list[Photo]], str | None]:
 
 def featuriser(recipe: DataRecipe) -> ImageTransform:
     """How pictures become what a model trained on this data takes, where the network that made the
-    features is outside the model: (n, …) float32."""
+    features is outside the model: (n, …) float32.
+
+    A folder of features says how it was made. A single file does not: there ``data.backbone``,
+    ``data.weights`` and ``data.view`` must, and a photo of the data is made again to check it.
+    """
     if (view := pixel_transform(recipe)) is not None:  # an export that does not hold its own
         return view.batch
     if recipe.name == "scenes":
@@ -61,8 +90,15 @@ def featuriser(recipe: DataRecipe) -> ImageTransform:
             "this model was trained on ready embeddings and its image encoder is not known: "
             "give embeddings instead of pictures, or adapt again with --image-encoder NAME"
         )
-    root = source(recipe.name).root(recipe)
-    return photo_featuriser(recipe, root, partial(source(recipe.name).listing, recipe, root))
+    one = source(recipe.name)
+    root = one.root(recipe)
+    given = root if recipe.name == "precomputed" else find_extracted(recipe, root)
+    if given is not None and (given.is_dir() or recipe.weights is None):
+        return featuriser_of(given)
+    featurise = featuriser_with(_tower(recipe), layout_of(recipe))
+    if given is not None:
+        _check_origin(recipe, given, one.listing(recipe, root).photos, featurise)
+    return featurise
 
 
 def _check_fields(recipe: DataRecipe, one: Source) -> None:
@@ -74,3 +110,130 @@ def _check_fields(recipe: DataRecipe, one: Source) -> None:
             raise ValueError(
                 f"data.{name} applies to {' and '.join(readers)}, not to {one.name}; leave it out"
             )
+
+
+def photo_images(
+    recipe: DataRecipe, root: Path, listing: Listing, *, skip_unreadable: bool = False
+) -> tuple[Listing, Callable[[str, Sequence[Photo]], ImageSource]]:
+    """The readable photos, and what gives the images of a split: pixels, the features given, or
+    features that are extracted once into the cache."""
+    view = pixel_transform(recipe)
+    if view is not None:
+        listing.check_files()
+        return listing, lambda split, photos: PhotoPixels([p.path for p in photos], view)
+    given = find_extracted(recipe, root)
+    if given is None:
+        given = _extracted_once(recipe, listing, skip_unreadable)
+    listing = _without_unreadable(listing, given)
+
+    def images(split: str, photos: Sequence[Photo]) -> ImageSource:
+        array = given if given.suffix in (".npy", ".npz") else given / f"{split}_ims.npy"
+        if given.is_dir() and not (given / f"{split}_ims_files.txt").is_file():
+            source = precomputed.of_photos(given, split, photos)  # published: rows without names
+        else:
+            source = features_by_name(array, [p.id for p in photos], [p.path for p in photos])
+        _check_shape(recipe, array, source[0].shape)
+        if not recipe.crops or split != "train":
+            return source
+        path = given / f"{CROPS}_ims.npy"
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path}: data.crops is {recipe.crops}, but {given} holds no crops; extract with "
+                f"--crops {recipe.crops}, or set data.crops to 0"
+            )
+        crops = features_by_name(path, [p.id for p in photos], [p.path for p in photos], (3, 4))
+        return CachedCrops(source, crops)
+
+    return listing, images
+
+
+SAME = 0.99
+"""Cosine of a photo's features with those in a file, above which one network made both."""
+
+
+def _check_origin(
+    recipe: DataRecipe, given: Path, photos: Sequence[Photo], featurise: ImageTransform
+) -> None:
+    """Make the features of a photo again: the network and the view must be those of the file."""
+    photo = next((photo for photo in photos if photo.path.is_file()), None)
+    if photo is None:
+        warnings.warn(
+            f"{given}: no photo found to check that {recipe.backbone} made it", stacklevel=3
+        )
+        return
+    held = features_by_name(given, [photo.id], [photo.path])[0].ravel()
+    made = featurise([open_picture(photo.path)])[0].ravel()
+    same = held.shape == made.shape
+    cosine = float(held @ made / np.linalg.norm(held) / np.linalg.norm(made)) if same else 0.0
+    if cosine < SAME:
+        raise ValueError(
+            f"{given}: {recipe.backbone} with data.weights and data.view {recipe.view} makes other "
+            f"features of {photo.path.name} (cosine {cosine:.2f}); name the network and the view "
+            "that the file was made with"
+        )
+
+
+def _tower(recipe: DataRecipe) -> ImageTower:
+    """The image encoder outside the model that makes its features."""
+    whole = recipe.view == "whole"
+    return image_tower(recipe.backbone, recipe.weights, whole).to(default_device())
+
+
+def find_extracted(recipe: DataRecipe, root: Path) -> Path | None:
+    """The folder or file of features that a recipe names: as given, or inside root."""
+    if recipe.extracted is None:
+        return None
+    for path in (Path(recipe.extracted).expanduser(), root / recipe.extracted):
+        if path.exists():
+            return path
+    raise FileNotFoundError(
+        f"{recipe.extracted}: no such features, neither here nor in {root} (data.extracted); "
+        f"make them with 'gaussmatch extract {root} --out {recipe.extracted}'"
+    )
+
+
+def layout_of(recipe: DataRecipe) -> Layout:
+    if recipe.features == "pixels":
+        raise ValueError(
+            f"data.features is pixels, which {recipe.name} has none of; choose pooled or regions"
+        )
+    return recipe.features
+
+
+def _check_shape(recipe: DataRecipe, array: Path, shape: tuple[int, ...]) -> None:
+    held = "pooled" if len(shape) == 1 else "regions"
+    if layout_of(recipe) != held:
+        raise ValueError(
+            f"data.features is {recipe.features}, but {array} holds {shape} for each image; "
+            f"set data.features to {held}"
+        )
+
+
+def _without_unreadable(listing: Listing, given: Path) -> Listing:
+    """Leave out the photos that ``extract --skip-unreadable`` left out."""
+    if not (given / UNREADABLE).is_file():
+        return listing
+    lost = set(read_lines(given / UNREADABLE))
+    splits = {s: [p for p in photos if p.id not in lost] for s, photos in listing.splits.items()}
+    return replace(listing, splits=splits)
+
+
+def _extracted_once(recipe: DataRecipe, listing: Listing, skip_unreadable: bool) -> Path:
+    """The features of a listing in the cache, known by what weights and photos hold."""
+    net = _tower(recipe)
+    place = recipe.weights or Spec.of(recipe.backbone).place
+    manifest = describe(net, place, layout_of(recipe), recipe.crops)
+    if not skip_unreadable:
+        listing.check_files()
+    photos = [(split, p) for split, some in listing.splits.items() for p in some]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        digests = pool.map(lambda p: sha256(p[1].path) if p[1].path.is_file() else "", photos)
+        known = [(split, p.id, digest) for (split, p), digest in zip(photos, digests, strict=True)]
+    made = [manifest.sha256, manifest.layout, manifest.view, manifest.crops, skip_unreadable, known]
+    key = hashlib.sha256(json.dumps(made).encode()).hexdigest()[:24]
+    name = re.sub(r"[^\w.-]+", "-", f"{listing.name}-{net.name}-{key}")
+    plan = ExtractionPlan(skip_unreadable=skip_unreadable)
+    return made_once(
+        cache_root() / "extracted" / name,
+        lambda out: extract(listing, out, net, manifest, plan=plan),
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +12,12 @@ import numpy as np
 from tqdm import tqdm
 
 from gaussmatch.data.pairs import Pairs
-from gaussmatch.files import atomic, cache_root, is_sealed, locked, new_array, seal
+from gaussmatch.files import atomic, cache_root, damage, made_once, write_rows
 from gaussmatch.models.encoders import TextEncoder
 from gaussmatch.models.encoders.adapter import FrozenTexts
 from gaussmatch.models.encoders.pretrained import TextTower
 
+VECTORS, KEYS = "vectors.npy", "keys.npy"
 SHARD = 4096
 """Texts that are embedded and kept at a time: what an interruption can lose."""
 
@@ -40,33 +40,26 @@ def prepared(texts: Sequence[str], encoder: TextEncoder) -> Sequence[Any] | np.n
 def embedded_once(tower: TextTower, texts: Sequence[str], progress: bool = True) -> np.ndarray:
     """The embeddings (n, width) of texts, from the cache or made into it, memory-mapped.
 
-    A list of texts is one file; texts that another list of the same encoder holds are copied from
-    there, so that data sets, splits and queries share what was embedded before. Of several
-    processes one embeds a list, and the others wait for it."""
+    A list of texts is one folder; texts that another list of the same encoder holds are copied from
+    there, so that data sets, splits and queries share what was embedded before."""
     encoder = hashlib.sha256(f"{tower.name} {tower.sha256()}".encode()).hexdigest()[:16]
     keys = np.array([_key(text) for text in texts], np.uint64)
     name = hashlib.sha256(keys.tobytes()).hexdigest()[:24]
-    target = cache_root() / "texts" / encoder / f"{name}.npy"
-    if not is_sealed(target):  # missing, damaged or changed
-        with locked(target.with_suffix(".lock"), f"{target} is in use", wait=math.inf):
-            if not is_sealed(target):  # else another process made it in the meantime
-                _embed(tower, texts, keys, target, progress)
-    found: np.ndarray = np.load(target, mmap_mode="r")
+    folder = cache_root() / "texts" / encoder / name
+    made_once(folder, lambda work: _embed(tower, texts, keys, work, progress))
+    found: np.ndarray = np.load(folder / VECTORS, mmap_mode="r")
     return found
 
 
 def _embed(
-    tower: TextTower, texts: Sequence[str], keys: np.ndarray, target: Path, progress: bool
+    tower: TextTower, texts: Sequence[str], keys: np.ndarray, work: Path, progress: bool
 ) -> None:
-    parts = target.with_suffix(".parts")
-    starts = range(0, len(texts), SHARD)
-    listed = (path for path in sorted(target.parent.glob("*.npy")) if path != target)
-    earlier = [
-        _Embedded(path) for path in listed if all(map(is_sealed, (path, path.with_suffix(".keys"))))
-    ]
+    """Fill a folder, shard by shard; those of an interrupted process are there already."""
+    shards = {at: work / "shards" / f"{at:09}.npy" for at in range(0, len(texts), SHARD)}
+    earlier = [_Embedded(f) for f in sorted(work.parent.glob("[!.]*")) if damage(f) is None]
     with tqdm(total=len(texts), desc=tower.name, unit="text", disable=not progress) as bar:
-        for start in starts:
-            chunk, path = slice(start, start + SHARD), parts / f"{start:09}.npy"
+        for start, path in shards.items():
+            chunk = slice(start, start + SHARD)
             if not path.is_file():
                 rows = np.full((len(texts[chunk]), tower.width), np.nan, np.float32)
                 for some in earlier:
@@ -77,18 +70,10 @@ def _embed(
                 with atomic(path) as temporary, open(temporary, "wb") as file:
                     np.save(file, rows)
             bar.update(len(texts[chunk]))
-    with atomic(target.with_suffix(".keys")) as temporary:
-        keys.tofile(temporary)
-    seal(target.with_suffix(".keys"))
-    with atomic(target) as temporary:
-        shape = (len(texts), tower.width)
-        joined = new_array(temporary, shape)
-        for start in starts:
-            joined[start : start + SHARD] = np.load(parts / f"{start:09}.npy")
-        joined.flush()  # type: ignore[attr-defined]
-        del joined
-    seal(target)
-    shutil.rmtree(parts)
+    np.save(work / KEYS, keys)
+    blocks = map(np.load, shards.values())
+    write_rows(work / VECTORS, (len(texts), tower.width), blocks, np.float32)
+    shutil.rmtree(work / "shards", ignore_errors=True)  # there are none of no texts
 
 
 def _key(text: str) -> int:
@@ -98,9 +83,9 @@ def _key(text: str) -> int:
 class _Embedded:
     """A finished list of embeddings, looked up by text."""
 
-    def __init__(self, path: Path) -> None:
-        self._vectors = np.load(path, mmap_mode="r")
-        keys = np.fromfile(path.with_suffix(".keys"), np.uint64)
+    def __init__(self, folder: Path) -> None:
+        self._vectors = np.load(folder / VECTORS, mmap_mode="r")
+        keys = np.load(folder / KEYS)
         self._order = keys.argsort(kind="stable")
         self._keys = keys[self._order]
 

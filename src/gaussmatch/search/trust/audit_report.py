@@ -25,8 +25,7 @@ from gaussmatch.data.pairs import SPLITS, Pairs, image_batches, joined
 from gaussmatch.data.pictures import jpeg, read_picture
 from gaussmatch.data.recipe import DataRecipe
 from gaussmatch.files import atomic, claim_folder, read_csv, rendered, write_csv, write_text
-from gaussmatch.models.features import load_data
-from gaussmatch.models.features.photos import photo_images
+from gaussmatch.models.features import load_data, photo_images
 from gaussmatch.models.model import Model
 from gaussmatch.search.trust.audit import ISSUES, Fault, Scorer, audit, cross_fitted
 from gaussmatch.search.trust.duplicates import Copies, copies_of, small
