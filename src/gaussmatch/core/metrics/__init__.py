@@ -1,9 +1,14 @@
 """Measures: pure functions of scores, ranks or ranked ids and a relevance relation."""
 
-from gaussmatch.core.metrics.calibration import ResultProbability, brier, calibration_error
-from gaussmatch.core.metrics.conformal import QuantileLine, RiskControl
-from gaussmatch.core.metrics.fitting import fit_temperature, log_perplexity
-from gaussmatch.core.metrics.plausible import pmrp, pmrp_each
+from gaussmatch.core.metrics.fitting import (
+    QuantileLine,
+    ResultProbability,
+    RiskControl,
+    brier,
+    calibration_error,
+    fit_temperature,
+    log_perplexity,
+)
 from gaussmatch.core.metrics.ranking import (
     Fold,
     contiguous_folds,
@@ -14,6 +19,8 @@ from gaussmatch.core.metrics.ranking import (
     median_rank,
     over_folds,
     over_queries,
+    pmrp,
+    pmrp_each,
     precision_at_r,
     r_precision,
     r_precision_each,

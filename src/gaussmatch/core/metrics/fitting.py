@@ -1,4 +1,5 @@
-"""Does a result fit its query? Features of a result among all scores of its query in the gallery.
+"""Does a result fit its query? Features of a result among all scores of its query in the gallery,
+its probability from them, and sets that hold at least the requested share of what they should.
 
 A score is comparable among the results of one query, not among queries: a vague one scores alike
 with everything. So a score is read beside the others of its query: the mean and the deviation over
@@ -9,8 +10,11 @@ stood for by a random sample of it and by the best results.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -164,3 +168,226 @@ def fit_temperature(match: Float[Tensor, "n"], others: Float[Tensor, "n r"]) -> 
         best = min(range(len(grid)), key=lambda at: loss(grid[at]))
         low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
     return spread * math.exp((low + high) / 2)
+
+
+@dataclass(frozen=True)
+class ResultProbability:
+    """p(match) of one *result* from several features of it, such as its score, the uncertainty
+    of the query and its own: 1 / (1 + exp(−(Σ_f weight_f (x_f − centre_f) / scale_f + bias))).
+
+    The score alone is not enough: a vague query scores low with everything and is right with much
+    of it. Fitted on (query, result) pairs of validation, targets drawn in from 0 and 1 as Platt
+    does, so that separable ones have finite weights.
+
+    >>> score, vague = torch.tensor([1.0, 2, 3, 4] * 20), torch.tensor([0.0, 0, 5, 5] * 20)
+    >>> p = ResultProbability.fit(torch.stack([score, vague], -1), (vague > 0).float())
+    >>> [round(v, 1) for v in p(torch.tensor([[2.5, 0.0], [2.5, 5.0]])).tolist()]
+    [0.0, 1.0]
+    """
+
+    weights: tuple[float, ...]
+    bias: float
+    centre: tuple[float, ...]
+    scale: tuple[float, ...]
+
+    @staticmethod
+    def fit(
+        features: Float[Tensor, "n f"],
+        right: Float[Tensor, "n"],
+        weight: Float[Tensor, "n"] | None = None,
+        ridge: float = 1e-6,
+    ) -> ResultProbability:
+        """
+        Args:
+            weight: how often each pair counts; once if not given.
+            ridge: the weight of Σ weight_f², against the likelihood of the mean pair times their
+                number.
+        """
+        if not len(features) or not features.isfinite().all():
+            raise ValueError("need features of at least one result, all of them finite")
+        x = features.double()
+        counted = torch.ones(len(x)).double() if weight is None else weight.double()
+        counted = counted * (len(x) / counted.sum())
+        centre, scale = x.mean(0), x.std(0, unbiased=False)
+        scale = torch.where(scale > 0, scale, 1.0)
+        *weights, bias = _logistic((x - centre) / scale, right.double(), counted, ridge).tolist()
+        return ResultProbability(
+            tuple(weights), bias, tuple(centre.tolist()), tuple(scale.tolist())
+        )
+
+    def __call__(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n"]:
+        return torch.sigmoid(self.logit(features))
+
+    def logit(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n"]:
+        weights, centre, scale = self._tensors
+        return (features.double() - centre) / scale @ weights + self.bias
+
+    @cached_property
+    def _tensors(self) -> list[Tensor]:
+        parts = (self.weights, self.centre, self.scale)
+        return [torch.tensor(part, dtype=torch.float64) for part in parts]
+
+
+def brier(probability: Float[Tensor, "n"], right: Float[Tensor, "n"]) -> float:
+    """Mean squared difference of probability and outcome; lower is better.
+
+    >>> brier(torch.tensor([0.5, 1.0]), torch.tensor([1.0, 1.0]))
+    0.125
+    """
+    return float((probability.double() - right.double()).square().mean())
+
+
+def calibration_error(
+    probability: Float[Tensor, "n"], right: Float[Tensor, "n"], bins: int = 15
+) -> float:
+    """ECE: Σ_b n_b/n · |mean probability − share right| over equally wide bins, in [0, 1].
+
+    >>> calibration_error(torch.tensor([0.75, 0.75, 0.25]), torch.tensor([1.0, 1.0, 0.25]))
+    0.16666666666666666
+    """
+    if probability.shape != right.shape or probability.ndim != 1 or not len(right):
+        raise ValueError(f"need two vectors of one length, got {probability.shape}, {right.shape}")
+    if not ((probability >= 0) & (probability <= 1)).all():
+        raise ValueError("probabilities must lie in [0, 1]")
+    bin_of = (probability.double() * bins).long().clamp_max(bins - 1)
+    gap = torch.zeros(bins).double().index_add_(0, bin_of, probability.double() - right.double())
+    return float(gap.abs().sum() / len(right))
+
+
+def _logistic(x: Tensor, right: Tensor, weight: Tensor, ridge: float, steps: int = 100) -> Tensor:
+    """Weights of the features and, last, the bias: logistic regression by Newton's method."""
+    ones, all_ = (weight * right).sum(), weight.sum()
+    target = torch.where(right > 0, (ones + 1) / (ones + 2), 1 / (all_ - ones + 2))
+    design = torch.cat([x, torch.ones_like(x[:, :1])], -1)
+    weights = x.new_zeros(design.shape[1])
+    penalty = ridge * torch.eye(len(weights), dtype=x.dtype)
+    for _ in range(steps):
+        p = torch.sigmoid(design @ weights)
+        curvature = (design * (weight * p * (1 - p))[:, None]).T @ design + penalty
+        pull = design.T @ (weight * (target - p)) - penalty @ weights
+        step = torch.linalg.solve(curvature + 1e-9 * torch.eye(len(weights)), pull)
+        longest = float(step.abs().max())
+        weights = weights + step * min(1.0, 5 / max(longest, 1e-12))
+        if longest < 1e-8:
+            break
+    return weights
+
+
+STEPS = 200
+"""Thresholds of a stored curve."""
+LINE_RIDGE = 3.0
+
+
+@dataclass(frozen=True)
+class RiskControl:
+    """From held-out queries, the threshold λ on conformity that keeps, in expectation over further
+    exchangeable queries, at least a share ``level`` of what they should find:
+
+        λ = the largest threshold with (n · (1 − held(λ)) + 1) / (n + 1) ≤ 1 − level
+
+    where held(λ) is the mean over n queries of the share of their items with a conformity of at
+    least λ (Angelopoulos et al., Conformal Risk Control, 2024). With one item a query this is split
+    conformal prediction: the set holds it with a probability of at least ``level``.
+
+    Args:
+        thresholds: ascending.
+        held: the mean share that each keeps, never increasing.
+        queries: n.
+
+    >>> one = RiskControl.fit([np.array([v]) for v in range(99)])
+    >>> one.threshold(0.9)
+    9.0
+    >>> RiskControl.fit([np.array([v]) for v in range(5)]).threshold(0.9)
+    -inf
+    """
+
+    thresholds: tuple[float, ...]
+    held: tuple[float, ...]
+    queries: int
+
+    @staticmethod
+    def fit(conformity: Sequence[np.ndarray]) -> RiskControl:
+        """From the conformity of what each held-out query should find; those of queries that
+        should find nothing are left out."""
+        each = [np.sort(values) for values in conformity if len(values)]
+        if not each:
+            return RiskControl((), (), 0)
+        every = np.concatenate(each)
+        if np.isnan(every).any():
+            raise ValueError("the conformity of a held-out item is NaN")
+        weight = np.concatenate([np.full(len(values), 1 / len(values)) for values in each])
+        order = np.argsort(every)
+        share = np.cumsum(weight[order]) / len(each)  # lost just above each value
+        lost = np.r_[0.0, share[:-1]]  # lost at each value: what lies below it
+        at = np.unique(every[order], return_index=True)[1]
+        if len(at) > STEPS:
+            at = at[np.linspace(0, len(at) - 1, STEPS).round().astype(int)]
+        kept = [round(float(v), 6) for v in 1 - lost[at]]
+        values = [math.floor(1e6 * v) / 1e6 for v in every[order][at].tolist()]
+        return RiskControl(tuple(values), tuple(kept), len(each))
+
+    def threshold(self, level: float, missed: float = 0.0) -> float:
+        """λ; −∞ where too few queries were held out to exclude anything.
+
+        Args:
+            missed: the share that an approximate index fails to find, which the set must make up.
+        """
+        wanted = level + missed
+        if not 0 < level < 1:
+            raise ValueError(f"a guarantee must lie between 0 and 1, got {level}")
+        if wanted >= 1:
+            raise ValueError(
+                f"a guarantee of {level:.3g} cannot be given: this index misses {missed:.1%} of "
+                "what an exact search finds; ask for less, or use a flat index"
+            )
+        risk = (self.queries * (1 - self._held) + 1) / (self.queries + 1)
+        good = np.flatnonzero(risk <= 1 - wanted + 1e-9)
+        return self.thresholds[good[-1]] if len(good) else -math.inf
+
+    @cached_property
+    def _held(self) -> np.ndarray:
+        return np.asarray(self.held)
+
+
+@dataclass(frozen=True)
+class QuantileLine:
+    """A quantile of a number, linear in (standardized) features: Σ_f weight_f x_f + bias.
+
+    >>> x = np.linspace(-1, 1, 400)[:, None]
+    >>> noise = np.tile([-1.0, 0.0, 0.0, 0.0, 1.0], 80)
+    >>> line = QuantileLine.fit(x, 3 * x[:, 0] + noise, 0.5)
+    >>> np.allclose([*line.weights, line.bias], [3, 0], atol=0.05)
+    True
+    """
+
+    weights: tuple[float, ...]
+    bias: float
+
+    @staticmethod
+    def fit(
+        x: np.ndarray, y: np.ndarray, level: float, weight: np.ndarray | None = None
+    ) -> QuantileLine:
+        """Least Σ weight · ρ(y − line), ρ(r) = r (level − [r < 0]), by majorization (Hunter and
+        Lange, 2000); a weak ridge keeps a few queries from bending it.
+
+        Args:
+            x: (n, f); ``y``, ``weight``: (n).
+        """
+        design = np.c_[x, np.ones(len(x))]
+        counted = np.ones(len(x)) if weight is None else weight * (len(x) / weight.sum())
+        penalty = LINE_RIDGE * np.eye(design.shape[1])
+        penalty[-1, -1] = 1e-9
+        found = np.r_[np.zeros(x.shape[1]), np.quantile(y, level)]
+        small = max(1e-3 * float(np.std(y)), 1e-6)
+        for _ in range(100):
+            near = counted / (small + np.abs(y - design @ found))
+            pull = design.T @ (near * y + (2 * level - 1) * counted)
+            found = np.linalg.solve((design * near[:, None]).T @ design + penalty, pull)
+        *weights, bias = found.tolist()
+        return QuantileLine(tuple(weights), bias)
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray(x @ np.asarray(self.weights) + self.bias)
+
+    def moved(self, by: float) -> QuantileLine:
+        return QuantileLine(self.weights, self.bias + by)

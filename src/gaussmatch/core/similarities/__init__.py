@@ -6,12 +6,15 @@ from typing import Any
 
 from gaussmatch.core.gaussian import Side
 from gaussmatch.core.similarities.base import Lifted, Similarity
-from gaussmatch.core.similarities.cosine import Cosine
-from gaussmatch.core.similarities.csd import CSD, ExpectedDot
 from gaussmatch.core.similarities.divergence import KL, MinKL, QueryKL, ReverseKL
-from gaussmatch.core.similarities.match_prob import MatchProb
-from gaussmatch.core.similarities.pairwise import MIL
-from gaussmatch.core.similarities.wasserstein import Wasserstein, WassersteinLiteral
+from gaussmatch.core.similarities.lifted import (
+    CSD,
+    Cosine,
+    ExpectedDot,
+    Wasserstein,
+    WassersteinLiteral,
+)
+from gaussmatch.core.similarities.pairwise import MIL, MatchProb
 
 SIMILARITIES: dict[str, type[Similarity]] = {
     s.name: s

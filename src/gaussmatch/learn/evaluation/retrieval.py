@@ -16,8 +16,7 @@ from gaussmatch.checks import extra
 from gaussmatch.core import metrics
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.metrics import Relevance, map_at_r, r_precision, recall_at_k, summary
-from gaussmatch.core.metrics.plausible import ZETAS
-from gaussmatch.core.metrics.ranking import KS, NEVER, ScoreRows
+from gaussmatch.core.metrics.ranking import KS, NEVER, ZETAS, ScoreRows
 from gaussmatch.core.similarities import Similarity
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.learn.evaluation.scores import BothWays, blocks_of
