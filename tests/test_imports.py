@@ -29,7 +29,6 @@ ORDER = (
     "models.run",
     "models.published",
     "models.official",
-    "learn.projection",
     "learn.plot",
     "learn.evaluation",
     "learn.training",

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gaussmatch.core.gaussian import Gaussian
-from gaussmatch.learn.projection import PlaneProjection
+from gaussmatch.learn.plot import PlaneProjection
 
 
 def test_it_is_the_plane_of_most_variance() -> None:

@@ -11,7 +11,7 @@ from data.files import features, photo, write_json
 
 from gaussmatch.data import coco
 from gaussmatch.data.pairs import Region
-from gaussmatch.learn.studies.crops import crop_pairs
+from gaussmatch.learn.evaluation.triplets import crop_pairs
 from gaussmatch.models.features import load_data
 from gaussmatch.models.recipe import DataRecipe
 

@@ -12,8 +12,15 @@ from PIL import Image
 from toy import toy_pairs
 
 from gaussmatch.data.pairs import Region
-from gaussmatch.learn.evaluation.triplets import area, cut, overlap, selection, triplet, triplets
-from gaussmatch.learn.studies.crops import crop_pairs
+from gaussmatch.learn.evaluation.triplets import (
+    area,
+    crop_pairs,
+    cut,
+    overlap,
+    selection,
+    triplet,
+    triplets,
+)
 from gaussmatch.models.recipe import DataRecipe
 from gaussmatch.models.run import load
 

@@ -9,7 +9,7 @@ import pytest
 
 from gaussmatch.learn.studies.experiment import Column
 from gaussmatch.learn.studies.paper import PAPER
-from gaussmatch.learn.studies.tables import heads
+from gaussmatch.learn.studies.results import heads
 
 
 @pytest.fixture(scope="module")

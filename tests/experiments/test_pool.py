@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from experiments.job import Job
 
-from gaussmatch.learn.studies.pool import run_jobs
+from gaussmatch.learn.studies.study import run_jobs
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -51,7 +51,7 @@ def test_no_jobs_are_refused(tmp_path: Path) -> None:
 PARENT = """
 import os, sys, time
 from pathlib import Path
-from gaussmatch.learn.studies.pool import run_jobs
+from gaussmatch.learn.studies.study import run_jobs
 
 def sleep(name):
     (Path(sys.argv[1]) / f"{name}-{os.getpid()}").touch()

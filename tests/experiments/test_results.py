@@ -13,9 +13,8 @@ from gaussmatch.files import write_json
 from gaussmatch.learn.studies.experiment import Claim, Column, Experiment, Slip, TableRow
 from gaussmatch.learn.studies.paper import experiment
 from gaussmatch.learn.studies.plans import Reproduction, Setting
-from gaussmatch.learn.studies.results import Table, table, verdicts
+from gaussmatch.learn.studies.results import Table, latex, markdown, table, verdicts
 from gaussmatch.learn.studies.study import Cell, Run, merged
-from gaussmatch.learn.studies.tables import latex, markdown
 from gaussmatch.models.recipe import load_recipe
 
 KEYS = [f"{way}_r{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)]

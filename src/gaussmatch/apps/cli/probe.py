@@ -13,8 +13,8 @@ from typing import Any
 from gaussmatch.apps.cli.parser import Parser
 from gaussmatch.files import claim_file, claim_folder, write_json
 from gaussmatch.learn.evaluation.tables import plain_table
+from gaussmatch.learn.evaluation.triplets import crop_pairs
 from gaussmatch.learn.plot import bars, lines, save
-from gaussmatch.learn.studies.crops import crop_pairs
 from gaussmatch.models.features import load_data
 from gaussmatch.models.run import (
     CALIBRATION,

@@ -44,7 +44,7 @@ from gaussmatch.apps.service.settings import Settings
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.data.language import canonical, mostly_known
 from gaussmatch.data.pictures import SUFFIXES
-from gaussmatch.learn.projection import PlaneProjection
+from gaussmatch.learn.plot import PlaneProjection
 from gaussmatch.models.model import Model, UnknownWordsError
 from gaussmatch.search import GALLERIES, Gallery, Index, Query, Record, Where
 from gaussmatch.search.catalog import Box, Catalog

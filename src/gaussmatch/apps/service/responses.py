@@ -24,7 +24,7 @@ from starlette.types import Message, Receive, Scope, Send
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.data.decoder import sniffed
 from gaussmatch.files import open_below, sha256
-from gaussmatch.learn.projection import Place
+from gaussmatch.learn.plot import Place
 from gaussmatch.search import SCHEMA, Gallery, Hits, Level, Suggestion, level, phrase
 from gaussmatch.search.catalog import Album, Month, NameHits, Spot
 from gaussmatch.search.trust.audit import ISSUES

@@ -21,10 +21,15 @@ from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.metrics.measures import heading
 from gaussmatch.data.pairs import Box, Pairs
 from gaussmatch.files import write_json, write_text
-from gaussmatch.learn.evaluation.triplets import cut, cut_at_scale, triplets
+from gaussmatch.learn.evaluation.triplets import (
+    SCENES_THRESHOLDS,
+    crop_pairs,
+    cut,
+    cut_at_scale,
+    triplets,
+)
 from gaussmatch.learn.plot import ambiguity, bars, curves, ellipses, lines, save, svg
-from gaussmatch.learn.studies import tables
-from gaussmatch.learn.studies.crops import SCENES_THRESHOLDS, crop_pairs
+from gaussmatch.learn.studies import results
 from gaussmatch.learn.studies.experiment import Column, Experiment
 from gaussmatch.learn.studies.plans import Reproduction
 from gaussmatch.learn.studies.results import Line, Table, Verdict, table, verdicts
@@ -59,7 +64,7 @@ def write_report(
     unsure, images_unsure = captions.uncertainty(), images.uncertainty()
     folders = {entrant.name: entrant.folder for entrant in entrants}
     drawn, texts = plane(pairs, images, captions)
-    page = tables.template(
+    page = results.template(
         "report.html.j2",
         entrants=entrants,
         pairs=pairs,
@@ -234,8 +239,8 @@ def _section(one: Experiment, study: Reproduction) -> Section:
         remarks.insert(0, MAGNIFIED.format("Dashed" if one.name == "area" else "Apart"))
     plots = {name: save(figure, folder / name) for name, figure in figures.items()}
     said = verdicts(found)
-    write_text(folder / "table.md", tables.markdown(found))
-    write_text(folder / "table.tex", tables.latex(found))
+    write_text(folder / "table.md", results.markdown(found))
+    write_text(folder / "table.tex", results.latex(found))
     content = {
         "lines": [asdict(line) for line in found.lines],
         "tests": [asdict(test) for test in found.tests],
@@ -417,7 +422,7 @@ def write_page(study: Reproduction, sections: Sequence[Section]) -> Path:
     """Write ``report.html`` into the folder of the reproduction."""
     trained = [run for run in study.runs if run.trained]
     logs = [record for run in trained for record in read_log(run.folder)]
-    page = tables.template(
+    page = results.template(
         "reproduce.html.j2",
         setting=study.setting,
         sections=sections,
