@@ -129,84 +129,93 @@ def _train(
     data = data if data is not None else load_data(recipe.data)
     recipe = replace(recipe, model=run.read_recipe(out).model) if resumed else recipe
     recipe = resolved(recipe, data.train)
-    settings = recipe.training
-
-    seed_everything(settings.seed)
+    seed_everything(recipe.training.seed)
     model = resumed_model(recipe, out) if resumed else initial_model(recipe, data.train, origin)
-    matcher = model.matcher.to(device)
+    model.matcher.to(device)
     if recipe.model.posthoc.fitted:
         if main:
             _fit(model, data, out)
         return
+
     ranks, fits = (gather.rank(), gather.ranks()), bool(recipe.loss.fitting)
-    batches = Batches(data.train, matcher.text_encoder, settings, ranks, fits)
-    optimizer = optimizer_of(matcher, settings)
-    rates = schedule(optimizer, settings, settings.epochs * len(batches))
-    precision = Precision(settings.precision, device)
-    splits = {"train": data.train, "dev": data.dev}
-    marks = {
-        f"{what} of {name}": mark
-        for name, pairs in splits.items()
-        for what, mark in pairs.fingerprint().items()
-    }
-    state = TrainingState(matcher, optimizer, rates, precision.scaler, data=marks)
+    batches = Batches(data.train, model.matcher.text_encoder, recipe.training, ranks, fits)
+    precision = Precision(recipe.training.precision, device)
+    state = _state(model, data, len(batches), precision)
     if resumed:
         state.load(out, accept_changed_data)
-    progress = state.progress
-
-    gather.broadcast(matcher.state_dict().values())
+    gather.broadcast(model.matcher.state_dict().values())
     if main:
         run.save_parts(out, recipe, vocabulary_of(model))
-    log = RunLog(out, progress.step, writes=main)
-    save = partial(state.save, out)
-    steps = Steps(recipe, state, log, precision, save)
-    if main and not resumed and recipe.model.backbone is not None:
-        at_once = settings.micro_batch or settings.batch_size // gather.ranks()
-        report_memory(matcher, data.train, at_once, precision, log)
-    if main and origin is not None and not recipe.model.ranks_by_mean:
+    log = RunLog(out, state.progress.step, writes=main)
+    steps = Steps(recipe, state, log, precision, partial(state.save, out))
+    if main and not resumed:
+        _report(model, data, out, steps, started=origin is not None)
+    while state.progress.epoch < recipe.training.epochs:
+        _epoch(model, data, out, batches, steps, progress_bar)
+    if main:
+        _finish(out, log)
+
+
+def _state(model: Model, data: DataSet, steps: int, precision: Precision) -> TrainingState:
+    """All that changes while a run trains, before the first of ``steps`` an epoch."""
+    settings = model.recipe.training
+    optimizer = optimizer_of(model.matcher, settings)
+    rates = schedule(optimizer, settings, settings.epochs * steps)
+    marks = {
+        f"{what} of {name}": mark
+        for name in ("train", "dev")
+        for what, mark in data.split(name).fingerprint().items()
+    }
+    return TrainingState(model.matcher, optimizer, rates, precision.scaler, data=marks)
+
+
+def _report(model: Model, data: DataSet, out: Path, steps: Steps, *, started: bool) -> None:
+    """What a new run takes of memory and, if it started from another one, where it starts."""
+    recipe = model.recipe
+    if recipe.model.backbone is not None:
+        at_once = recipe.training.micro_batch or recipe.training.batch_size // gather.ranks()
+        report_memory(model.matcher, data.train, at_once, steps.precision, steps.log)
+    if started and not recipe.model.ranks_by_mean:
         dev = _validated(model, data)
         report_start(origin_folder(recipe, out), dev["rsum"])
-        log.write("start", 0, 0, **dev)
-        _keep_best(out, matcher, progress, 0, dev)
+        steps.log.write("start", 0, 0, **dev)
+        _keep_best(out, model.matcher, steps.progress, 0, dev)
 
-    while progress.epoch < settings.epochs:
-        epoch = progress.epoch + 1
-        started, rate = time.perf_counter(), rates.get_last_lr()[0]
-        began = time.process_time()
-        title = f"{recipe.title or out.name} {epoch}/{settings.epochs}"
-        shown = main and progress_bar and sys.stderr.isatty()
-        if gather.ranks() > 1:  # the ranks draw different numbers, the same ones when resumed
-            seed_everything(settings.seed * 1_000_003 + epoch * gather.ranks() + gather.rank())
-        loss = steps.epoch(epoch, _bar(batches, epoch, progress.batch, title, shown))
-        if settings.schedule == "step":
-            rates.step()
-        seconds = round(time.perf_counter() - started, 2)
-        cpu = round(time.process_time() - began, 2)
 
-        progress.epoch, progress.batch, progress.summed = epoch, 0, 0.0
-        if main:
-            dev = _validated(model, data)
-            log.write(
-                "epoch",
-                epoch,
-                progress.step,
-                loss=loss,
-                learning_rate=rate,
-                seconds=seconds,
-                cpu_seconds=cpu,
-                **dev,
-            )
-            _keep_best(out, matcher, progress, epoch, dev, latest=recipe.model.ranks_by_mean)
-            save()
-        if main and progress_bar and not shown:
-            print(
-                f"{title}: loss {loss:.2f}, validation rsum {dev['rsum']:.1f}, {seconds:.1f} s",
-                file=sys.stderr,
-            )
+def _epoch(
+    model: Model, data: DataSet, out: Path, batches: Batches, steps: Steps, progress_bar: bool
+) -> None:
+    """Train one epoch, or the rest of it; validate, keep the best, save a checkpoint."""
+    recipe, progress, rates = model.recipe, steps.progress, steps.state.rates
+    settings, main, epoch = recipe.training, gather.is_main(), progress.epoch + 1
+    started, began, rate = time.perf_counter(), time.process_time(), rates.get_last_lr()[0]
+    title = f"{recipe.title or out.name} {epoch}/{settings.epochs}"
+    shown = main and progress_bar and sys.stderr.isatty()
+    if gather.ranks() > 1:  # the ranks draw different numbers, the same ones when resumed
+        seed_everything(settings.seed * 1_000_003 + epoch * gather.ranks() + gather.rank())
+    loss = steps.epoch(epoch, _bar(batches, epoch, progress.batch, title, shown))
+    if settings.schedule == "step":
+        rates.step()
+    took = {
+        "seconds": round(time.perf_counter() - started, 2),
+        "cpu_seconds": round(time.process_time() - began, 2),
+    }
+    progress.epoch, progress.batch, progress.summed = epoch, 0, 0.0
+    if not main:
+        return
+    dev = _validated(model, data)
+    steps.log.write("epoch", epoch, progress.step, loss=loss, learning_rate=rate, **took, **dev)
+    _keep_best(out, model.matcher, progress, epoch, dev, latest=recipe.model.ranks_by_mean)
+    steps.save()
+    if progress_bar and not shown:
+        figures = f"loss {loss:.2f}, validation rsum {dev['rsum']:.1f}, {took['seconds']:.1f} s"
+        print(f"{title}: {figures}", file=sys.stderr)
+
+
+def _finish(out: Path, log: RunLog) -> None:
     log.close()
-    if main:
-        run.seal(out, run.LOG)
-        run.write_metrics(out, finished=True)
+    run.seal(out, run.LOG)
+    run.write_metrics(out, finished=True)
 
 
 def _fit(model: Model, data: DataSet, out: Path) -> None:
@@ -217,10 +226,8 @@ def _fit(model: Model, data: DataSet, out: Path) -> None:
     found = fit_posthoc(model, data.train)
     dev = _validated(model, data)
     log.write("fit", 0, int(found.pop("steps")), **found, **dev)
-    log.close()
     _keep_best(out, model.matcher, Progress(), 0, dev)
-    run.seal(out, run.LOG)
-    run.write_metrics(out, finished=True)
+    _finish(out, log)
 
 
 def _validated(model: Model, data: DataSet) -> dict[str, float]:
