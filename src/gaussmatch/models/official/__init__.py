@@ -14,15 +14,12 @@ from typing import Any
 from gaussmatch.files import sha256
 from gaussmatch.models.encoders.pretrained import GAUSSIAN
 from gaussmatch.models.encoders.vocabulary import Vocabulary
-from gaussmatch.models.official import pcme, pvse, vsepp, vsrn
 from gaussmatch.models.official.checkpoint import read_checkpoint, read_words
 from gaussmatch.models.official.gaussians import import_encoders
-from gaussmatch.models.official.translation import System, Translation
+from gaussmatch.models.official.systems import SYSTEMS
+from gaussmatch.models.official.translation import Translation
 from gaussmatch.models.recipe import Recipe, changed
 from gaussmatch.models.run import claim_place, is_run, save_parts, save_weights, write_metrics
-
-SYSTEMS: dict[str, System] = {"vsepp": vsepp, "vsrn": vsrn, "pvse": pvse, "pcme": pcme}
-"""The official codes that are read; a new one is a module with ``recognises`` and ``translate``."""
 
 __all__ = ["GAUSSIAN", "SYSTEMS", "import_checkpoint", "recognised"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -181,16 +181,6 @@ class Translation:
     options: OfficialOptions
     words: list[str] | None
     training: dict[str, Any]
-
-
-class System(Protocol):
-    """A module that reads the checkpoints of one official code."""
-
-    def recognises(self, checkpoint: Mapping[str, Any]) -> bool:
-        """Whether a checkpoint is of this code, by its layout and the names of its weights."""
-
-    def translate(self, checkpoint: Mapping[str, Any], where: str) -> Translation:
-        """The model; a ``ValueError`` where it cannot be reproduced here."""
 
 
 def plain(value: object) -> int | float | str | None:
