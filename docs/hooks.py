@@ -220,7 +220,7 @@ FORMATS = {
     "An index": "gaussmatch.search.backends.folder.layout",
     "Shards of Gaussians": "gaussmatch.search.embedding",
     "Embeddings": "gaussmatch.data.embeddings",
-    "Precomputed features": "gaussmatch.data.precomputed",
+    "Precomputed features": "gaussmatch.data.stored",
     "Packed features": "gaussmatch.data.stored:PackedFeatures",
     "An item of an index": "gaussmatch.search.manifest:Record",
 }

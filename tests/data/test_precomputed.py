@@ -10,7 +10,8 @@ import torch
 from data.test_coco import write_coco, write_ids
 
 from gaussmatch.data.pairs import image_batches
-from gaussmatch.data.precomputed import load, read_split
+from gaussmatch.data.stored import load_precomputed as load
+from gaussmatch.data.stored import read_split
 from gaussmatch.models.features import featuriser, load_data
 from gaussmatch.models.recipe import DataRecipe
 

@@ -27,9 +27,9 @@ from gaussmatch.core import losses
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.similarities import similarity
 from gaussmatch.models.encoders.base import Tokens
-from gaussmatch.models.encoders.pcmepp import GPO, PCMEPPImage
 from gaussmatch.models.encoders.pretrained import image_tower, pcmepp, prolip
 from gaussmatch.models.encoders.pretrained.base import make_importable
+from gaussmatch.models.encoders.pvse import GPO, PCMEPPImage
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 STEPS = 20

@@ -11,8 +11,8 @@ from gaussmatch.data import (
     embeddings,
     flickr,
     folder,
-    precomputed,
     scenes,
+    stored,
 )
 from gaussmatch.data.pairs import DataSet, ImageSource, Pairs, Region
 from gaussmatch.data.recipe import Source
@@ -41,7 +41,7 @@ SOURCES: dict[str, Source] = {
         flickr.FLICKR30K,
         coco.SOURCE,
         coco.VISUAL_GENOME,
-        precomputed.SOURCE,
+        stored.PRECOMPUTED,
         folder.SOURCE,
         embeddings.SOURCE,
         datasets.SOURCE,

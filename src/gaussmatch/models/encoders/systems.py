@@ -10,9 +10,15 @@ from torch import nn
 
 from gaussmatch.models.encoders.adapter import ImageAdapter, TextAdapter
 from gaussmatch.models.encoders.base import TextEncoder, Tokenizer
-from gaussmatch.models.encoders.pcmepp import PCMEPPImage, PCMEPPText
 from gaussmatch.models.encoders.published import PublishedImages, PublishedTexts
-from gaussmatch.models.encoders.pvse import PCMEImage, PCMEText, PVSEImage, PVSEText
+from gaussmatch.models.encoders.pvse import (
+    PCMEImage,
+    PCMEPPImage,
+    PCMEPPText,
+    PCMEText,
+    PVSEImage,
+    PVSEText,
+)
 from gaussmatch.models.encoders.vsepp import Projection, WordGRU
 from gaussmatch.models.encoders.vsrn import CaptionGenerator, RegionReasoning
 

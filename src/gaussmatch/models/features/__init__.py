@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gaussmatch.data import SOURCES, Source, precomputed, scenes, source
+from gaussmatch.data import SOURCES, Source, scenes, source, stored
 from gaussmatch.data.listing import Listing, Photo, assemble
 from gaussmatch.data.pairs import DataSet, ImageSource, joined
 from gaussmatch.data.pictures import open_picture
@@ -44,8 +44,8 @@ def load_data(recipe: DataRecipe) -> DataSet:
     """The data set of a recipe."""
     one = source(recipe.name)
     _check_fields(recipe, one)
-    if one is precomputed.SOURCE:
-        recipe = precomputed.with_names(recipe)
+    if one is stored.PRECOMPUTED:
+        recipe = stored.with_names(recipe)
         one = source(recipe.name)
     if one.load is not None:
         data = one.load(recipe)
@@ -129,7 +129,7 @@ def photo_images(
     def images(split: str, photos: Sequence[Photo]) -> ImageSource:
         array = given if given.suffix in (".npy", ".npz") else given / f"{split}_ims.npy"
         if given.is_dir() and not (given / f"{split}_ims_files.txt").is_file():
-            source = precomputed.of_photos(given, split, photos)  # published: rows without names
+            source = stored.of_photos(given, split, photos)  # published: rows without names
         else:
             source = features_by_name(array, [p.id for p in photos], [p.path for p in photos])
         _check_shape(recipe, array, source[0].shape)

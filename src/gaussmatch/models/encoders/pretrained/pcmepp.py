@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from gaussmatch.data import hub
 from gaussmatch.files import read_json
-from gaussmatch.models.encoders.pcmepp import GPO, Pooled
 from gaussmatch.models.encoders.pretrained.base import Transform, weights_file
 from gaussmatch.models.encoders.pretrained.gaussians import (
     OPENAI,
@@ -28,6 +27,7 @@ from gaussmatch.models.encoders.pretrained.gaussians import (
     read_side,
 )
 from gaussmatch.models.encoders.pretrained.open_clip import clip_words
+from gaussmatch.models.encoders.pvse import GPO, Pooled
 from gaussmatch.models.encoders.transformer import AttentionBlocks, PatchTokens, Shape, causal
 from gaussmatch.models.encoders.vsepp import at_places, padding_of
 
