@@ -27,9 +27,9 @@ from gaussmatch.core.similarities import SIMILARITIES, similarity
 from gaussmatch.data import SOURCES, recognise
 from gaussmatch.learn.evaluation.scores import Blocks
 from gaussmatch.learn.training.loop import read_log, train
-from gaussmatch.models.encoders import Projection
 from gaussmatch.models.encoders.pretrained import LIBRARIES, image_tower
 from gaussmatch.models.encoders.systems import SYSTEMS, TrainedSystem
+from gaussmatch.models.encoders.vsepp import Projection
 from gaussmatch.models.matcher import loss_of
 from gaussmatch.models.recipe import LossRecipe, ModelRecipe
 from gaussmatch.search import Index, Record

@@ -12,8 +12,8 @@ from PIL import Image
 
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.learn.training import loop
-from gaussmatch.models.encoders import WordGRU
 from gaussmatch.models.encoders.vocabulary import SPECIALS, Vocabulary
+from gaussmatch.models.encoders.vsepp import WordGRU
 
 WORDS = [
     ["red", "blue", "green", "black"],

@@ -10,9 +10,10 @@ from encoders.contract import EncoderContract
 from torch import nn
 
 from gaussmatch.data.scenes.backbone import SceneNet
-from gaussmatch.models.encoders import Probabilistic, Projection
 from gaussmatch.models.encoders.backbone import Backbone, NormMode, statistics
 from gaussmatch.models.encoders.pretrained.base import make_importable
+from gaussmatch.models.encoders.probabilistic import Probabilistic
+from gaussmatch.models.encoders.vsepp import Projection
 
 make_importable()
 pytest.importorskip("timm", reason="networks by name need the extra 'vision'")

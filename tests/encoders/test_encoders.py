@@ -13,8 +13,9 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from toy import toy_words
 
 from gaussmatch.data.scenes.backbone import SceneNet
-from gaussmatch.models.encoders import Probabilistic, Projection, Shape, Tokens, WordGRU, pad
-from gaussmatch.models.encoders.vsepp import LastState
+from gaussmatch.models.encoders.base import Tokens, pad
+from gaussmatch.models.encoders.probabilistic import Probabilistic, Shape
+from gaussmatch.models.encoders.vsepp import LastState, Projection, WordGRU
 
 
 class TestProjection(EncoderContract):

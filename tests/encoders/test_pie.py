@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from toy import toy_words
 
 from gaussmatch.data.scenes.backbone import SceneNet
-from gaussmatch.models.encoders import PCMEImage, PCMEText, PVSEImage, PVSEText, pad
-from gaussmatch.models.encoders.pvse import PIE, Attention
+from gaussmatch.models.encoders.base import pad
+from gaussmatch.models.encoders.pvse import PIE, Attention, PCMEImage, PCMEText, PVSEImage, PVSEText
 from gaussmatch.models.encoders.vsepp import BiGRU, padding_of
 
 

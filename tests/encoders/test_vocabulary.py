@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gaussmatch.models.encoders import pad
+from gaussmatch.models.encoders.base import pad
 from gaussmatch.models.encoders.vocabulary import SPECIALS, Vocabulary, Words
 
 CAPTIONS = ["a red dog", "a red cat", "A RED dog!", "a café"]

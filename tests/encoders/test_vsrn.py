@@ -10,7 +10,7 @@ from encoders.contract import EncoderContract
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from gaussmatch.models.encoders import Probabilistic
+from gaussmatch.models.encoders.probabilistic import Probabilistic
 from gaussmatch.models.encoders.vsrn import Graph, GraphBlock, RegionReasoning, ZeroNorm
 
 F, REGIONS = 10, 7

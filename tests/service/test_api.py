@@ -21,7 +21,7 @@ from gaussmatch.apps.service import Settings, create_app
 from gaussmatch.apps.service.engine import Query
 from gaussmatch.data.asked import read_query
 from gaussmatch.data.decoder import sniffed
-from gaussmatch.models.encoders import Reading
+from gaussmatch.models.encoders.base import Reading
 from gaussmatch.search import Hit, Index, Record, Where, backup
 
 ID = "scenes/test/3"

@@ -15,7 +15,7 @@ from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.learn.training.batches import Batch, Batches
 from gaussmatch.learn.training.loop import read_log, train
 from gaussmatch.learn.training.step import Objective, total
-from gaussmatch.models.encoders import Tokenizer
+from gaussmatch.models.encoders.base import Tokenizer
 from gaussmatch.models.matcher import build
 from gaussmatch.models.recipe import (
     DataRecipe,

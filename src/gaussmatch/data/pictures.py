@@ -79,12 +79,6 @@ def picture_size(path: str | os.PathLike[str]) -> tuple[int, int]:
     return read_picture(path, pixels=False).size
 
 
-def picture_format(path: str | os.PathLike[str]) -> str:
-    """The format of a file, from its first bytes: one of ``FORMATS``."""
-    with open(path, "rb") as file:
-        return sniffed(file.read(16))
-
-
 def read_picture(path: str | os.PathLike[str], *, pixels: bool = True) -> Read:
     """A file and all that it says; without ``pixels``, an empty picture and no time for them."""
     return _DECODERS.open(path, pixels=pixels)

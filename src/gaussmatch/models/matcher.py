@@ -15,13 +15,13 @@ from gaussmatch.core.gaussian import Gaussian, Side
 from gaussmatch.core.losses import LOSSES, ScoreLoss
 from gaussmatch.core.similarities import SIMILARITIES, Similarity, similarity
 from gaussmatch.core.similarities.divergence import Divergence
-from gaussmatch.models.encoders import Probabilistic, TextEncoder, Tokenizer
 from gaussmatch.models.encoders.adapter import Adapter, GivenMean
 from gaussmatch.models.encoders.backbone import Backbone
-from gaussmatch.models.encoders.base import ImageTransform
+from gaussmatch.models.encoders.base import ImageTransform, TextEncoder, Tokenizer
 from gaussmatch.models.encoders.onnx import OnnxImages, OnnxTexts
 from gaussmatch.models.encoders.posthoc import Posthoc
 from gaussmatch.models.encoders.pretrained.base import Transform
+from gaussmatch.models.encoders.probabilistic import Probabilistic
 from gaussmatch.models.encoders.systems import SYSTEMS
 from gaussmatch.models.recipe import LossRecipe, ModelRecipe
 

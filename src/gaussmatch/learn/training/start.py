@@ -28,10 +28,10 @@ from gaussmatch.data.pairs import Pairs, read_images
 from gaussmatch.data.scenes.backbone import WEIGHTS
 from gaussmatch.files import load_tensors
 from gaussmatch.models import run
-from gaussmatch.models.encoders import Probabilistic
 from gaussmatch.models.encoders.adapter import ARRAYS, ImageAdapter, TextAdapter
 from gaussmatch.models.encoders.backbone import Backbone, pretrained
 from gaussmatch.models.encoders.pretrained import GAUSSIAN, Spec, image_tower, text_tower
+from gaussmatch.models.encoders.probabilistic import Probabilistic
 from gaussmatch.models.encoders.systems import SYSTEMS
 from gaussmatch.models.encoders.vocabulary import Vocabulary
 from gaussmatch.models.features.photos import pixel_transform

@@ -3,7 +3,7 @@ by part), its precision, and the memory of its activations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
@@ -15,6 +15,7 @@ from torch.nn.functional import softplus
 
 from gaussmatch.core import losses
 from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.losses.ranking import sum_of
 from gaussmatch.learn.training import gather
 from gaussmatch.learn.training.batches import Batch
 from gaussmatch.models.encoders.base import Tokens
@@ -235,15 +236,6 @@ class Objective:
         return self.terms(self.encode(matcher, batch))
 
 
-def total(terms: dict[str, Tensor]) -> Tensor:
-    """The sum of a loss's named terms."""
-    return sum_of(terms.values())
-
-
-def sum_of(values: Iterable[Tensor]) -> Tensor:
-    return torch.stack(list(values)).sum()
-
-
 @contextmanager
 def observe(parts: dict[str, nn.Module]) -> Iterator[dict[str, Any]]:
     """Inside the block, the latest output of each part under its name.
@@ -316,7 +308,7 @@ class Gradients:
         whole = _gathered(share, embedded, of_queries, batch)
         with self.precision.forward():
             terms = objective.terms(whole)
-        loss = total(terms)
+        loss = sum_of(terms.values())
         if loss.isfinite():  # else the caller says what is wrong
             self.precision.scaler.scale(loss / gather.ranks()).backward()
             if cached:

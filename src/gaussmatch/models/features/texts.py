@@ -13,8 +13,8 @@ from tqdm import tqdm
 
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.files import atomic, cache_root, damage, made_once, write_rows
-from gaussmatch.models.encoders import TextEncoder
 from gaussmatch.models.encoders.adapter import FrozenTexts
+from gaussmatch.models.encoders.base import TextEncoder
 from gaussmatch.models.encoders.pretrained import TextTower
 
 VECTORS, KEYS = "vectors.npy", "keys.npy"
