@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -67,6 +68,17 @@ class Size:
     train: int
 
 
+class WorkPart(NamedTuple):
+    """A part of the work: a line about it, its seconds, bytes that stay, bytes while it runs, and
+    how many runs could not be measured."""
+
+    line: str
+    seconds: float = 0.0
+    kept: int = 0
+    peak: int = 0
+    unknown: int = 0
+
+
 def estimate(study: Reproduction, jobs: int) -> str:
     """The plan in words: how many runs of which class, their time and disk. Refused at once where
     the data of every run is missing."""
@@ -90,51 +102,61 @@ def estimate(study: Reproduction, jobs: int) -> str:
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, threads // jobs))
     try:
-        classes: dict[Recipe, list[Run]] = {}
-        for run in todo:
-            classes.setdefault(cost_class(run), []).append(run)
-        seconds, kept, peak, unknown = 0.0, 0, 0, 0
-        for recipe, same in classes.items():
-            size, what = sizes[same[0].recipe.data], f"  {len(same):3} × {_words(same[0])}"
-            try:
-                cost = measured(same[0])
-            except (ValueError, OSError, ImportError, RuntimeError) as error:
-                unknown += len(same)
-                text.append(f"{what}: not measured, {error}")
-                continue
-            steps = math.ceil(size.captions / recipe.training.batch_size)
-            steps = min(steps, recipe.training.steps or steps)
-            one = [
-                (0 if run.trained else run.recipe.training.epochs)
-                * (steps * cost.step + size.dev * cost.encode)
-                + len(run.wants - {"crops"}) * size.test * cost.measure
-                for run in same
-            ]
-            seconds, kept = seconds + sum(one), kept + len(same) * cost.kept
-            peak = max(peak, cost.peak)
-            text.append(
-                f"{what}: {1000 * cost.step:.0f} ms a step, {steps} steps an epoch, "
-                f"{_time(sum(one) / len(same))} each, {_size(cost.kept)} kept"
-            )
-        for what, pictures, data in _pictures(todo, sizes, jobs):
-            try:
-                each = seconds_of_picture(data.backbone)
-            except (ImportError, ValueError) as error:
-                text.append(f"  {what}: {pictures:,} pictures, not measured, {error}")
-                continue
-            seconds += pictures * each
-            text.append(
-                f"  {what}: {pictures:,} pictures through {data.backbone}, {1000 * each:.0f} ms "
-                f"each, {_time(pictures * each)}"
-            )
+        parts = [*_training(todo, sizes), *_extraction(todo, sizes, jobs)]
     finally:
         torch.set_num_threads(threads)
+    seconds, unknown = sum(part.seconds for part in parts), sum(part.unknown for part in parts)
+    disk = sum(part.kept for part in parts) + jobs * max((p.peak for p in parts), default=0)
+    text += [part.line for part in parts]
     text.append(
-        f"in all about {_time(seconds / jobs)} with {jobs} job(s), and {_size(kept + jobs * peak)} "
-        f"of disk in {study.out}"
-        + (f"; {unknown} run(s) could not be measured here" if unknown else "")
+        f"in all about {_time(seconds / jobs)} with {jobs} job(s), and {_size(disk)} of disk in "
+        f"{study.out}" + (f"; {unknown} run(s) could not be measured here" if unknown else "")
     )
     return "\n".join(text)
+
+
+def _training(todo: Sequence[Run], sizes: Mapping[DataRecipe, Size]) -> Iterator[WorkPart]:
+    """Training and measuring, by classes of runs that cost the same."""
+    classes: dict[Recipe, list[Run]] = {}
+    for run in todo:
+        classes.setdefault(cost_class(run), []).append(run)
+    for recipe, same in classes.items():
+        size, what = sizes[same[0].recipe.data], f"  {len(same):3} × {_words(same[0])}"
+        try:
+            cost = measured(same[0])
+        except (ValueError, OSError, ImportError, RuntimeError) as error:
+            yield WorkPart(f"{what}: not measured, {error}", unknown=len(same))
+            continue
+        steps = math.ceil(size.captions / recipe.training.batch_size)
+        steps = min(steps, recipe.training.steps or steps)
+        seconds = sum(
+            (0 if run.trained else run.recipe.training.epochs)
+            * (steps * cost.step + size.dev * cost.encode)
+            + len(run.wants - {"crops"}) * size.test * cost.measure
+            for run in same
+        )
+        line = (
+            f"{what}: {1000 * cost.step:.0f} ms a step, {steps} steps an epoch, "
+            f"{_time(seconds / len(same))} each, {_size(cost.kept)} kept"
+        )
+        yield WorkPart(line, seconds, len(same) * cost.kept, cost.peak)
+
+
+def _extraction(
+    todo: Sequence[Run], sizes: Mapping[DataRecipe, Size], jobs: int
+) -> Iterator[WorkPart]:
+    """What goes through an image network outside training."""
+    for what, pictures, data in _pictures(todo, sizes, jobs):
+        try:
+            each = seconds_of_picture(data.backbone)
+        except (ImportError, ValueError) as error:
+            yield WorkPart(f"  {what}: {pictures:,} pictures, not measured, {error}")
+            continue
+        line = (
+            f"  {what}: {pictures:,} pictures through {data.backbone}, {1000 * each:.0f} ms "
+            f"each, {_time(pictures * each)}"
+        )
+        yield WorkPart(line, pictures * each)
 
 
 def cost_class(run: Run) -> Recipe:
@@ -170,8 +192,7 @@ def look(data: DataRecipe) -> Size | str:
 def _pictures(
     todo: Sequence[Run], there: Mapping[DataRecipe, Size], jobs: int
 ) -> Iterator[tuple[str, int, DataRecipe]]:
-    """What goes through an image network outside training: features once; crops once in each job,
-    and for each run with a network of its own."""
+    """Features once; crops once in each job, and for each run with a network of its own."""
     extracted = set()
     for run in todo:
         data = run.recipe.data

@@ -126,6 +126,11 @@ class Claim:
     def pairs(self) -> tuple[tuple[Place, Place | None], ...]:
         return ((self.higher, self.lower), *self.also)
 
+    @property
+    def titles(self) -> set[str]:
+        """The rows that it is about."""
+        return {place[0] for pair in self.pairs for place in pair if place is not None}
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -197,11 +202,7 @@ class Experiment:
                 f"experiment {self.name}: no row fits {' or '.join(patterns)}; it has {titles}"
             )
         kept = {row.title for row in rows}
-        claims = tuple(
-            claim
-            for claim in self.claims
-            if kept >= {place[0] for pair in claim.pairs for place in pair if place is not None}
-        )
+        claims = tuple(claim for claim in self.claims if claim.titles <= kept)
         rows = [replace(row, against=row.against if row.against in kept else None) for row in rows]
         about = f"{self.about} Here with {len(rows)} of its {len(self.rows)} rows."
         return replace(self, about=about, rows=tuple(rows), claims=claims)
