@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gaussmatch.learn import plot as plot
     from gaussmatch.learn.evaluation.evaluate import evaluate as evaluate
     from gaussmatch.learn.training.loop import train as train
-    from gaussmatch.models.encoders.probabilistic import Probabilistic as Probabilistic
+    from gaussmatch.models.encoders import Probabilistic as Probabilistic
     from gaussmatch.models.features import load_data as load_data
     from gaussmatch.models.model import Model as Model
     from gaussmatch.models.model import UncertaintyWarning as UncertaintyWarning
@@ -56,7 +56,7 @@ _HOME = {
     "Index": "gaussmatch.search",
     "Model": "gaussmatch.models.model",
     "Pairs": "gaussmatch.data",
-    "Probabilistic": "gaussmatch.models.encoders.probabilistic",
+    "Probabilistic": "gaussmatch.models.encoders",
     "Query": "gaussmatch.search",
     "Recipe": "gaussmatch.models.recipe",
     "Record": "gaussmatch.search",
