@@ -375,7 +375,7 @@ SPECS = st.one_of(
 def test_columns_and_python_agree_on_conditions(metas, spec):
     where = Where.of(spec)
     with tempfile.TemporaryDirectory() as folder:
-        from gaussmatch.search.backends.folder.items import ItemStore, write_items
+        from gaussmatch.search.backends.folder.segment import ItemStore, write_items
 
         write_items(Path(folder), [Record(str(i), meta) for i, meta in enumerate(metas)])
         found = np.flatnonzero(ItemStore(Path(folder)).where(where)).tolist()
