@@ -329,8 +329,9 @@ class Index:
 
     def search_image(self, pictures: Pictures, k: int = 10, **options: Any) -> list[Hits]:
         """Pictures (paths, PIL images, or ready features) as queries, see ``search``."""
-        alone = isinstance(pictures, str | os.PathLike | Image.Image)
-        every = [pictures] if alone else pictures
+        every: Iterable[Any] = pictures
+        if isinstance(pictures, str | os.PathLike | Image.Image):
+            every = [pictures]
         return self.search([Query(picture=picture) for picture in every], k, **options)
 
     def search_id(self, id: str, k: int = 10, *, of: Gallery = "images", **options: Any) -> Hits:
@@ -352,14 +353,10 @@ class Index:
 
     def encode_images(self, pictures: Pictures) -> tuple[Gaussian, np.ndarray | None]:
         """Pictures as queries, and how familiar they are, (n) p-values or ``None``."""
-        if isinstance(pictures, str | os.PathLike | Image.Image):
-            pictures = [pictures]
         gaussians, strange = [], []
-        for start in range(0, max(1, len(pictures)), AT_A_TIME):
+        for start in range(0, len(pictures), AT_A_TIME):
             some = pictures[start : start + AT_A_TIME]
-            inputs = some
-            if not isinstance(some, Tensor | np.ndarray) and len(some):
-                inputs = self.model.featurise(some)
+            inputs = some if isinstance(some, Tensor | np.ndarray) else self.model.featurise(some)
             g = self.model.encode_images(inputs)
             gaussians.append(g)
             strange.append(self.calibration.familiar("images", Features.of(inputs, g)))
