@@ -18,7 +18,7 @@ from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.search.lift import LiftedQueries
 from gaussmatch.search.manifest import IndexSettings
 
-QUERIES = 256  # at a time
+AT_A_TIME = 256  # at a time
 PAIRS = 256  # scored at a time: what is computed of them stays in the processor's cache
 ROUNDS = 4
 COARSE = 2
@@ -167,8 +167,8 @@ def top_k(parts: Sequence[Searchable], queries: ArrayGaussian, k: int, least: in
         nothing = np.empty((0, k), dtype=np.int64)
         return TopK(nothing, nothing, np.empty((0, k)))
     found = []
-    for start in range(0, n, QUERIES):
-        some = queries if n <= QUERIES else queries[start : start + QUERIES]
+    for start in range(0, n, AT_A_TIME):
+        some = queries if n <= AT_A_TIME else queries[start : start + AT_A_TIME]
         count = shortlist(k, least)
         best, sure = _round(parts, some, k, count)
         for _ in range(ROUNDS):
@@ -326,7 +326,7 @@ def _fields(b: TopK) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 REPORT = "graph.json"
-MEASURED, BEST = 64, 10
+QUERIES, BEST = 64, 10
 """Items of a graph that its recall is measured with, and how many of their best must be found."""
 WIDEST = 16
 """How many times ``search`` a walk is widened to before a graph is given up."""

@@ -44,7 +44,7 @@ from gaussmatch.search.manifest import (
     SegmentInfo,
     StructureName,
 )
-from gaussmatch.search.topk import BEST, MEASURED, REPORT, Candidates, Recall, measure
+from gaussmatch.search.topk import BEST, QUERIES, REPORT, Candidates, Recall, measure
 
 Row = Mapping[str, Any]
 """An item as a database gives it: at least ``id`` and, for Gaussians, ``uncertainty``."""
@@ -208,7 +208,7 @@ class Database(Backend):
             self._restructure(gallery, structure)
         if structure == "flat":
             return
-        view, some = self._settled(gallery), self.some(MEASURED, gallery)
+        view, some = self._settled(gallery), self.some(QUERIES, gallery)
         if some is None:
             return
 

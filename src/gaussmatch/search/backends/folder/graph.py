@@ -31,7 +31,7 @@ from gaussmatch.search.backends.folder.structure import (
     nearest,
 )
 from gaussmatch.search.lift import SAMPLE, Lift, LiftedQueries
-from gaussmatch.search.topk import BEST, COARSE, MEASURED, REPORT, Candidates, Recall, measure
+from gaussmatch.search.topk import BEST, COARSE, QUERIES, REPORT, Candidates, Recall, measure
 
 LINKED = 5.0
 """Standard deviations: farther coordinates are cut off where items are linked. One wild item would
@@ -100,7 +100,7 @@ class Hnsw(Structure):
 
     def measure(self, content: SegmentContent) -> None:
         """Note beside the graph how well it searches, and how wide a walk must be."""
-        queries = self.lifted(content.some(MEASURED).numpy())
+        queries = self.lifted(content.some(QUERIES).numpy())
 
         def walk(width: int, count: int) -> Candidates:
             self.width = width
