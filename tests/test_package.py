@@ -185,7 +185,7 @@ def test_the_public_api_is_typed_from_outside(tmp_path: Path) -> None:
     errors = [line for line in said if "error:" in line]
     assert len(errors) == 2, done.stdout + done.stderr
     assert errors[0].startswith("14: ")
-    assert 'expected "Gaussian | Query | list[Query]"' in errors[0]
+    assert 'expected "Gaussian | Query | Sequence[Query]"' in errors[0]
     assert errors[1].startswith("15: ")
     assert 'expected "str"' in errors[1]
     notes = [line for line in said if "note: Revealed" in line]

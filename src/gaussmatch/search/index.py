@@ -284,7 +284,7 @@ class Index:
 
     def search(
         self,
-        queries: Gaussian | Query | list[Query],
+        queries: Gaussian | Query | Sequence[Query],
         k: int = 10,
         *,
         gallery: Gallery = "images",
@@ -315,7 +315,7 @@ class Index:
         """
         scope = Scope(k, gallery, Where.of(where), tuple(exclude), guarantee, promise)
         every = [queries] if isinstance(queries, Query) else queries
-        if not isinstance(every, list) or not all(isinstance(one, Query) for one in every):
+        if not isinstance(every, list | tuple) or not all(isinstance(one, Query) for one in every):
             given = Queries(queries, side or other_side(gallery))  # type: ignore[arg-type]
             return search(self, given, scope, k)  # which names what it cannot take
         searches = [Searched(one, scope) for one in every]

@@ -424,18 +424,11 @@ class Ranking:
 
     def judged(self, queries: Queries, found: TopK) -> Judgement:
         """What is known of queries and of all that was found."""
-        sample = found.score
-        if sample.size and self._judges(queries.side):
-            sample = self._sampled(queries)
+        q, sample = queries, found.score
+        if sample.size and self._judges(q.side):
+            sample = self._sampled(q)
         return self.index.calibration.judge(
-            queries.arrays,
-            queries.side,
-            self.gallery,
-            found.score,
-            sample,
-            self.size,
-            queries.kinds,
-            queries.familiar,
+            q.arrays, q.side, self.gallery, found.score, sample, self.size, q.kinds, q.familiar
         )
 
     def _judges(self, side: Gallery) -> bool:
@@ -444,16 +437,13 @@ class Ranking:
 
     def _sampled(self, queries: Queries) -> np.ndarray:
         """(n, r), scores of queries with a sample of the items, which is lifted once."""
-        key = self.index.manifest.generation, self.gallery, self.scope.where
-
-        def lift() -> Callable[[Gaussian], Tensor]:
-            return self.index.among(self.gallery).against(
-                sample_of(self.parts, SAMPLE), self.gallery
-            )
-
+        index, gallery = self.index, self.gallery
+        lifted = index.samples(
+            (index.manifest.generation, gallery, self.scope.where),
+            lambda: index.among(gallery).against(sample_of(self.parts, SAMPLE), gallery),
+        )
         with torch.no_grad():  # a similarity may have learned parameters
-            scored = self.index.samples(key, lift)(queries.arrays.gaussian())
-        sampled: np.ndarray = scored.double().numpy()
+            sampled: np.ndarray = lifted(queries.arrays.gaussian()).double().numpy()
         return sampled
 
     # ---- promises ----
@@ -589,26 +579,14 @@ class Ranking:
                 ids, score.ravel().tolist(), *columns, metas, strict=True
             )
         ]
-        own, share, familiar, absent, nothing = (
-            _listed(x, n)
-            for x in (
-                judged.uncertainty,
-                judged.percentile,
-                judged.familiar,
-                judged.absent,
-                judged.nothing,
-            )
-        )
+        names = ("uncertainty", "percentile", "familiar", "absent", "nothing")
+        about = {name: _listed(getattr(judged, name), n) for name in names}
         return [
             Hits(
                 hits[q * k : q * k + count],
                 self.gallery,
                 side,
-                uncertainty=own[q],
-                percentile=share[q],
-                familiar=familiar[q],
-                absent=absent[q],
-                nothing=bool(nothing[q]),
+                **{name: values[q] for name, values in about.items() if values[q] is not None},
                 count=_count(judged, q),
                 guarantee=scope.guarantee,
                 promise=scope.promise,
