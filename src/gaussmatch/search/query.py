@@ -390,8 +390,8 @@ class Ranking:
         found = self.best(queries, wide)
         judged = self.judged(queries, found)
         kept = [min(k, found.score.shape[1]) for k in ks]
-        if self.scope.guarantee is not None:
-            found, judged, kept = self._promised(queries, found, judged, wide)
+        if (share := self.scope.guarantee) is not None:
+            found, judged, kept = self._promised(share, queries, found, judged, wide)
         remarks = list[str]()
         if without and self.size:
             found, judged, remarks = self._reordered(found, judged, queries, without)
@@ -449,12 +449,12 @@ class Ranking:
     # ---- promises ----
 
     def _promised(
-        self, queries: Queries, found: TopK, judged: Judgement, wide: int
+        self, share: float, queries: Queries, found: TopK, judged: Judgement, wide: int
     ) -> tuple[TopK, Judgement, list[int]]:
         """As many results as it takes to keep the promise, and how many these are of each query."""
         if judged.reader is None:
             raise ValueError(_no_guarantee(queries.side, self.gallery))
-        needed = judged.reader.needed(self.scope.promise, self.scope.guarantee, self._missed())
+        needed = judged.reader.needed(self.scope.promise, share, self._missed())
         if np.isnan(needed).any():
             raise ValueError("no guarantee: nothing was learned about queries so short")
         logits = judged.reader.logits(found.score).numpy()
