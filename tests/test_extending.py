@@ -173,7 +173,7 @@ def trained(content: str, out: Path) -> gm.Model:
 
 
 def test_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = example("src/gaussmatch/core/losses/logistic.py").Logistic
+    made = example("src/gaussmatch/core/losses.py").Logistic
     with pytest.raises(ValueError, match=r"loss\.name 'logistic' is not known; choose triplet"):
         LossRecipe(name="logistic")
     monkeypatch.setitem(LOSSES, made.name, made)

@@ -162,7 +162,7 @@ def test_the_core_knows_no_files_and_no_other_processes():
         ("core/similarities/base.py", "import safetensors"),
         ("core/similarities/base.py", "from ..losses import TripletLoss"),
         ("core/similarities/base.py", "from .. import metrics"),
-        ("core/losses/ranking.py", "from gaussmatch.core import metrics"),
+        ("core/losses.py", "from gaussmatch.core import metrics"),
         ("core/metrics/ranking.py", "def f():\n    from gaussmatch.files import atomic"),
         ("data/pairs.py", "import gaussmatch.models.encoders"),
         ("models/encoders/text.py", "import gaussmatch.models.features.photos"),

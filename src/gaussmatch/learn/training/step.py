@@ -15,7 +15,6 @@ from torch.nn.functional import softplus
 
 from gaussmatch.core import losses
 from gaussmatch.core.gaussian import Gaussian
-from gaussmatch.core.losses.ranking import sum_of
 from gaussmatch.learn.training import gather
 from gaussmatch.learn.training.batches import Batch
 from gaussmatch.models.encoders.base import Tokens
@@ -153,16 +152,20 @@ RESIDUALS = ("image.pie.residual", "text.pie.residual")
 
 TERMS: dict[str, Term] = {
     "generation": Term(_generation, watches=(REGIONS,)),
-    "diversity": Term(lambda o: sum_of(losses.diversity(o.seen[r]) for r in RESIDUALS), RESIDUALS),
+    "diversity": Term(
+        lambda o: losses.sum_of(losses.diversity(o.seen[r]) for r in RESIDUALS), RESIDUALS
+    ),
     "mmd": Term(lambda o: losses.mean_discrepancy(o.images.mean, o.captions.mean)),
     "inclusion": Term(_inclusion),
     "inclusion_as_published": Term(lambda o: _inclusion(o, losses.inclusion_as_published)),
     "inclusion_of_images": Term(lambda o: losses.inclusion_as_published(o.images, o.captions)),
     "fitting": Term(_fitting),
     "rivals": Term(_rivals),
-    "vib": Term(lambda o: sum_of(losses.bottleneck(g) for g in (o.images, o.captions))),
+    "vib": Term(lambda o: losses.sum_of(losses.bottleneck(g) for g in (o.images, o.captions))),
     "vib_as_published": Term(
-        lambda o: sum_of(losses.bottleneck(g, as_published=True) for g in (o.images, o.captions))
+        lambda o: losses.sum_of(
+            losses.bottleneck(g, as_published=True) for g in (o.images, o.captions)
+        )
     ),
 }
 """Terms by name. A recipe gives each its weight; 0 leaves it out."""
@@ -308,7 +311,7 @@ class Gradients:
         whole = _gathered(share, embedded, of_queries, batch)
         with self.precision.forward():
             terms = objective.terms(whole)
-        loss = sum_of(terms.values())
+        loss = losses.sum_of(terms.values())
         if loss.isfinite():  # else the caller says what is wrong
             self.precision.scaler.scale(loss / gather.ranks()).backward()
             if cached:
