@@ -127,7 +127,7 @@ def test_a_damaged_data_set_is_made_again(
     tiny: DataSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     scenes.load("tiny", cache=tmp_path, progress=False)
-    (held,) = tmp_path.glob("*-pooled-*")
+    (held,) = tmp_path.glob("v*-pooled-*")
     victim = held / "test.npy"
     victim.write_bytes(victim.read_bytes()[:1000])
     again = scenes.load("tiny", cache=tmp_path, progress=False)
