@@ -50,8 +50,6 @@ from gaussmatch.models.recipe import DataRecipe
 ROOM = 256 / 224
 """The short side of a photo before its center is cut out, as a multiple of the crop's side."""
 
-View = Callable[[Image.Image], Image.Image]
-
 
 def pixel_transform(recipe: DataRecipe) -> Transform | None:
     """How pictures become the pixels of a recipe's model, which owns it once it is built: the short
@@ -86,29 +84,28 @@ class PhotoPixels:
         return open_picture(self._paths[index]) if self._paths[index].is_file() else None
 
 
-@cache
-def _part(crop: int) -> View:
-    """The view for training: 8–100 % of the area, sides 3:4 to 4:3, mirrored half of the time."""
-    t = _transforms()
-    view: View = t.Compose([t.RandomResizedCrop(crop), t.RandomHorizontalFlip()])
-    return view
-
-
 _DRAWING = threading.Lock()
 
 
 def drawn_part(picture: Image.Image, crop: int, seed: int) -> Image.Image:
-    """A random part of a picture; the same for the same seed, in any thread."""
+    """A random part of a picture, 8–100 % of its area with sides 3:4 to 4:3, mirrored half of the
+    time; the same for the same seed, in any thread."""
     with _DRAWING, torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
         torch.manual_seed(seed)
-        return _part(crop)(picture)
+        part: Image.Image = _part(crop)(picture)
+        return part
 
 
-def _transforms() -> Any:
+@cache
+def _part(crop: int) -> Any:
     make_importable()
     with extra("vision", "pixels of photos"):
         from torchvision import transforms
-    return transforms
+    crops = transforms.RandomResizedCrop(crop)
+    return transforms.Compose([crops, transforms.RandomHorizontalFlip()])
+
+
+# ---- features of a frozen network ----
 
 
 MANIFEST = "manifest.json"
@@ -213,8 +210,13 @@ def encode(
     return np.asarray(out.float().cpu().numpy())
 
 
+# ---- extraction, in shards ----
+
+
 CROPS = "train_crops"
 """The name under which the crops of the training photos are kept, as a split of its own."""
+UNREADABLE = "unreadable.txt"
+"""Ids of the photos that were left out."""
 
 
 @dataclass(frozen=True)
@@ -254,11 +256,11 @@ def extract(
     progress: bool = True,
 ) -> bool:
     """Fill ``out``; returns whether it is complete (other parts may still be running)."""
-    plan = plan or ExtractionPlan()
-    _claim(out, manifest)
+    work = _Extraction(out, net, manifest, plan or ExtractionPlan(), boxes)
+    work.claim()
     if manifest.layout == "pooled":
         accelerate(net)
-    if not plan.skip_unreadable:
+    if not work.plan.skip_unreadable:
         listing.check_files("see 'gaussmatch data check', or leave out with --skip-unreadable")
     splits = {name: photos for name, photos in listing.splits.items() if photos}
     if manifest.crops and "train" in splits:
@@ -267,126 +269,163 @@ def extract(
         for name, photos in splits.items():
             bar.set_description(f"{listing.name}/{name}")
             if (out / f"{name}_ims.npy").is_file():
-                check_same(name, photos, out)
+                work.check_same(name, photos)
                 bar.update(len(photos))
-                continue
-            _shards(name, photos, out, net, manifest, plan, boxes, bar)
-    joined = [join(name, photos, out, plan.shard) for name, photos in splits.items()]
+            else:
+                work.shards(name, photos, bar)
+    joined = [work.join(name, photos) for name, photos in splits.items()]
     return all(joined)
 
 
-def _claim(out: Path, manifest: Manifest) -> None:
-    """Never mix features of two networks in one folder."""
-    if (out / MANIFEST).is_file():
-        before = Manifest.load(out)
-        if replace(before, weights=manifest.weights) != manifest:
+@dataclass(frozen=True)
+class _Extraction:
+    out: Path
+    net: ImageTower
+    manifest: Manifest
+    plan: ExtractionPlan
+    boxes: Boxes | None
+
+    def claim(self) -> None:
+        """Never mix features of two networks in one folder."""
+        if not (self.out / MANIFEST).is_file():
+            claim_folder(self.out, MANIFEST)
+            self.manifest.save(self.out)
+            return
+        before = Manifest.load(self.out)
+        if replace(before, weights=self.manifest.weights) != self.manifest:
             raise ValueError(
-                f"{out} holds {before.layout} features of {before.backbone}; "
+                f"{self.out} holds {before.layout} features of {before.backbone}; "
                 "continue with the same settings, or choose another folder with --out"
             )
-        return
-    claim_folder(out, MANIFEST)
-    manifest.save(out)
+
+    def files(self, name: str, photos: Sequence[Photo]) -> Iterator[tuple[Path, Sequence[Photo]]]:
+        """The shards of a split, and the photos in each."""
+        size = self.plan.shard
+        for i, start in enumerate(range(0, len(photos), size)):
+            path = self.out / "shards" / f"{name}-{size}-{i:05}.npz"
+            yield path, photos[start : start + size]
+
+    def shards(self, name: str, photos: Sequence[Photo], bar: tqdm[NoReturn]) -> None:
+        """Make those of this part that are missing."""
+        k, of = self.plan.part
+        transform = partial(self.net.transform, whole=None if self.boxes is None else True)
+        if name == CROPS:
+            transform = self._crops
+        with ThreadPoolExecutor(self.plan.workers) as pool:
+            for i, (path, chunk) in enumerate(self.files(name, photos)):
+                if i % of != k or _is_of(path, chunk):
+                    bar.update(len(chunk))
+                    continue
+                features, kept = self._shard(chunk, transform, pool, bar)
+                ids = np.array([photo.id for photo in chunk])
+                with atomic(path) as temporary, open(temporary, "wb") as file:
+                    np.savez(file, features=features, kept=np.array(kept, dtype=np.int64), ids=ids)
+
+    def _shard(
+        self,
+        chunk: Sequence[Photo],
+        transform: Callable[[Image.Image], Tensor],
+        pool: ThreadPoolExecutor,
+        bar: tqdm[NoReturn],
+    ) -> tuple[np.ndarray, list[int]]:
+        """Features of the photos that could be read, and which those are."""
+        rows, kept, at_a_time = [], [], self.plan.batch or self.net.at_once
+        decoded = pool.map(partial(self._read, transform), chunk)  # runs ahead
+        for start in range(0, len(chunk), at_a_time):
+            batch = chunk[start : start + at_a_time]
+            read = list(islice(decoded, len(batch)))
+            good = [j for j, picture in enumerate(read) if picture is not None]
+            if good:
+                pictures = torch.stack([p for p in read if p is not None])
+                rows.append(self._features([batch[j] for j in good], pictures))
+                kept += [start + j for j in good]
+            bar.update(len(batch))
+        return np.concatenate(rows) if rows else np.zeros((0, 0), np.float16), kept
+
+    def _crops(self, picture: Image.Image) -> Tensor:
+        """Random crops of a photo, perhaps mirrored, as the network takes them; the same every
+        time."""
+        side, seed = self.net.transform(picture).shape[-1], zlib.crc32(picture.tobytes())
+        parts = (drawn_part(picture, side, seed + i) for i in range(self.manifest.crops))
+        return torch.stack([self.net.transform(part, whole=True) for part in parts])
+
+    def _read(self, transform: Callable[[Image.Image], Tensor], photo: Photo) -> Tensor | None:
+        """The photo as the network takes it; ``None`` if it is broken and can be left out."""
+        try:
+            picture = open_picture(photo.path)
+        except (ValueError, OSError) as error:
+            if self.plan.skip_unreadable:
+                return None
+            raise ValueError(
+                f"{error}; repair or remove it, or leave such photos out with --skip-unreadable"
+            ) from error
+        return transform(picture)
+
+    def _features(self, photos: Sequence[Photo], pictures: Tensor) -> np.ndarray:
+        """float16 features; an error if they overflow half precision."""
+        at = None if self.boxes is None else torch.stack([self.boxes.of(p) for p in photos])
+        flat = pictures.flatten(0, 1) if pictures.ndim == 5 else pictures  # crops of each photo
+        features = encode(self.net, self.manifest.layout, flat, at)
+        if pictures.ndim == 5:
+            features = features.reshape(len(pictures), -1, *features.shape[1:])
+        with np.errstate(over="ignore"):
+            half = features.astype(np.float16)
+        for photo, row in zip(photos, half, strict=True):
+            if not np.isfinite(row).all():
+                raise ValueError(f"{photo.path}: its features are not finite in float16")
+        return half
+
+    def check_same(self, name: str, photos: Sequence[Photo]) -> None:
+        """Refuse a finished split if its photos are not these."""
+        unreadable, listed = self.out / UNREADABLE, self.out / f"{name}_ims_files.txt"
+        lost = set(read_lines(unreadable)) if unreadable.is_file() else set()
+        if read_lines(listed) != [photo.id for photo in photos if photo.id not in lost]:
+            raise ValueError(
+                f"{listed}: the photos of {name} have changed; extract into a new folder with --out"
+            )
+
+    def join(self, name: str, photos: Sequence[Photo]) -> bool:
+        """One array of all shards of a split, row by row through a memory map, if all are there."""
+        target, shards = self.out / f"{name}_ims.npy", list(self.files(name, photos))
+        if target.is_file():
+            return True
+        if not all(_is_of(path, chunk) for path, chunk in shards):
+            return False
+        kept: list[Photo] = []
+        lost: list[Photo] = []
+        shapes = {}
+        for path, chunk in shards:
+            with np.load(path) as shard:
+                read, shapes[path] = set(shard["kept"].tolist()), shard["features"].shape
+            for i, photo in enumerate(chunk):
+                (kept if i in read else lost).append(photo)
+        if not kept:
+            raise ValueError(f"{self.out}: no photo of {name} could be read")
+        self._write_words(name, kept)
+        if lost:
+            with open(self.out / UNREADABLE, "a", encoding="utf-8") as file:
+                file.writelines(f"{photo.id}\n" for photo in lost)
+        width = next(shape[1:] for shape in shapes.values() if shape[0])
+        rows = (np.load(path)["features"] for path, shape in shapes.items() if shape[0])
+        write_rows(target, (len(kept), *width), rows, np.float16)
+        for path in shapes:
+            path.unlink()
+        if not os.listdir(self.out / "shards"):
+            (self.out / "shards").rmdir()
+        return True
+
+    def _write_words(self, name: str, photos: Sequence[Photo]) -> None:
+        """The photo of each row, its captions, and the row of each caption."""
+        said = [(row, caption.text) for row, p in enumerate(photos) for caption in p.captions]
+        for ending, words in (
+            ("ims_files", [photo.id for photo in photos]),
+            ("caps", [text for _, text in said]),
+            ("rows", [row for row, _ in said]),
+        ):
+            write_text(self.out / f"{name}_{ending}.txt", "".join(f"{word}\n" for word in words))
 
 
-def _shards(
-    name: str,
-    photos: Sequence[Photo],
-    out: Path,
-    net: ImageTower,
-    manifest: Manifest,
-    plan: ExtractionPlan,
-    boxes: Boxes | None,
-    bar: tqdm[NoReturn],
-) -> None:
-    k, of, at_a_time = *plan.part, plan.batch or net.at_once
-    transform = partial(net.transform, whole=None if boxes is None else True)
-    if name == CROPS:
-        transform = partial(_crops, net, manifest.crops)
-    with ThreadPoolExecutor(plan.workers) as pool:
-        for i, path in enumerate(shard_files(name, photos, out, plan.shard)):
-            chunk = photos[i * plan.shard : (i + 1) * plan.shard]
-            if i % of != k or is_of(path, chunk):
-                bar.update(len(chunk))
-                continue
-            rows, kept = [], []
-            decoded = pool.map(lambda p: _picture(p, transform, plan), chunk)  # runs ahead
-            for start in range(0, len(chunk), at_a_time):
-                batch = chunk[start : start + at_a_time]
-                read = list(islice(decoded, len(batch)))
-                good = [j for j, picture in enumerate(read) if picture is not None]
-                if good:
-                    pictures = torch.stack([p for p in read if p is not None])
-                    rows.append(_features([batch[j] for j in good], pictures, net, manifest, boxes))
-                    kept += [start + j for j in good]
-                bar.update(len(batch))
-            with atomic(path) as temporary, open(temporary, "wb") as file:
-                features = np.concatenate(rows) if rows else np.zeros((0, 0), np.float16)
-                np.savez(
-                    file,
-                    features=features,
-                    kept=np.array(kept, dtype=np.int64),
-                    ids=np.array([photo.id for photo in chunk]),
-                )
-
-
-def _crops(net: ImageTower, crops: int, picture: Image.Image) -> torch.Tensor:
-    """Random crops of a photo, perhaps mirrored, as the network takes them; the same every time."""
-    side = net.transform(picture).shape[-1]
-    seed = zlib.crc32(picture.tobytes())
-    return torch.stack(
-        [net.transform(drawn_part(picture, side, seed + i), whole=True) for i in range(crops)]
-    )
-
-
-def _picture(
-    photo: Photo, transform: Callable[[Image.Image], torch.Tensor], plan: ExtractionPlan
-) -> torch.Tensor | None:
-    """The photo as the network takes it; ``None`` if it is broken and can be left out."""
-    try:
-        picture = open_picture(photo.path)
-    except (ValueError, OSError) as error:
-        if plan.skip_unreadable:
-            return None
-        raise ValueError(
-            f"{error}; repair or remove it, or leave such photos out with --skip-unreadable"
-        ) from error
-    return transform(picture)
-
-
-def _features(
-    photos: Sequence[Photo],
-    pictures: torch.Tensor,
-    net: ImageTower,
-    manifest: Manifest,
-    boxes: Boxes | None,
-) -> np.ndarray:
-    """float16 features; an error if they overflow half precision."""
-    at = None if boxes is None else torch.stack([boxes.of(photo) for photo in photos])
-    if pictures.ndim == 5:  # crops of each photo
-        flat = encode(net, manifest.layout, pictures.flatten(0, 1), at)
-        features = flat.reshape(len(pictures), -1, *flat.shape[1:])
-    else:
-        features = encode(net, manifest.layout, pictures, at)
-    with np.errstate(over="ignore"):
-        half = features.astype(np.float16)
-    for photo, row in zip(photos, half, strict=True):
-        if not np.isfinite(row).all():
-            raise ValueError(f"{photo.path}: its features are not finite in float16")
-    return half
-
-
-UNREADABLE = "unreadable.txt"
-"""Ids of the photos that were left out."""
-
-
-def shard_files(name: str, photos: Sequence[Photo], out: Path, size: int) -> list[Path]:
-    """The files of a split's shards, ``size`` photos each."""
-    count = -(-len(photos) // size)
-    return [out / "shards" / f"{name}-{size}-{i:05}.npz" for i in range(count)]
-
-
-def is_of(path: Path, chunk: Sequence[Photo]) -> bool:
+def _is_of(path: Path, chunk: Sequence[Photo]) -> bool:
     """Whether a shard exists, is whole and holds these photos (they may have changed since)."""
     if not path.is_file():
         return False
@@ -398,58 +437,7 @@ def is_of(path: Path, chunk: Sequence[Photo]) -> bool:
     return bool(held["ids"].tolist() == [photo.id for photo in chunk])
 
 
-def check_same(name: str, photos: Sequence[Photo], out: Path) -> None:
-    """Refuse a finished split if its photos are not these."""
-    lost = set(read_lines(out / UNREADABLE)) if (out / UNREADABLE).is_file() else set()
-    if read_lines(out / f"{name}_ims_files.txt") != [p.id for p in photos if p.id not in lost]:
-        raise ValueError(
-            f"{out / f'{name}_ims_files.txt'}: the photos of {name} have changed; "
-            "extract into a new folder with --out"
-        )
-
-
-def join(name: str, photos: Sequence[Photo], out: Path, size: int) -> bool:
-    """One array of all shards of a split, row by row through a memory map."""
-    target, files = out / f"{name}_ims.npy", shard_files(name, photos, out, size)
-    if target.is_file():
-        return True
-    chunks = (photos[i : i + size] for i in range(0, len(photos), size))
-    if not all(is_of(path, chunk) for path, chunk in zip(files, chunks, strict=True)):
-        return False
-    kept: list[int] = []
-    shapes = []
-    for i, path in enumerate(files):
-        with np.load(path) as shard:
-            kept += (i * size + shard["kept"]).tolist()
-            shapes.append(shard["features"].shape)
-    if not kept:
-        raise ValueError(f"{out}: no photo of {name} could be read")
-    _write_words(name, [photos[i] for i in kept], out)
-    lost = sorted(set(range(len(photos))) - set(kept))
-    if lost:
-        with open(out / UNREADABLE, "a", encoding="utf-8") as file:
-            file.writelines(f"{photos[i].id}\n" for i in lost)
-    width = next(shape[1:] for shape in shapes if shape[0])
-    rows = (
-        np.load(path)["features"] for path, shape in zip(files, shapes, strict=True) if shape[0]
-    )
-    write_rows(target, (len(kept), *width), rows, np.float16)
-    for path in files:
-        path.unlink()
-    if not os.listdir(out / "shards"):
-        (out / "shards").rmdir()
-    return True
-
-
-def _write_words(name: str, photos: Sequence[Photo], out: Path) -> None:
-    def lines(words: Sequence[object]) -> str:
-        return "".join(f"{word}\n" for word in words)
-
-    counts = [len(photo.captions) for photo in photos]
-    write_text(out / f"{name}_ims_files.txt", lines([photo.id for photo in photos]))
-    write_text(out / f"{name}_caps.txt", lines([c.text for p in photos for c in p.captions]))
-    rows = [i for i, count in enumerate(counts) for _ in range(count)]
-    write_text(out / f"{name}_rows.txt", lines(rows))
+# ---- boxes of a detector ----
 
 
 WHOLE = (0.0, 0.0, 1.0, 1.0)
