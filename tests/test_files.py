@@ -175,9 +175,11 @@ def test_what_was_interrupted_is_not_seen_and_resumes(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="no space"):
         made_once(tmp_path / "thing", breaks)
     assert not (tmp_path / "thing").exists()
+    (tmp_path / ".thing.work" / ".text.abcd1234.gaussmatch-partial").touch()
     found = []
     made_once(tmp_path / "thing", lambda folder: found.append((folder / "text").read_text()))
     assert found == ["half"]
+    assert sorted(p.name for p in (tmp_path / "thing").iterdir()) == ["files.json", "text"]
 
 
 def test_of_two_makers_one_makes_it_and_the_other_waits(tmp_path: Path) -> None:

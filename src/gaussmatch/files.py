@@ -258,6 +258,8 @@ def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
             shutil.rmtree(folder)
         work = folder.with_name(f".{folder.name}.work")
         work.mkdir(exist_ok=True)
+        for path in work.rglob(f".*{_PARTIAL}"):  # of a writer that was killed
+            path.unlink()
         make(work)
         listed = {p.name: [p.stat().st_size, sha256(p)] for p in sorted(work.iterdir())}
         write_json(work / _LIST, listed)
