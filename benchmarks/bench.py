@@ -37,6 +37,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 import gaussmatch as gm
 from gaussmatch.apps.cli import main as command
 from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.losses import sum_of
 from gaussmatch.core.metrics import Relevance
 from gaussmatch.core.similarities import SIMILARITIES, similarity
 from gaussmatch.data.pictures import open_picture
@@ -44,7 +45,7 @@ from gaussmatch.learn.evaluation.retrieval import ranks
 from gaussmatch.learn.evaluation.scores import Blocks
 from gaussmatch.learn.training.batches import Batch
 from gaussmatch.learn.training.loop import optimizer_of
-from gaussmatch.learn.training.step import Objective, total
+from gaussmatch.learn.training.step import Objective
 from gaussmatch.models.encoders.base import Tokens, pad
 from gaussmatch.models.encoders.vocabulary import SPECIALS, Vocabulary
 from gaussmatch.models.matcher import build
@@ -250,7 +251,7 @@ def our_step(
 
     def call() -> None:
         optimizer.zero_grad()
-        total(objective(matcher, batch)).backward()
+        sum_of(objective(matcher, batch).values()).backward()
         nn.utils.clip_grad_norm_(matcher.parameters(), 2.0)
         optimizer.step()
 

@@ -11,10 +11,11 @@ import torch
 from toy import Rows, killed_at, toy_data, toy_encoder, toy_words
 
 import gaussmatch as gm
+from gaussmatch.core.losses import sum_of
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.learn.training.batches import Batch, Batches
 from gaussmatch.learn.training.loop import read_log, train
-from gaussmatch.learn.training.step import Objective, total
+from gaussmatch.learn.training.step import Objective
 from gaussmatch.models.encoders.base import Tokenizer
 from gaussmatch.models.matcher import build
 from gaussmatch.models.recipe import (
@@ -130,7 +131,7 @@ def test_every_parameter_of_the_system_is_trained() -> None:
     for name, p in matcher.named_parameters():
         if name.endswith("norm.weight"):
             torch.nn.init.ones_(p)
-    total(Objective.of_epoch(RECIPE.loss, 1)(matcher, batch)).backward()
+    sum_of(Objective.of_epoch(RECIPE.loss, 1)(matcher, batch).values()).backward()
     missing = [n for n, p in matcher.named_parameters() if p.grad is None or not p.grad.any()]
     assert missing == []
 
