@@ -302,7 +302,7 @@ def test_the_cache_is_known_by_content_and_changed_files_are_not_believed(
     assert "train_ims.npy is damaged; making it again" in caplog.text
     np.testing.assert_array_equal(again, before)
     with monkeypatch.context() as patch:  # what is there is not made twice
-        patch.setattr("gaussmatch.models.features.photos", None)
+        patch.setattr("gaussmatch.models.features.extract", None)
         load_data(recipe)
     photo(root / "images" / "0.jpg", seed=99)  # the same name, another photo
     other = np.stack(list(load_data(recipe).train.images))
