@@ -308,9 +308,9 @@ class _Extraction:
     def shards(self, name: str, photos: Sequence[Photo], bar: tqdm[NoReturn]) -> None:
         """Make those of this part that are missing."""
         k, of = self.plan.part
-        transform = partial(self.net.transform, whole=None if self.boxes is None else True)
-        if name == CROPS:
-            transform = self._crops
+        transform: Callable[[Image.Image], Tensor] = self._crops
+        if name != CROPS:
+            transform = partial(self.net.transform, whole=None if self.boxes is None else True)
         with ThreadPoolExecutor(self.plan.workers) as pool:
             for i, (path, chunk) in enumerate(self.files(name, photos)):
                 if i % of != k or _is_of(path, chunk):
@@ -329,7 +329,8 @@ class _Extraction:
         bar: tqdm[NoReturn],
     ) -> tuple[np.ndarray, list[int]]:
         """Features of the photos that could be read, and which those are."""
-        rows, kept, at_a_time = [], [], self.plan.batch or self.net.at_once
+        rows, kept = [], []
+        at_a_time = self.plan.batch or self.net.at_once
         decoded = pool.map(partial(self._read, transform), chunk)  # runs ahead
         for start in range(0, len(chunk), at_a_time):
             batch = chunk[start : start + at_a_time]
