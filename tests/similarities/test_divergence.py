@@ -9,7 +9,7 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.similarities import similarity
-from gaussmatch.core.similarities.divergence import KL
+from gaussmatch.core.similarities.lifted import KL
 
 KLS = st.sampled_from(["kl", "reverse_kl", "min_kl"])
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from gaussmatch.core.gaussian import Gaussian, Side
 from gaussmatch.core.losses import LOSSES, ScoreLoss
 from gaussmatch.core.similarities import SIMILARITIES, Similarity, similarity
-from gaussmatch.core.similarities.divergence import Divergence
+from gaussmatch.core.similarities.lifted import Divergence
 from gaussmatch.models.encoders.adapter import Adapter, GivenMean
 from gaussmatch.models.encoders.backbone import Backbone
 from gaussmatch.models.encoders.base import ImageTransform, TextEncoder, Tokenizer

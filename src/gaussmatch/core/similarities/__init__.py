@@ -6,11 +6,14 @@ from typing import Any
 
 from gaussmatch.core.gaussian import Side
 from gaussmatch.core.similarities.base import Lifted, Similarity
-from gaussmatch.core.similarities.divergence import KL, MinKL, QueryKL, ReverseKL
 from gaussmatch.core.similarities.lifted import (
     CSD,
+    KL,
     Cosine,
     ExpectedDot,
+    MinKL,
+    QueryKL,
+    ReverseKL,
     Wasserstein,
     WassersteinLiteral,
 )
