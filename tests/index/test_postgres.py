@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,25 +71,39 @@ def test_what_a_value_cannot_do(index: Index) -> None:
     index.delete(["zero"])
 
 
+def graphs(index: Index) -> list[str]:
+    """How its vectors are indexed."""
+    found = index.backend._session._connection.execute(  # type: ignore[attr-defined]
+        "SELECT indexdef FROM pg_indexes WHERE indexname LIKE %s",
+        [f"{index.place.partition('#')[2]}_images_lift%"],
+    )
+    return [text for (text,) in found]
+
+
 @pytest.mark.parametrize("structure", ["hnsw", "compressed"])
 def test_its_own_graph(postgres_server: RealPostgres, structure: str) -> None:
     place = f"{postgres_server.address}#graph_{structure}"
     made = Index.create(place, similarity="kl", settings=IndexSettings(structure=structure))
     g, queries = clustered(600), clustered(10, seed=1)
+    best = truth("kl", g, queries, "images").topk(10).indices
+
+    def hits() -> int:
+        found = [{int(i[1:]) for i in hits.ids[:10]} for hits in made.search(queries, 10)]
+        return sum(len(f & set(b.tolist())) for f, b in zip(found, best, strict=True))
+
     made.add(g[:20], records(0, 20))
-    made.add(g[20:], records(20, 600))
+    made.add(g[20:590], records(20, 590))
+    assert not graphs(made)  # every item would be put in for itself
+    made.add(g[590:], records(590, 600))
+    assert hits() == 100
     made.compact()
     (part,) = made.info()["parts"]["images"]
     assert (part["structure"], part["used"]) == (structure, True)
     assert part["recall"] >= 0.95
-    best = truth("kl", g, queries, "images").topk(10).indices
-    found = [{int(i[1:]) for i in hits.ids[:10]} for hits in made.search(queries, 10)]
-    hits = sum(len(f & set(b.tolist())) for f, b in zip(found, best, strict=True))
-    assert hits >= 95
-    plan = made.backend._session._connection.execute(  # type: ignore[attr-defined]
-        "SELECT indexdef FROM pg_indexes WHERE indexname = %s", [f"graph_{structure}_images_lift0"]
-    ).fetchone()
-    assert ("halfvec" in plan[0]) == (structure == "compressed")
+    assert hits() >= 95
+    assert ["halfvec" in text for text in graphs(made)] == [structure == "compressed"]
+    made.add(g[:1], [Record("later")])
+    assert "later" in made.search(g[:1], 2)[0].ids
     made.drop()
 
 
@@ -100,11 +115,31 @@ def test_wide_lifts(postgres_server: RealPostgres) -> None:
         g = Gaussian(torch.randn(30, dim), torch.randn(30, dim))
         if fits:
             made.add(g, records(0, 30))
+            made.compact()
+            assert ["halfvec" in text for text in graphs(made)] == [dim == 1500]
             assert made.search(g[:1], 3)[0].ids[0] == "i0"
         else:
             with pytest.raises(ValueError, match="up to 4000 numbers, and these have 4202"):
                 made.add(g, records(0, 30))
         made.drop()
+
+
+def test_a_graph_that_does_not_fit_into_memory_is_said(index: Index) -> None:
+    made = index.backend._session._connection  # type: ignore[attr-defined]
+    with pytest.warns(UserWarning, match="PostgreSQL: hnsw .* maintenance_work_mem .* raise that"):
+        made.execute("DO $$ BEGIN RAISE NOTICE 'hnsw graph: maintenance_work_mem is used'; END $$")
+
+
+def test_other_declared_fields_are_other_columns(postgres_server: RealPostgres) -> None:
+    made = Index.create(f"{postgres_server.address}#fields", similarity="kl")
+    made.add(clustered(5), records(0, 5))
+    made.set_settings(replace(made.settings, fields={"n": "number", "even": "truth"}))
+    made.compact()
+    assert made.search(clustered(1), 9, where={"n": {"gte": 3}, "even": True})[0].ids == ["i4"]
+    with pytest.raises(ValueError, match="'n' is declared a number"):
+        made.add(clustered(1), [Record("x", {"n": "three"})])
+    assert made.size() == 5
+    made.drop()
 
 
 def test_items_deleted_behind_its_back_are_noticed(index: Index) -> None:

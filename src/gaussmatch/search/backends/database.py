@@ -202,21 +202,24 @@ class Database(Backend):
             return  # it was measured so
         inner = self.similarity(gallery).metric == "inner_product"  # else scales do not matter
         few = 2 * part.items < min(SAMPLE, self.size(gallery)) and inner and structure != "flat"
-        if few or self._declared(gallery) != self.settings.fields:
-            part = self._again(gallery)
-        if part.structure != structure:
+        again = few or self._declared(gallery) != self.settings.fields
+        some = self.some(SAMPLE if again else QUERIES, gallery)
+        if some is None:
+            return
+        if again:
+            lift = Lift.of(self.similarity(gallery), gallery, some[0])
+            self._again(gallery, lift, len(some[1]))
+        if self.manifest.galleries[gallery][0].structure != structure:
             self._restructure(gallery, structure)
         if structure == "flat":
             return
-        view, some = self._settled(gallery), self.some(QUERIES, gallery)
-        if some is None:
-            return
+        view = self._settled(gallery)
 
         def walk(width: int, count: int) -> Candidates:
             view.width = width
             return view.candidates(queries, count)
 
-        queries = view.lifted(some[0].numpy())
+        queries = view.lifted(some[0][:QUERIES].numpy())
         best = view.scan(queries, BEST)
         name = f"the index ({structure}) of the {gallery}, {view.reach:,} items,"
         report = measure(self.settings, queries, best, walk, view.arrays, name)
@@ -260,8 +263,12 @@ class Database(Backend):
         """Fields that have columns, see ``IndexSettings.fields``."""
 
     @abstractmethod
-    def _again(self, gallery: Gallery) -> SegmentInfo:
-        """Lift a gallery anew on typical items, with columns as the settings declare fields."""
+    def _again(self, gallery: Gallery, lift: Lift, typical: int) -> None:
+        """Lift a gallery anew, with columns as the settings declare fields.
+
+        Args:
+            typical: items that the lift was made on.
+        """
 
     @abstractmethod
     def _restructure(self, gallery: Gallery, structure: StructureName) -> None:

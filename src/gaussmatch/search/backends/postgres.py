@@ -1,7 +1,9 @@
 """An index in PostgreSQL with pgvector: ``postgresql://host/database#NAME``.
 
 Tables NAME_images and NAME_captions are made when their first items come; NAME_about keeps the
-files of the index. Every change is one transaction, and ``pg_dump`` makes a backup.
+files of the index. Every change is one transaction, and ``pg_dump`` makes a backup. Items are
+copied in, and ``compact`` builds the graph of all at once; from then on PostgreSQL keeps it up to
+date, row by row.
 
 id            text, primary key
 lift0, …      vector: the item by the similarity's own lift, standardized; minimum KL has two
@@ -15,8 +17,11 @@ thumbnail     bytea: a JPEG, or null
 
 from __future__ import annotations
 
+import json
 import re
+import struct
 import threading
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -30,19 +35,7 @@ from gaussmatch.checks import extra
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.search.backend import Block, IndexBusyError
 from gaussmatch.search.backends import database
-from gaussmatch.search.backends.database import (
-    DECLARED,
-    TYPES,
-    Database,
-    Near,
-    Row,
-    RowsView,
-    declared,
-    facts,
-    gaussian,
-    record,
-    type_of,
-)
+from gaussmatch.search.backends.database import Database, Near, Row, RowsView, gaussian, record
 from gaussmatch.search.lift import FILE as LIFT
 from gaussmatch.search.lift import SAMPLE, Lift
 from gaussmatch.search.manifest import (
@@ -52,23 +45,25 @@ from gaussmatch.search.manifest import (
     IndexManifest,
     Record,
     SegmentInfo,
-    StructureName,
 )
 from gaussmatch.search.where import Condition, Where
 
 with extra("postgres", "an index in PostgreSQL"):
     import psycopg
     from psycopg import sql
+    from psycopg.adapt import Dumper
+    from psycopg.pq import Format
     from psycopg.rows import dict_row
+    from psycopg.types import TypeInfo
     from psycopg.types.json import Jsonb
 
 PROBE = 3  # seconds in which a server that is up says so
 BLOCK = 1000  # rows read at a time
 VECTOR, HALFVEC, WIDEST = 2000, 4000, 1000
 """Numbers that pgvector indexes in float32 and in float16, and candidates of one walk."""
-COLUMNS = {"text": 'text COLLATE "C"', "number": "numeric", "truth": "boolean"}
+TYPES = {"text": 'text COLLATE "C"', "number": "numeric", "truth": "bool"}
 SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<=", "in": "=", "not": "="}
-OF_ITEM = "id, gaussian, record, thumbnail"
+OF_ITEM, TO_RANK = "id, gaussian, record, thumbnail", "id, gaussian, uncertainty, record"
 T = TypeVar("T")
 Cursor = psycopg.Cursor[dict[str, Any]]
 Filter = tuple[sql.Composable, list[Any]]
@@ -90,7 +85,7 @@ class Postgres(Database):
     scans: ClassVar[bool] = False
 
     def __init__(self, place: str, session: Session) -> None:
-        self._session, self._do = session, session.do
+        self._session, self._do, self._table = session, session.do, session.table
         self._lifts: dict[str, Lift] = {}
         super().__init__(place, session.close)
 
@@ -104,6 +99,7 @@ class Postgres(Database):
 
         def make(cursor: Cursor) -> None:
             cursor.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            know_vectors(cursor.connection)
             columns = q("name text PRIMARY KEY, content bytea NOT NULL")
             cursor.execute(q("CREATE TABLE {} ({})", session.table("about"), columns))
             content = {name: path.read_bytes() for name, path in files.items()}
@@ -129,14 +125,14 @@ class Postgres(Database):
 
     def drop(self) -> None:
         names = [*(g for g in GALLERIES if self._has(g)), "about"]
-        self._do(q("DROP TABLE {}", sql.SQL(", ").join(map(self._session.table, names))))
+        self._do(q("DROP TABLE {}", sql.SQL(", ").join(map(self._table, names))))
         self.close()
 
     # ---- read ----
 
     def _read(self, name: str, fresh: bool = True) -> bytes | None:
         with suppress(psycopg.errors.UndefinedTable):
-            query = q("SELECT content FROM {} WHERE name = %s", self._session.table("about"))
+            query = q("SELECT content FROM {} WHERE name = %s", self._table("about"))
             return next((bytes(row["content"]) for row in self._do(query, [name])), None)
         return None
 
@@ -165,8 +161,7 @@ class Postgres(Database):
     def some(self, most: int, gallery: Gallery) -> Block | None:
         """As their hashes fall."""
         query = "SELECT id, gaussian, record FROM {} ORDER BY hashtext(id), id LIMIT %s"
-        has = self._has(gallery)
-        rows = self._do(q(query, self._session.table(gallery)), [most]) if has else []
+        rows = self._do(q(query, self._table(gallery)), [most]) if self._has(gallery) else []
         return (gaussian(rows, self._form), [*map(record, rows)]) if rows else None
 
     def searchable(
@@ -185,16 +180,20 @@ class Postgres(Database):
         for gallery in filter(self._has, GALLERIES):
             if self._read(f"{gallery}/{LIFT}") is None:
                 yield f"{self.place}: {gallery}/{LIFT} is missing"
-            noted, there = self.size(gallery), self._session.count(gallery, ALL)
+            noted, there = self.size(gallery), self.count(gallery, ALL)
             if there < noted:
                 yield f"{gallery}: {noted - there:,} of {noted:,} items are missing"
+
+    def count(self, gallery: Gallery, where: Filter) -> int:
+        query = q("SELECT count(*) FROM {} WHERE {}", self._table(gallery), where[0])
+        return int(self._do(query, where[1])[0]["count"])
 
     def _pages(
         self, gallery: Gallery, columns: str, where: Filter = ALL
     ) -> Iterator[Sequence[Row]]:
         """Rows by their ids, some at a time."""
         text = "SELECT {} FROM {} WHERE {} AND id > %s ORDER BY id LIMIT %s"
-        query, last = q(text, q(columns), self._session.table(gallery), where[0]), ""
+        query, last = q(text, q(columns), self._table(gallery), where[0]), ""
         while self._has(gallery) and (rows := self._do(query, [*where[1], last, BLOCK])):
             yield rows
             last = rows[-1]["id"]
@@ -210,139 +209,109 @@ class Postgres(Database):
     def add(
         self, gaussians: Gaussian, records: Sequence[Record], gallery: Gallery, form: dict[str, int]
     ) -> None:
-        new, manifest, few = not self._has(gallery), self.manifest, gaussians[:SAMPLE]
+        few, new = gaussians[:SAMPLE], not self._has(gallery)
         lift = Lift.of(self.similarity(gallery), gallery, few) if new else self._lift(gallery)
-        rows = self._rows(gaussians, records, lift)  # refuses before anything is changed
-        if new:
-            part = SegmentInfo(gallery, len(few), self.settings.structure)
-            manifest = replace(manifest.with_parts(gallery, (part,)), form=form).next()
+        manifest = self._with(gallery, len(few), form) if new else self.manifest
 
         def put(cursor: Cursor) -> None:
             if new:
                 self._make(cursor, gallery, lift, manifest)
-            self._upsert(cursor, gallery, rows)
+            self._put(cursor, gallery, gaussians, records, lift)
 
         self._session.run(put)
         self._see(manifest)
 
     def delete(self, ids: Sequence[str], gallery: Gallery) -> None:
-        def remove(cursor: Cursor) -> None:
-            where, values = among(ids)
-            cursor.execute(
-                q("DELETE FROM {} WHERE {}", self._session.table(gallery), where), values
-            )
-            self._session.tally(cursor, gallery, -cursor.rowcount)
+        self._session.run(lambda cursor: self._remove(cursor, gallery, ids))
 
-        self._session.run(remove)
+    def _remove(self, cursor: Cursor, gallery: Gallery, ids: Sequence[str], more: int = 0) -> None:
+        where, values = among(ids)
+        cursor.execute(q("DELETE FROM {} WHERE {}", self._table(gallery), where), values)
+        self._session.tally(cursor, gallery, more - cursor.rowcount)
+
+    def _put(
+        self, cursor: Cursor, gallery: Gallery, g: Gaussian, records: Sequence[Record], lift: Lift
+    ) -> None:
+        """In the place of those that are there."""
+        self._remove(cursor, gallery, [item.id for item in records], len(records))
+        columns, unsure = self._columns(lift), None if g.is_point else g.uncertainty().tolist()
+        lifted, packed = lift.items(g), database.packed(g)
+        names = sql.SQL(", ").join(map(sql.Identifier, columns))
+        text = q("COPY {} ({}) FROM STDIN (FORMAT BINARY)", self._table(gallery), names)
+        with cursor.copy(text) as copy:
+            copy.set_types([re.split(r"\W", type_)[0] for type_ in columns.values()])
+            for n, item in enumerate(records):
+                if "\x00" in item.id:
+                    raise ValueError(f"the id {item.id!r} holds a zero byte; PostgreSQL refuses it")
+                own = database.declared(item.id, item.meta, self.settings.fields).values()
+                row = [item.id, packed[n].tobytes(), item.thumbnail, unsure and unsure[n]]
+                row += [database.record_text(item), clean(database.facts(item.meta))]
+                copy.write_row([*row, *(a[n] for a in lifted), *map(plain, own)])
+
+    def _columns(self, lift: Lift) -> dict[str, str]:
+        """Of the table of a gallery, with their types."""
+        found = {"id": 'text COLLATE "C" PRIMARY KEY', "gaussian": "bytea NOT NULL"}
+        found |= {"thumbnail": "bytea", "uncertainty": "float8"}
+        found |= {"record": "text NOT NULL", "facts": "jsonb NOT NULL"}
+        found |= {f"lift{n}": f"vector({len(u)}) NOT NULL" for n, u in enumerate(lift.centres)}
+        return found | {
+            f"meta:{name}": TYPES[type_] for name, type_ in self.settings.fields.items()
+        }
 
     def _lift(self, gallery: Gallery) -> Lift:
         if gallery not in self._lifts:
             self._lifts[gallery] = self._load_lift(gallery, gallery)
         return self._lifts[gallery]
 
-    def _declared(self, gallery: Gallery) -> dict[str, str]:
-        query = (
-            "SELECT attname, atttypid::regtype::text AS type FROM pg_attribute WHERE attrelid = "
-        )
-        query += "%s::regclass AND attname LIKE 'meta:%%' AND NOT attisdropped ORDER BY attnum"
-        types = {text.split()[0]: name for name, text in COLUMNS.items()}
-        found = self._do(q(query), [f'"{self._session.name}_{gallery}"'])
-        return {row["attname"][5:]: types[row["type"]] for row in found}
+    def _with(
+        self, gallery: Gallery, typical: int, form: dict[str, int], structure: str = "flat"
+    ) -> IndexManifest:
+        part = SegmentInfo(gallery, typical, structure)
+        return replace(self.manifest.with_parts(gallery, (part,)), form=form).next()
 
-    def _rows(
-        self, gaussians: Gaussian, records: Sequence[Record], lift: Lift
-    ) -> list[dict[str, Any]]:
-        lifted, packed = lift.items(gaussians), database.packed(gaussians)
-        unsure = [None] * len(records) if gaussians.is_point else gaussians.uncertainty().tolist()
-        found = []
-        for n, item in enumerate(records):
-            if "\x00" in item.id:
-                raise ValueError(f"the id {item.id!r} holds a zero byte, which PostgreSQL refuses")
-            own = declared(item.id, item.meta, self.settings.fields)
-            row: dict[str, Any] = {f"lift{i}": vector(a[n]) for i, a in enumerate(lifted)}
-            row |= {f"meta:{name}": plain(value) for name, value in own.items()}
-            row |= {"id": item.id, "gaussian": packed[n].tobytes(), "uncertainty": unsure[n]}
-            row |= {"record": database.record_text(item), "thumbnail": item.thumbnail}
-            found.append({**row, "facts": Jsonb(clean(facts(item.meta)))})
-        return found
+    def _declared(self, gallery: Gallery) -> dict[str, str]:
+        return dict(json.loads(self._read(f"{gallery}/fields") or b"{}"))
 
     def _make(self, cursor: Cursor, gallery: Gallery, lift: Lift, manifest: IndexManifest) -> None:
-        """An empty table with its indexes, its lift, and the manifest that names it."""
-        table, fields = self._session.table(gallery), self.settings.fields
-        columns = ['id text COLLATE "C" PRIMARY KEY, gaussian bytea NOT NULL, thumbnail bytea']
-        columns += ["uncertainty float8, record text NOT NULL, facts jsonb NOT NULL"]
-        columns += [f"lift{n} vector({len(u)}) NOT NULL" for n, u in enumerate(lift.centres)]
-        named = [q("{} {}", column(name), q(COLUMNS[type_])) for name, type_ in fields.items()]
-        all_ = sql.SQL(", ").join([*map(q, columns), *named])
-        cursor.execute(q("CREATE TABLE {} ({})", table, all_))
+        """An empty table, its lift, and the manifest that names it."""
+        table, fields = self._table(gallery), self.settings.fields
+        for n, centre in enumerate(lift.centres):
+            indexed(n, len(centre), self.settings.structure)  # refuses now what has no graph later
+        columns = [q("{} {}", sql.Identifier(n), q(t)) for n, t in self._columns(lift).items()]
+        cursor.execute(q("CREATE TABLE {} ({})", table, sql.SQL(", ").join(columns)))
         for name in fields:
             cursor.execute(q("CREATE INDEX ON {} ({})", table, column(name)))
-        self._index(cursor, gallery, lift, manifest.galleries[gallery][0].structure)
         (self._scratch / gallery).mkdir(exist_ok=True)
         lift.save(self._scratch / gallery)
-        content = (self._scratch / gallery / LIFT).read_bytes()
-        files = {f"{gallery}/{LIFT}": content, f"{gallery}/count": b"0"}
-        self._session.put(cursor, {**files, MANIFEST: manifest.dumps()})
+        files = {LIFT: (self._scratch / gallery / LIFT).read_bytes(), "count": b"0"}
+        files["fields"] = json.dumps(dict(fields)).encode()
+        about = {f"{gallery}/{name}": content for name, content in files.items()}
+        self._session.put(cursor, {**about, MANIFEST: manifest.dumps()})
 
-    def _index(self, cursor: Cursor, gallery: Gallery, lift: Lift, structure: str) -> None:
-        links = min(self.settings.links, 100)
-        build = min(max(self.settings.construction, 2 * links), 1000)
-        for n, centre in enumerate(lift.centres):
-            name = self._session.table(f"{gallery}_lift{n}")
-            cursor.execute(q("DROP INDEX IF EXISTS {}", name))
-            if structure != "flat":
-                lifted, type_ = indexed(n, len(centre), structure)
-                text = (
-                    "CREATE INDEX {} ON {} USING hnsw (({}) {}) WITH (m = {}, ef_construction = {})"
-                )
-                ops = q(f"{type_}_{'ip' if lift.inner else 'l2'}_ops")
-                table = self._session.table(gallery)
-                cursor.execute(q(text, name, table, lifted, ops, q(f"{links}"), q(f"{build}")))
-
-    def _upsert(self, cursor: Cursor, gallery: Gallery, rows: Sequence[dict[str, Any]]) -> None:
-        table, names = self._session.table(gallery), [*map(sql.Identifier, rows[0])]
-        where, ids = among([row["id"] for row in rows])
-        (there,) = cursor.execute(
-            q("SELECT count(*) FROM {} WHERE {}", table, where), ids
-        ).fetchall()
-        marks = sql.SQL(", ").join(sql.Placeholder() * len(names))
-        new = sql.SQL(", ").join(q("{} = excluded.{}", name, name) for name in names)
-        text = "INSERT INTO {} ({}) VALUES ({}) ON CONFLICT (id) DO UPDATE SET {}"
-        put = q(text, table, sql.SQL(", ").join(names), marks, new)
-        cursor.executemany(put, [[*row.values()] for row in rows])
-        self._session.tally(cursor, gallery, len(rows) - there["count"])
-
-    def _again(self, gallery: Gallery) -> SegmentInfo:
+    def _again(self, gallery: Gallery, lift: Lift, typical: int) -> None:
         """Into a new table, which takes the place of the old one."""
-        typical, form = self.some(SAMPLE, gallery), self._form
-        if typical is None:
-            return self.manifest.galleries[gallery][0]
-        lift = Lift.of(self.similarity(gallery), gallery, typical[0])
-        part = SegmentInfo(gallery, len(typical[1]), self.settings.structure)
-        manifest = self.manifest.with_parts(gallery, (part,)).next()
-        table, old = self._session.table(gallery), self._session.table(f"{gallery}_old")
+        manifest, form = self._with(gallery, typical, self._form), self._form
+        table, old = self._table(gallery), self._table(f"{gallery}_old")
         page = q(f"SELECT {OF_ITEM} FROM {{}} WHERE id > %s ORDER BY id LIMIT %s", old)
 
         def move(cursor: Cursor) -> None:
+            self._index(cursor, gallery, lift, "flat")  # names of indexes would stay behind
             cursor.execute(q("ALTER TABLE {} RENAME TO {}", table, old))
-            self._index(cursor, gallery, lift, "flat")  # names of indexes stay behind
             self._make(cursor, gallery, lift, manifest)
             last = ""
             while rows := cursor.execute(page, [last, BLOCK]).fetchall():
-                again = self._rows(gaussian(rows, form), [*map(record, rows)], lift)
-                self._upsert(cursor, gallery, again)
+                self._put(cursor, gallery, gaussian(rows, form), [*map(record, rows)], lift)
                 last = rows[-1]["id"]
             cursor.execute(q("DROP TABLE {}", old))
 
         self._session.run(move)
         self._forget([f"{gallery}/{LIFT}"])
         self._see(manifest)
-        return part
 
-    def _restructure(self, gallery: Gallery, structure: StructureName) -> None:
+    def _restructure(self, gallery: Gallery, structure: str) -> None:
         """Others search on meanwhile."""
-        part = replace(self.manifest.galleries[gallery][0], structure=structure)
-        manifest, lift = self.manifest.with_parts(gallery, (part,)).next(), self._lift(gallery)
+        lift, typical = self._lift(gallery), self.manifest.galleries[gallery][0].items
+        manifest = self._with(gallery, typical, self._form, structure)
 
         def build(cursor: Cursor) -> None:
             self._index(cursor, gallery, lift, structure)
@@ -350,6 +319,19 @@ class Postgres(Database):
 
         self._session.run(build)
         self._see(manifest)
+
+    def _index(self, cursor: Cursor, gallery: Gallery, lift: Lift, structure: str) -> None:
+        links = min(self.settings.links, 100)
+        build = min(max(self.settings.construction, 2 * links), 1000)
+        text = "CREATE INDEX {} ON {} USING hnsw (({}) {}) WITH (m = {}, ef_construction = {})"
+        for n, centre in enumerate(lift.centres):
+            name = self._table(f"{gallery}_lift{n}")
+            cursor.execute(q("DROP INDEX IF EXISTS {}", name))
+            if structure != "flat":
+                lifted, type_ = indexed(n, len(centre), structure)
+                ops = q(f"{type_}_{'ip' if lift.inner else 'l2'}_ops")
+                numbers = q(f"{links}"), q(f"{build}")
+                cursor.execute(q(text, name, self._table(gallery), lifted, ops, *numbers))
 
     def _settled(self, gallery: Gallery) -> RowsView:
         return TableView(self, gallery, ALL)
@@ -361,9 +343,8 @@ class TableView(RowsView):
     def __init__(self, backend: Postgres, gallery: Gallery, where: Filter) -> None:
         part = backend.manifest.galleries[gallery][0]
         self.backend, self.gallery, self.where = backend, gallery, where
-        self.session, self.structure = backend._session, part.structure
-        counted = where is not ALL
-        reach = self.session.count(gallery, where) if counted else backend.size(gallery)
+        self.structure = part.structure
+        reach = backend.size(gallery) if where is ALL else backend.count(gallery, where)
         width = 0 if part.structure == "flat" else backend._width(part)
         similarity, lift = backend.similarity(gallery), backend._lift(gallery)
         super().__init__(similarity, lift, backend._form, reach, width)
@@ -371,28 +352,27 @@ class TableView(RowsView):
     def nearest(self, number: int, vectors: np.ndarray, count: int) -> list[list[Near]]:
         lifted, type_ = indexed(number, vectors.shape[1], self.structure)
         near = q("{} {} %s::{}", lifted, q("<#>" if self.lift.inner else "<->"), q(type_))
-        text = "SELECT id, gaussian, uncertainty, record, {} AS raw FROM {} WHERE {} ORDER BY raw "
-        query = q(text + "LIMIT %s", near, self.session.table(self.gallery), self.where[0])
-        walk = {"hnsw.ef_search": str(min(max(self.width, count), WIDEST))}
-        walk["hnsw.iterative_scan"] = "relaxed_order"
+        text = f"SELECT {TO_RANK}, {{}} AS raw FROM {{}} WHERE {{}} ORDER BY raw LIMIT %s"
+        query = q(text, near, self.backend._table(self.gallery), self.where[0])
+        width = str(min(max(self.width, count), WIDEST))
+        walk = {"hnsw.ef_search": width, "hnsw.iterative_scan": "relaxed_order"}
 
         def search(cursor: Cursor) -> list[list[Near]]:
             for name, value in walk.items():
                 cursor.execute("SELECT set_config(%s, %s, true)", [name, value])
             return [self._one(cursor, query, v, count) for v in vectors]
 
-        return self.session.run(search)
+        return self.backend._session.run(search)
 
     def _one(self, cursor: Cursor, query: sql.Composed, v: np.ndarray, count: int) -> list[Near]:
         inner = self.lift.inner
         unit = max(1.0, float(np.abs(v).max()) / 1000) if inner else 1.0  # a halfvec ends at 65,504
-        rows = cursor.execute(query, [vector(v / unit), *self.where[1], count]).fetchall()
+        rows = cursor.execute(query, [v / unit, *self.where[1], count]).fetchall()
         near = [(row, -unit * row["raw"] if inner else row["raw"] ** 2) for row in rows]
         return sorted(near, key=lambda pair: pair[1], reverse=inner)
 
     def all(self) -> Iterator[Sequence[Row]]:
-        columns = "id, gaussian, uncertainty, record"
-        return self.backend._pages(self.gallery, columns, self.where)
+        return self.backend._pages(self.gallery, TO_RANK, self.where)
 
 
 class Session:
@@ -433,10 +413,6 @@ class Session:
 
         return self.run(fetch)
 
-    def count(self, gallery: Gallery, where: Filter) -> int:
-        query = q("SELECT count(*) FROM {} WHERE {}", self.table(gallery), where[0])
-        return int(self.do(query, where[1])[0]["count"])
-
     @contextmanager
     def alone(self, wait: float, place: str) -> Iterator[None]:
         """Nobody else changes the index meanwhile."""
@@ -474,10 +450,36 @@ class Session:
 
     def _connect(self) -> psycopg.Connection[Any]:
         made = psycopg.connect(self.uri, autocommit=True, connect_timeout=10)
+        made.add_notice_handler(warn)
+        know_vectors(made)
         if self._held:
             with made.transaction(), made.cursor() as cursor:
                 self._take(cursor, database.PATIENCE)
         return made
+
+
+class VectorDumper(Dumper):
+    """As pgvector reads them: float32, the highest byte first, after their number."""
+
+    format = Format.BINARY
+
+    def dump(self, values: np.ndarray) -> bytes:
+        return struct.pack(">HH", len(values), 0) + values.astype(">f4").tobytes()
+
+
+def know_vectors(connection: psycopg.Connection[Any]) -> None:
+    """Arrays become vectors; before the first index of a database it has none."""
+    if info := TypeInfo.fetch(connection, "vector"):
+        info.register(connection)
+        dumper = type("Dumper", (VectorDumper,), {"oid": info.oid})
+        connection.adapters.register_dumper(np.ndarray, dumper)
+
+
+def warn(notice: psycopg.errors.Diagnostic) -> None:
+    """Pass on that a graph does not fit into the memory it may take while it is built."""
+    if "maintenance_work_mem" in (notice.message_primary or ""):
+        text = f"PostgreSQL: {notice.message_primary}; this takes long: raise that setting"
+        warnings.warn(text, stacklevel=2)
 
 
 def is_away(error: Exception) -> bool:
@@ -527,13 +529,13 @@ def condition(c: Condition, fields: Mapping[str, str]) -> Filter:
 
 
 def _compared(field: str, sign: str, value: Any, fields: Mapping[str, str]) -> Filter:
-    type_, own = type_of(value), fields.get(field)
+    type_, own = database.type_of(value), fields.get(field)
     if value is None and own is None:
-        return q("NOT facts ?| %s"), [[f"{t}:{field}" for t in TYPES]]
+        return q("NOT facts ?| %s"), [[f"{t}:{field}" for t in database.TYPES]]
     if value is None:
         return q("{} IS NULL", column(field)), []
     if own is not None:
-        fits = DECLARED[own] == type_
+        fits = database.DECLARED[own] == type_
         return (q(f"{{}} {sign} %s", column(field)), [plain(value)]) if fits else (q("false"), [])
     key = f"{type_}:{field}"
     if type_ == "t":
@@ -543,10 +545,6 @@ def _compared(field: str, sign: str, value: Any, fields: Mapping[str, str]) -> F
 
 def column(field: str) -> sql.Identifier:
     return sql.Identifier(f"meta:{field}")
-
-
-def vector(values: np.ndarray) -> str:
-    return f"[{','.join(map(repr, values.tolist()))}]"
 
 
 def plain(value: Any) -> Any:

@@ -281,19 +281,13 @@ class Milvus(Database):
         self._collections[gallery] = made
         return made
 
-    def _again(self, gallery: Gallery) -> SegmentInfo:
+    def _again(self, gallery: Gallery, lift: Lift, typical: int) -> None:
         """Into a new collection."""
-        old, typical = self._held(gallery), self.some(SAMPLE, gallery)
-        if old is None or typical is None:
-            return self.manifest.galleries[gallery][0]
-        lift, structure = (
-            Lift.of(self.similarity(gallery), gallery, typical[0]),
-            self.settings.structure,
-        )
-        made = self._new_collection(gallery, self._form, lift, len(typical[1]), structure, old)
+        old, structure = self._held(gallery), self.settings.structure
+        assert old is not None
+        made = self._new_collection(gallery, self._form, lift, typical, structure, old)
         self._note_count(made, made.count(level="Session"))
         self._client("drop_collection", old.name)
-        return self.manifest.galleries[gallery][0]
 
     def _restructure(self, gallery: Gallery, structure: StructureName) -> None:
         """In place. It is noted first: if interrupted, the next to open it builds what is noted."""
