@@ -8,11 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.similarities import similarity
+from gaussmatch.search import Record
 from gaussmatch.search.backends.database import LONGEST_WAIT, PATIENCE
 from gaussmatch.search.backends.milvus import Address
 from gaussmatch.search.backends.milvus import client as client_module
 from gaussmatch.search.backends.milvus.client import Client, MilvusError, connect
+from gaussmatch.search.backends.milvus.rows import rows
+from gaussmatch.search.lift import Lift
 
 pymilvus = pytest.importorskip("pymilvus")
 import grpc  # noqa: E402
@@ -183,3 +189,16 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "pymilvus", lambda: Away)
     with pytest.raises(ConnectionError, match="milvus:http://h:1: cannot connect"):
         connect(Address.of("milvus:http://h:1"))
+
+
+def test_a_text_is_checked_as_one_not_letter_by_letter() -> None:
+    from pymilvus.client.entity_helper import convert_to_str_array
+
+    g = Gaussian(torch.zeros(1, 4), torch.zeros(1, 4))
+    lift = Lift.of(similarity("kl"), "images", g)
+    (row,) = rows(g, [Record("a")], lift, {})
+    field, seen = {"name": "gaussian", "params": {"max_length": 100}}, row["gaussian"]
+    assert len(seen) > 1 == len([*seen])
+    assert convert_to_str_array(seen, field) == seen
+    with pytest.raises(MilvusException, match="exceeds max length"):
+        convert_to_str_array(seen, {**field, "params": {"max_length": 3}})

@@ -13,13 +13,12 @@ import hashlib
 import math
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.similarities import Similarity
 from gaussmatch.search.backends.database import Near, RowsView
 from gaussmatch.search.backends.milvus import rows as coding
@@ -27,7 +26,7 @@ from gaussmatch.search.backends.milvus.client import Client, pymilvus
 from gaussmatch.search.backends.milvus.filter import Columns
 from gaussmatch.search.backends.milvus.filter import ids as among
 from gaussmatch.search.lift import Lift
-from gaussmatch.search.manifest import Gallery, IndexSettings, Record
+from gaussmatch.search.manifest import Gallery, IndexSettings
 from gaussmatch.search.topk import COARSE
 
 MOST = 16_384  # results of one query that Milvus gives at most
@@ -119,9 +118,8 @@ class Collection:
             )
         return found
 
-    def add(self, gaussians: Gaussian, records: Sequence[Record]) -> None:
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """In batches; what was sent before an interruption counts."""
-        rows = coding.rows(gaussians, records, self.lift, self.columns)  # refuses before any change
         for batch in coding.batches(rows):
             self.client.write("upsert", self.name, batch)
 

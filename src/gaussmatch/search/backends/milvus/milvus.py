@@ -194,15 +194,14 @@ class Milvus(Database):
         self, gaussians: Gaussian, records: Sequence[Record], gallery: Gallery, form: dict[str, int]
     ) -> None:
         """In batches; what was sent before an interruption counts."""
-        held = self._held(gallery)
+        held, few, fields = self._held(gallery), gaussians[:SAMPLE], self.settings.fields
+        planned = {name: (DECLARED[type_], n) for n, (name, type_) in enumerate(fields.items())}
+        lift = Lift.of(self.similarity(gallery), gallery, few) if held is None else held.lift
+        columns = planned if held is None else held.columns
+        rows = coding.rows(gaussians, records, lift, columns)  # refuses before anything is made
         if held is None:
-            few = gaussians[:SAMPLE]
-            lift = Lift.of(self.similarity(gallery), gallery, few)
-            fields = self.settings.fields
-            planned = {name: (DECLARED[type_], n) for n, (name, type_) in enumerate(fields.items())}
-            coding.rows(gaussians, records, lift, planned)  # refuses before anything is made
             held = self._new_collection(gallery, form, lift, len(few), self.settings.structure)
-        held.add(gaussians, records)
+        held.add(rows)
         self._note_count(held, held.count(level="Session"))
 
     def delete(self, ids: Sequence[str], gallery: Gallery) -> None:
@@ -276,7 +275,8 @@ class Milvus(Database):
         part = SegmentInfo(name, typical, structure)
         made = self._collection(part, gallery, form, lift)
         for some in () if old is None else old.all([*old.wanted(), "thumbnail"]):
-            made.add(gaussian(some, form), [*map(coding.record, some)])
+            items = gaussian(some, form), [*map(coding.record, some)]
+            made.add(coding.rows(*items, lift, made.columns))
         self.save(replace(self.manifest.with_parts(gallery, (part,)), form=form))
         self._collections[gallery] = made
         return made

@@ -161,7 +161,7 @@ def record(row: Mapping[str, Any]) -> Record:
 def _thumbnail(jpeg: bytes | None) -> str:
     """Left out where it is too large for a VARCHAR: it is only there to be looked at."""
     text = _base64(jpeg or b"")
-    return text if len(text) <= TEXT else ""
+    return _Text(text if len(text) <= TEXT else "")
 
 
 def _base64(content: bytes) -> str:
@@ -187,4 +187,12 @@ def _bytes(value: Any) -> int:
 def _fits(text: str, limit: int, what: str) -> str:
     if len(text.encode("utf-8", "surrogatepass")) > limit:
         raise ValueError(f"{what} takes more than the {limit:,} bytes that Milvus holds")
-    return text
+    return _Text(text)
+
+
+class _Text(str):
+    """Goes through pymilvus in one piece: it means to check the texts of a list, and of a single
+    one checks letter by letter, which was most of the time of an add."""
+
+    def __iter__(self) -> Iterator[str]:
+        yield str(self)
