@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from gaussmatch.search.embedding import (
     ShardContent,
     Share,
     Work,
+    check_reachable,
     embed,
     embed_with_ray,
     index_embeddings,
@@ -282,6 +284,16 @@ def test_the_real_ray_makes_the_same_files(tiny_run: Path, whole: Path, tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert files(tmp_path / "out") == files(whole)
+
+
+def test_a_wrong_address_of_ray_is_said_at_once() -> None:
+    for none in ("auto", "local"):
+        check_reachable(none)
+    for wrong in ("127.0.0.1:1", "ray://127.0.0.1:1"):
+        with pytest.raises(ConnectionError, match=f"RAY_ADDRESS={wrong}: nothing answers there"):
+            check_reachable(wrong)
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        check_reachable(f"127.0.0.1:{there.getsockname()[1]}")
 
 
 def test_ray_missing(monkeypatch: pytest.MonkeyPatch, tiny_run: Path, capsys: Any) -> None:

@@ -12,11 +12,13 @@ import hashlib
 import json
 import logging
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor
@@ -368,6 +370,8 @@ def same(a: object, b: object) -> bool:
 
 Worker = Callable[[], tuple[Model, ItemSource]]
 """Loads model and source where it is called."""
+REACH = 10.0
+"""Seconds in which the Ray cluster must accept a connection."""
 BLOCKS = 64
 """Parts into which the work of an actor is cut at most: the fewer, the less evenly it is spread."""
 
@@ -377,7 +381,8 @@ def embed_with_ray(
 ) -> bool:
     """Make all shards that are not there yet; whether now all are.
 
-    Joins the cluster that RAY_ADDRESS names, or starts Ray on this machine and stops it again.
+    Joins the cluster that RAY_ADDRESS names, or starts Ray on this machine and stops it again. If
+    the cluster asks for a token, so do RAY_AUTH_MODE=token and RAY_AUTH_TOKEN here.
 
     Args:
         workers: actors, each with a model of its own.
@@ -387,11 +392,12 @@ def embed_with_ray(
     todo = {n for n, shard in enumerate(embedding.shards()) if not shard.path(out).is_file()}
     if not todo:
         return True
-    ours = not ray.is_initialized()
+    ours, address = not ray.is_initialized(), os.environ.get("RAY_ADDRESS")
     if ours:
+        check_reachable(address or "local")
         ray.init(
-            address=os.environ.get("RAY_ADDRESS"),
-            num_cpus=None if os.environ.get("RAY_ADDRESS") else workers + 1,
+            address=address,
+            num_cpus=None if address else workers + 1,
             include_dashboard=False,
             log_to_driver=False,
             configure_logging=False,
@@ -418,6 +424,20 @@ def embed_with_ray(
         if ours:
             ray.shutdown()
     return not embedding.missing(out)
+
+
+def check_reachable(address: str) -> None:
+    """A clear error at once: Ray itself would wait for a cluster that is not there."""
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    if parts.port is None:  # auto, local
+        return
+    try:
+        socket.create_connection((parts.hostname, parts.port), timeout=REACH).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"RAY_ADDRESS={address}: nothing answers there ({error}); correct it, or unset it to "
+            "run on this machine"
+        ) from error
 
 
 class Actor:
