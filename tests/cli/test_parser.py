@@ -196,3 +196,12 @@ def test_the_walk_through_names_every_alias() -> None:
             found = [(kind, n) for n in range(int(first), int(last) + 1)]
         named |= {f"{kind}{number}": name for kind, number in found}
     assert named == NUMBERED
+
+
+def test_fields_of_a_database_are_declared_with_a_type(parsed, capsys) -> None:
+    given = parsed(["index", "x", "--out", "y", "--field", "taken:text", "--field=a:b:number"])
+    assert given.field == [("taken", "text"), ("a:b", "number")]
+    for wrong in ("taken", "taken:date", ":text"):
+        with pytest.raises(SystemExit):
+            main(["index", "compact", "y", "--field", wrong])
+        assert f"{wrong!r}: write NAME:TYPE with text, number, truth" in capsys.readouterr().err

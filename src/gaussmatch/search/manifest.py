@@ -57,6 +57,7 @@ def encodable(text: str) -> bool:
 
 StructureName = Literal["flat", "hnsw", "compressed"]
 STRUCTURES: tuple[StructureName, ...] = get_args(StructureName)
+FIELD_TYPES = ("text", "number", "truth")
 FORMAT = 5
 MANIFEST = "manifest.json"
 
@@ -97,7 +98,7 @@ class IndexSettings:
         if not 0 <= self.recall <= 1:
             raise ValueError(f"recall must be between 0 and 1, got {self.recall}")
         for name, wanted in self.fields.items():
-            if wanted not in ("text", "number", "truth"):
+            if wanted not in FIELD_TYPES:
                 raise ValueError(f"field {name!r}: choose text, number or truth, not {wanted!r}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +45,7 @@ from gaussmatch.search.embedding import (
     whole_embedding,
 )
 from gaussmatch.search.index import existing_index
-from gaussmatch.search.manifest import STRUCTURES, check_same_run
+from gaussmatch.search.manifest import FIELD_TYPES, STRUCTURES, check_same_run
 from gaussmatch.search.sources import Changes, describe_ignored
 from gaussmatch.search.tables import index_arrays, index_parquet
 from gaussmatch.search.trust import kept_calibration
@@ -178,7 +178,7 @@ def _make_options(argv: Sequence[str]) -> Namespace:
         "--gallery", choices=GALLERIES, help="what a file of embeddings is of (default: images)"
     )
     _add_structure(parser, "flat is exact (default); hnsw is fast")
-    parser.add_argument("--search", type=int, help=WIDTH)
+    _add_search(parser)
     parser.add_argument("--strict", action="store_true", help=STRICT)
     _add_wait(parser)
     options = parser.parse(argv)
@@ -299,10 +299,11 @@ def _compact(argv: Sequence[str]) -> None:
         "Join the segments of an index and drop deleted items.",
         "gaussmatch index compact photos.index",
         "gaussmatch index compact photos.index --structure hnsw --search 128",
+        "gaussmatch index compact postgresql://host/photos --field taken:text",
         writes=True,
     )
     _add_structure(parser, "change how it is searched")
-    parser.add_argument("--search", type=int, help=WIDTH)
+    _add_search(parser)
     options = parser.parse(argv)
     index = Index.open(options.index, wait=options.wait)
     _apply_settings(index, options)
@@ -319,6 +320,7 @@ def _apply_settings(index: Index, options: Namespace) -> None:
 
 def _chosen(settings: IndexSettings, options: Namespace) -> IndexSettings:
     changes = {"structure": options.structure, "search": options.search}
+    changes["fields"] = {**settings.fields, **dict(options.field)} if options.field else None
     return replace(
         settings, **{name: value for name, value in changes.items() if value is not None}
     )
@@ -417,6 +419,30 @@ def _parser(
 
 def _add_structure(parser: Parser, help: str) -> None:
     parser.add_argument("--structure", choices=STRUCTURES, help=help)
+
+
+def _add_search(parser: Parser) -> None:
+    parser.add_argument("--search", type=int, help=WIDTH)
+    parser.add_argument(
+        "--field",
+        type=declared_field,
+        action="append",
+        default=[],
+        metavar="NAME:TYPE",
+        help="metadata that is often filtered by: a database keeps it in an indexed column of this "
+        "type (text, number or truth; a date is a text); may be repeated",
+    )
+
+
+def declared_field(word: str) -> tuple[str, str]:
+    """
+    >>> declared_field("taken:text")
+    ('taken', 'text')
+    """
+    name, _, type_ = word.rpartition(":")
+    if not name or type_ not in FIELD_TYPES:
+        raise ArgumentTypeError(f"{word!r}: write NAME:TYPE with {', '.join(FIELD_TYPES)}")
+    return name, type_
 
 
 def _add_wait(parser: Parser) -> None:
