@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gaussmatch import device
+from gaussmatch.apps.cli import main
 from gaussmatch.device import helpful_threads, use_threads
 
 
@@ -42,6 +43,12 @@ def test_what_was_given_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert use_threads() == 2
     with pytest.raises(ValueError, match="at least 1"):
         use_threads(0)
+
+
+def test_a_search_is_not_worth_a_trial(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setattr(device, "_trial", lambda n: pytest.fail("measured for one question"))
+    assert main(["search", str(tmp_path / "none"), "two dogs"]) == 2
+    assert torch.get_num_threads() == 1
 
 
 def test_a_trial_measures_and_leaves_the_number_as_it_was() -> None:

@@ -104,6 +104,7 @@ def _options(argv: Sequence[str]) -> Namespace:
         help="as many results as needed to hold the one that is meant with this probability",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(threads=1)  # for one question, not worth a trial of how many help
     options = parser.parse(argv)
     if sum(q is not None for q in (options.text, options.image, options.like)) != 1:
         parser.error("give one query: a caption, --image or --like")

@@ -56,9 +56,11 @@ class Network:
         by_rows: each thread takes some rows of a batch, instead of all sharing the work on each
             operator. For pictures, of which few go through together, that takes less time: they
             wait for each other once a batch, and what decodes the next ones is not in the way.
+        ours: a file that we wrote and sealed. Any other one might name further files to read its
+            weights from, and so only its bytes are given away, which takes twice as long.
     """
 
-    def __init__(self, file: Path, *, by_rows: bool = False) -> None:
+    def __init__(self, file: Path, *, by_rows: bool = False, ours: bool = False) -> None:
         with extra("onnx", str(file)):
             import onnxruntime
         if not file.is_file():
@@ -69,8 +71,8 @@ class Network:
         options.intra_op_num_threads = 1 if by_rows else threads
         options.log_severity_level = 3
         try:
-            self._session = onnxruntime.InferenceSession(  # its bytes: no weights in other files
-                file.read_bytes(), options, providers=["CPUExecutionProvider"]
+            self._session = onnxruntime.InferenceSession(
+                file if ours else file.read_bytes(), options, providers=["CPUExecutionProvider"]
             )
             self.notes: dict[str, Any] = json.loads(
                 self._session.get_modelmeta().custom_metadata_map.get(NOTES, "{}")
@@ -258,7 +260,7 @@ def accelerate(tower: ImageTower | TextTower) -> None:
     folder = cache_root() / "onnx" / f"{type(tower).__name__.lower()}-{tower.sha256()[:24]}"
     try:
         file = made_once(folder, export) / EXPORTED
-        tower.fast = Network(file, by_rows=isinstance(tower, ImageTower))
+        tower.fast = Network(file, by_rows=isinstance(tower, ImageTower), ours=True)
     except Exception as error:  # exporters raise whatever they like
         warnings.warn(f"{tower.name} runs in torch, as ONNX failed: {error}", stacklevel=2)
 

@@ -58,9 +58,9 @@ class Bert(nn.Module):
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
         width, eps = config["hidden_size"], config["layer_norm_eps"]
-        self.words = nn.Embedding(config["vocab_size"], width)
-        self.places = nn.Embedding(config["max_position_embeddings"], width)
-        self.types = nn.Embedding(config["type_vocab_size"], width)
+        self.words = _table(config["vocab_size"], width)
+        self.places = _table(config["max_position_embeddings"], width)
+        self.types = _table(config["type_vocab_size"], width)
         self.norm = nn.LayerNorm(width, eps)
         size = width, config["num_attention_heads"], config["intermediate_size"], eps
         self.layers = nn.ModuleList(Layer(*size) for _ in range(config["num_hidden_layers"]))
@@ -83,7 +83,12 @@ class Bert(nn.Module):
                 name = name.replace(theirs, our)
             if not name.startswith(("pooler.", "cls.")) and "position_ids" not in name:
                 ours[name] = value.float()
-        self.load_state_dict(ours)
+        self.load_state_dict(ours, assign=True)
+
+
+def _table(rows: int, width: int) -> nn.Embedding:
+    """To be filled: random numbers for every word would take longer than to read the true ones."""
+    return nn.Embedding.from_pretrained(torch.empty(rows, width))
 
 
 _NAMES = [
@@ -125,7 +130,8 @@ class Sentences(TextTower):
             raise ValueError(
                 f"{folder / 'config.json'}: a {config.get('model_type')} model; st: reads BERT"
             )
-        self.net, self.width = Bert(config), int(config["hidden_size"])
+        with torch.device("meta"):  # no memory and no random weights: the published ones follow
+            self.net, self.width = Bert(config), int(config["hidden_size"])
         self.net.load(load_tensors(weights))
         self._first, self._unit = _pooling(folder)
         self.tokenizer = _tokenizer(folder, int(config["max_position_embeddings"]))
