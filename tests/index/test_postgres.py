@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from index.real_postgres import RealPostgres
 
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.search import Index, IndexBusyError, IndexSettings, Record
+from gaussmatch.search.backends import database
 from gaussmatch.search.where import UnknownFieldError, Where
 
 psycopg = pytest.importorskip("psycopg")
@@ -194,6 +196,25 @@ def test_a_server_killed_in_the_middle_of_an_add(postgres_server: RealPostgres) 
     assert (made.size(), acknowledged[-1]) == (3000, 3000)
     made.verify()
     made.drop()
+
+
+def test_a_restart_of_a_minute_is_waited_out(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, clock = index.backend._session, [0.0]  # type: ignore[attr-defined]
+    connect, patiently = session._connect, database.patiently
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    def once_it_is_up() -> Any:
+        if clock[0] < 60:
+            raise psycopg.OperationalError("connection refused")
+        return connect()
+
+    monkeypatch.setattr(database, "patiently", partial(patiently, sleep=sleep))
+    monkeypatch.setattr(session, "_connect", once_it_is_up)
+    session.close()
+    assert index.size() == 1
+    assert 60 <= clock[0] <= 60 + database.LONGEST_WAIT
 
 
 def test_addresses() -> None:
