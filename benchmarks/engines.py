@@ -57,6 +57,8 @@ def main() -> None:
         print(f"compact  {time.perf_counter() - start:8.1f} s", flush=True)
         print(f"         {index.backend.describe()}", flush=True)
         report("compacted", index, queries, truth)
+        if index.place.startswith("postgresql:"):
+            print(f"bytes    {bytes_of(index, options.items)}", flush=True)
         for level in options.levels:
             base, _, name = index.place.partition("#")
             other = Index.open(f"{base}?consistency={level}#{name or 'gaussmatch'}")
@@ -82,6 +84,18 @@ def report(name: str, index: Index, queries: Gaussian, truth: np.ndarray) -> Non
             times.append(time.perf_counter() - start)
         line += f"{1000 * np.median(times):8.1f} ms a query{what}"
     print(f"{line}  ({name})", flush=True)
+
+
+def bytes_of(index: Index, items: int) -> str:
+    """What an item takes in PostgreSQL, and how much of that is the graph."""
+    import psycopg
+
+    uri, _, name = index.place.partition("#")
+    with psycopg.connect(uri) as connection:
+        query = "SELECT pg_total_relation_size(%s::regclass), pg_relation_size(%s::regclass)"
+        found = connection.execute(query, [f"{name}_images", f"{name}_images_lift0"]).fetchone()
+    total, graph = (int(n) / items for n in found or (0, 0))
+    return f"{total:,.0f} an item, of which the graph {graph:,.0f}"
 
 
 @contextmanager
