@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import resource
 import signal
 import struct
 import subprocess
@@ -313,6 +314,23 @@ def test_no_picture_takes_more_than_its_memory(make: Callable[[], bytes]) -> Non
         with pytest.raises(TooLargeError, match="takes more than 48 MiB"):
             decoders.read(make())
         assert decoders.read(encoded("PNG")).size == (64, 48)  # by the next child
+
+
+@linux
+def test_a_limit_of_the_machine_is_kept() -> None:
+    """Raising it (``ulimit -v``) is an error for all but root, whom it would escape."""
+    with closing(Decoders()) as decoders:
+        decoders.read(encoded("PNG"))
+        (child,) = decoders._idle
+        limit = (2**30, 2**30)
+        resource.prlimit(child.process.pid, resource.RLIMIT_AS, limit)
+        decoders.read(encoded("PNG"))
+        assert decoders._idle == [child]
+        soft, hard = resource.prlimit(child.process.pid, resource.RLIMIT_AS)
+        assert soft < hard == limit[1]
+        decoders.bounds = Bounds(memory=2**40)
+        decoders.read(encoded("PNG"))
+        assert resource.prlimit(child.process.pid, resource.RLIMIT_AS) == limit
 
 
 def test_no_picture_takes_more_than_its_time() -> None:

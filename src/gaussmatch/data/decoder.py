@@ -419,8 +419,11 @@ def _mapped() -> int:
 
 
 def _limit(most: int) -> None:
+    """Within the limit that this machine sets (``ulimit -v``), which nobody but root may raise."""
     if sys.platform == "linux":
-        resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 if __name__ == "__main__":
