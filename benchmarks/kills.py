@@ -42,6 +42,7 @@ from gaussmatch.files import sha256
 from gaussmatch.learn.training.loop import train
 from gaussmatch.models.run import WEIGHTS
 from gaussmatch.search import Index, IndexSettings, Record, backup, merge
+from gaussmatch.search.manifest import MANIFEST
 
 Work = Callable[[Path], object]
 """Something done in a folder."""
@@ -200,10 +201,10 @@ def forked(
 
 
 def state(folder: Path) -> dict[str, object]:
-    """All that counts in a folder."""
+    """All that counts in a folder: an index from its manifest on, a copy from its folder on."""
     found: dict[str, object] = {}
-    for name in ("index", "new"):
-        if (folder / name).exists():
+    for name, begins in (("index", f"index/{MANIFEST}"), ("new", "new")):
+        if (folder / begins).exists():
             found[name] = contents(Index.open(folder / name, verify=True))
     if (folder / "run" / WEIGHTS).exists():
         found["weights"] = sha256(folder / "run" / WEIGHTS)

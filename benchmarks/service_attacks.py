@@ -221,7 +221,7 @@ def stop(service: Service) -> str:
                     found["turned away"] += 1
                     return  # refused before anything was sent
                 try:
-                    connection.request("GET", "/api/search?text=a&k=1")
+                    connection.request("GET", "/api/search?text=red&k=1")
                 except OSError:
                     found["reset while sending"] += 1
                     return
@@ -257,7 +257,7 @@ def searching(*services: Service, clients: int) -> Iterator[Counter[int]]:
 
     def client(service: Service) -> None:
         while not ending.is_set():
-            found[service.get("/api/search?text=a&k=5")] += 1
+            found[service.get("/api/search?text=red&k=5")] += 1
 
     threads = [
         threading.Thread(target=client, args=(services[n % len(services)],)) for n in range(clients)
