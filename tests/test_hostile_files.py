@@ -124,7 +124,7 @@ def test_an_index_knows_its_folder_before_its_first_item(
 ) -> None:
     monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path / "cache"))
 
-    def killed(*given: object) -> None:
+    def killed(*given: object, **named: object) -> None:
         raise KeyboardInterrupt
 
     index = Index.create(tmp_path / "i", tiny_run)
@@ -134,6 +134,10 @@ def test_an_index_knows_its_folder_before_its_first_item(
             update(index, photos)
     assert main(["index", "update", index.place]) == 0  # without naming it again
     assert Index.open(index.place).size() == 2
+    with monkeypatch.context() as patched:
+        patched.setattr("gaussmatch.apps.cli.index.update", killed)  # before it has begun
+        assert main(["index", str(tiny_run), str(photos), "--out", str(tmp_path / "j")]) == 130
+    assert Index.open(tmp_path / "j").own_folder == photos
 
 
 def test_shards_from_elsewhere_are_not_believed_either(

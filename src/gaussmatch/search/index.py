@@ -100,6 +100,7 @@ class Index:
         similarity: str | None = None,
         settings: IndexSettings | None = None,
         calibration: Calibration | None = None,
+        source: Mapping[str, object] | None = None,
     ) -> Self:
         """A new, empty index.
 
@@ -107,15 +108,16 @@ class Index:
             run: the run folder of the model; it is copied in. Or else
             similarity: its name, for an index of bare Gaussians that no model can query.
             calibration: see ``calibrate``; without one there are no percentiles and probabilities.
+            source: where its items will come from (``note_source``), known from its first moment.
         """
         if (run is None) == (similarity is None):
             raise ValueError("an index needs a run, or the name of a similarity, and not both")
         if run is None:
             used = similarity_called(str(similarity))
-            return cls.with_model(place, None, used, settings, calibration)
+            return cls.with_model(place, None, used, settings, calibration, source)
         model = load(run)
         used = model.matcher.similarity
-        index = cls.with_model(place, locate(run), used, settings, calibration)
+        index = cls.with_model(place, locate(run), used, settings, calibration, source)
         index.model = model  # the files that were copied
         return index
 
@@ -127,13 +129,14 @@ class Index:
         used: Similarity,
         settings: IndexSettings | None = None,
         calibration: Calibration | None = None,
+        source: Mapping[str, object] | None = None,
     ) -> Self:
         """As ``create``, with a copy of model files that are verified: those of another index."""
         backend, settings = backend_of(place), settings or IndexSettings()
         check_structure(used, settings, backend.scans, os.fspath(place))
         known_run = {} if folder is None else hashes(folder)
         files = {} if folder is None else {f"{RUN}/{n}": folder / n for n in known_run}
-        manifest = IndexManifest(used.name, asdict(settings), known_run)
+        manifest = IndexManifest(used.name, asdict(settings), known_run, source=source)
         index = cls(backend.create(os.fspath(place), manifest, files))
         if calibration is not None and calibration != Calibration():
             index.set_calibration(calibration)

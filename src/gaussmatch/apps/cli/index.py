@@ -15,6 +15,7 @@ from gaussmatch.apps.cli.search import plain
 from gaussmatch.checks import did_you_mean
 from gaussmatch.data.embeddings import ENDINGS, columns_of
 from gaussmatch.data.pairs import SPLITS
+from gaussmatch.files import remember_folder
 from gaussmatch.models.features import load_data
 from gaussmatch.models.recipe import DataRecipe
 from gaussmatch.models.run import (
@@ -124,7 +125,13 @@ def _holds_gaussians(file: Path) -> bool:
 
 
 def _created(options: Namespace) -> Index:
-    return Index.create(options.out, options.run, settings=_chosen(IndexSettings(), options))
+    source: dict[str, str] | None = None
+    folder = options.folder
+    if folder is not None and folder.is_dir() and not is_embedding(folder):
+        source = {"folder": str(folder.resolve())}  # noted first: a kill may come at any time
+        remember_folder(str(options.out), source["folder"])
+    settings = _chosen(IndexSettings(), options)
+    return Index.create(options.out, options.run, settings=settings, source=source)
 
 
 def _continued(index: Index, options: Namespace) -> Index:
