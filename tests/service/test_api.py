@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import threading
 import time
@@ -495,6 +496,24 @@ def test_an_index_that_is_damaged_meanwhile_goes_on(tmp_path: Path, index: Index
         assert len(client.get("/api/search?text=a+star&k=3").json()["results"]["hits"]) == 3
 
 
+def test_an_upload_outlasts_the_slowest_pictures_before_it(index: Index) -> None:
+    """Both decoders may be busy all their time, and one of them has to start anew."""
+    app, settings = create_app(index), Settings()
+    with CheckedClient(app):
+        for budget in (app.state.service.bodies, app.state.service.decoding):
+            assert budget.patience >= settings.decode_timeout + 1
+            assert budget.patience + settings.decode_timeout < settings.timeout
+
+
+def test_damage_is_not_called_a_missing_item(tmp_path: Path, index: Index) -> None:
+    copy = shutil.copytree(index.place, tmp_path / "index")
+    with CheckedClient(create_app(Index.open(copy))) as client:
+        for file in copy.glob("segments/images-*/records.jsonl"):
+            os.truncate(file, file.stat().st_size // 2)
+        refused(client.get("/api/item", params={"id": ID}), 500, "failure")
+        refused(client.get("/api/item", params={"id": "nothing"}), 500, "failure")
+
+
 ODD = ("ü/ñ", 'a"b<i>', "new\nline", "\x00", "../../etc/passwd", "x" * 3000)
 
 
@@ -594,6 +613,17 @@ class TestBrowsing:
             refused(client.post("/api/zip", json={"ids": []}), 422, "invalid")
         with CheckedClient(create_app(album, Settings(max_zip=1))) as client:
             refused(client.post("/api/zip", json={"ids": ids}), 422, "too_many")
+
+    def test_a_download_leaves_no_folder_on_windows_either(
+        self, index: Index, tmp_path: Path
+    ) -> None:
+        album = Index.with_model(tmp_path / "index", index.run_folder, index.similarity)
+        record = Record("a", {"file": "..\\..\\evil.jpg"}, jpeg())
+        album.add(index.some(1)[1], [record])  # type: ignore[arg-type]
+        with CheckedClient(create_app(album)) as client:
+            answer = client.post("/api/zip", json={"ids": ["a"]})
+        with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+            assert archive.namelist() == ["evil.jpg"]
 
     def test_like_several_unlike_others_and_groups(self, client: CheckedClient) -> None:
         other, third = "scenes/test/1", "scenes/test/2"

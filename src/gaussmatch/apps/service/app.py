@@ -91,7 +91,9 @@ class Service:
             seen=self.metrics.batch.observe,
         )
         bodies = max(2 * s.max_body, s.max_memory // 5)
-        patience = s.timeout / 3  # for each of the two; the rest is for the work itself
+        # for each of the two: long enough to outlast those that decode, with a second for a decoder
+        # that starts anew, and to be decoded after them
+        patience = max(s.timeout / 3, s.timeout - s.decode_timeout - 1)
         self.bodies = Budget(bodies, patience)
         self.decoding = Budget(s.max_memory - bodies, patience)
         each = int(self.decoding.most / (s.decoders + 0.5))  # the rest is for what was decoded

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PureWindowsPath
 from typing import Any, Literal
 
 import numpy as np
@@ -247,7 +247,8 @@ class Engine:
             record = self.record(id)
             file = record.meta.get("file")
             usable = isinstance(file, str) and Path(file).suffix.lower() in SUFFIXES
-            name = PurePosixPath(str(file) if usable else f"{id}.jpg").name
+            # none that leaves a folder, not even where "\\" is "/"
+            name = PureWindowsPath(str(file) if usable else f"{id}.jpg").name
             shown = "".join(sign if sign.isprintable() else "_" for sign in name)
             folder = self._photos if usable else None
             found.append(Member(shown, folder, str(file), record.thumbnail))
