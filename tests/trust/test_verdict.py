@@ -45,6 +45,15 @@ def test_what_is_said(fields: dict[str, Any], kind: str, sentence: str) -> None:
     assert (found.kind, found.sentence) == (kind, sentence)
 
 
+@pytest.mark.parametrize(("best", "fits"), [(0.1, "Perhaps nothing here fits."), (0.3, "I can’t")])
+def test_no_number_is_said_above_a_first_result_that_is_unlikely(best: float, fits: str) -> None:
+    """Whatever the gallery as a whole looks like: labels and sentence say the same."""
+    count = FitCount(1, 1, 3) if best < 0.2 else FitCount(1, 9, 80)
+    found = verdict(probability=best, absent=0.01, count=count)
+    assert found.sentence == "Best first"
+    assert found.reason.startswith(fits)
+
+
 def test_words_that_are_not_known_are_named_and_nothing_is_claimed() -> None:
     hits = Hits([Hit("a", 0.5, 0.9, None, None)], "images", "captions", count=FitCount(5, 6, 7))
     found = hits.for_text("qwer zxcv", ["qwer", "zxcv"], {})

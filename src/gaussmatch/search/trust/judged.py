@@ -37,6 +37,7 @@ from gaussmatch.search.trust.calibration import (
     Reader,
     Way,
 )
+from gaussmatch.search.trust.verdict import MAYBE
 
 SIZES = (100, 1000, 8000)
 """Galleries that are measured, beside that of all items; none of more than half of them."""
@@ -561,7 +562,9 @@ def _said(
         if kind is None:
             continue
         doubt = (best_after[rows] < LIKELY) & (
-            (kind.absence(after[rows]) > DOUBT) | (after[rows] < kind.nothing(gone.features[rows]))
+            (best_after[rows] < MAYBE)
+            | (kind.absence(after[rows]) > DOUBT)
+            | (after[rows] < kind.nothing(gone.features[rows]))
         )
         nothing = present[rows] < kind.nothing(reader.features[rows])
         one = read.one[rows]

@@ -135,7 +135,8 @@ def decide(
     if nothing and unsure:
         reason = "Only two in a hundred searches with something to find look this bad."
         return SearchVerdict("absent", "Nothing here seems to fit", reason, count)
-    if absent is not None and absent > DOUBT and unsure:
+    doubtful = absent is not None and absent > DOUBT
+    if unsure and (doubtful or fit_of(best) == "unlikely"):
         return SearchVerdict(kind, "Best first", "Perhaps nothing here fits.", count)
     if count is None or not count.narrow:
         return SearchVerdict(kind, "Best first", "I can’t say how many fit.", count)
