@@ -104,15 +104,15 @@ def mostly_known(text: str, unknown: Sequence[str]) -> bool:
 
 def spelling(word: str, known: Mapping[str, int]) -> str | None:
     """The known word that was probably meant: one edit away, the most frequent of those; or else
-    one that is very alike. In a word of up to four letters no letter is replaced: "hund" is
-    not "hand".
+    one of the same letters, or one that is very alike. In a word of up to four letters no letter is
+    replaced: "hund" is not "hand".
 
     Args:
         known: word → how often it occurs.
 
-    >>> known = {"mountain": 90, "fountain": 9, "dog": 500, "skateboarding": 12}
-    >>> [spelling(w, known) for w in ("moutain", "dgo", "skatebording", "dig", "qwxz", "dog")]
-    ['mountain', 'dog', 'skateboarding', None, None, None]
+    >>> known = {"mountain": 90, "fountain": 9, "dog": 500, "skateboarding": 12, "bicycle": 80}
+    >>> [spelling(w, known) for w in ("moutain", "dgo", "skatebording", "bycicle", "dig", "qwxz")]
+    ['mountain', 'dog', 'skateboarding', 'bicycle', None, None]
     """
     word = base(word.lower())
     if word in known or len(word) < 3:
@@ -126,6 +126,9 @@ def spelling(word: str, known: Mapping[str, int]) -> str | None:
     if near:
         return max(near, key=lambda other: (known[other], other))
     same = [other for other in known if other[:1] == word[:1] and abs(len(other) - len(word)) < 3]
+    swapped = [other for other in same if len(word) > 4 and sorted(other) == sorted(word)]
+    if swapped:
+        return max(swapped, key=lambda other: (known[other], other))
     alike = difflib.get_close_matches(word, same, n=1, cutoff=0.84)
     return alike[0] if alike else None
 
