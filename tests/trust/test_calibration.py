@@ -227,15 +227,23 @@ def test_familiarity_is_measured_by_features_where_means_are_alike():
 def test_an_odd_word_is_forgiven_and_an_odd_text_of_odd_words_is_not():
     chance = torch.Generator().manual_seed(1)
     seen = torch.randn(600, 12, generator=chance) * torch.tensor([1.0] * 4 + [0.05] * 8)
-    counts = (200 * torch.rand(300, generator=chance)).int().tolist()
-    counts[::20] = [0] * 15  # one query in twenty has an odd word
-    near = Familiarity.fit(features(seen[:300]), features(seen[300:]), 64, counts)
+    usual = torch.rand(300, generator=chance).tolist()
+    usual[::20] = [0.0] * 15  # one query in twenty has an odd word
+    near = Familiarity.fit(features(seen[:300]), features(seen[300:]), 64, usual)
     far = torch.zeros(1, 12)
     far[0, 11] = 1.0
     plain = seen[:1]
     assert near.p_value(features(plain), [0])[0] > 0.01  # one odd word
     assert near.p_value(features(far), [0])[0] < 0.01
-    assert near.p_value(features(far), [200])[0] > near.p_value(features(far), [0])[0]
+    assert near.p_value(features(far), [1])[0] > near.p_value(features(far), [0])[0]
+
+
+def test_rare_words_add_up_and_one_among_many_is_forgiven():
+    known = ["a man rides a bike on a street"] * 90 + ["a map", "a subway"] * 2
+    words = Words.of(known)
+    assert words.usual("a map of the subway") < words.usual("a map") < 0.05
+    assert words.usual("a man rides a bike on a street with a map") > 2 * words.usual("a map")
+    assert words.usual("subway x-ray") == words.usual("subway map")  # as rare as can be known
 
 
 def test_familiarity_of_a_nearly_collapsed_model_is_finite():

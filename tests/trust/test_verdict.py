@@ -31,6 +31,7 @@ NUMBER = {"count": FitCount(230, 250, 270), "absent": 0.01}
         ({"results": 0}, "unjudged", "No pictures are left"),
         ({"probability": None}, "unjudged", "Best first"),
         ({"familiar": 0.001, "text": "floor plan"}, "unfamiliar", "I don’t know “floor plan”"),
+        ({**NUMBER, "familiar": 0.03}, "specific", "Best first"),
         ({"guarantee": 0.9}, "specific", "At least 90 % of what fits is among these 3"),
         (
             {"guarantee": 0.9, "promise": "one"},

@@ -47,8 +47,6 @@ LIKELY = 0.5
 """P(fits) from which on a result likely fits; nothing speaks against it then."""
 FACTOR = 4
 """The width of an interval from which on no number is said."""
-
-
 SMALLEST = 30
 """Items of a gallery from which on a number, or "nothing", is said: it was learned from 100 on."""
 
@@ -279,14 +277,14 @@ class Calibration:
         ``None`` where it is not known. See ``familiarity.Features``.
 
         Args:
-            texts: in canonical form, for their rarest words.
+            texts: in canonical form, for their words.
         """
         near = self.familiarity.get(side)
         if near is None:
             return None
         known = texts is not None and len(self.words) > 0
-        counts = [self.words.rarest(text) for text in texts] if known and texts else None
-        return near.p_value(features, counts)
+        usual = [self.words.usual(text) for text in texts] if known and texts else None
+        return near.p_value(features, usual)
 
     def ambiguity(self, images: Gaussian) -> list[dict[str, float]]:
         """For each image, gauge → percentile (0–100) among training images; only gauges that a

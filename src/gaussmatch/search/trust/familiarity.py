@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import factorial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,8 @@ from gaussmatch.data.language import base, content_words, spelling
 
 CLEARLY = 0.01
 """Below this p-value an input counts as unfamiliar: one held-out item in a hundred does."""
+HARDLY = 0.05
+"""Below this one nothing is counted: where little is known, a likely result is often wrong."""
 CENTERS: dict[str, int] = {"images": 64, "captions": 256}
 """Means of the training features of each side that a distance is measured from, at most."""
 PER_CENTER = 4
@@ -53,8 +56,10 @@ class Words:
     """In how many training captions each word stands, in its base form; rare ones are left out.
 
     >>> words = Words.of(["two dogs", "a dog", "a dog in snow", "deep snow"])
-    >>> words.counts, words.rarest("a dog in the snow"), words.rarest("of the"), words.meant("snwo")
-    ({'dog': 3, 'snow': 2}, 2, 0, 'snow')
+    >>> words.counts, words.meant("snwo")
+    ({'dog': 3, 'snow': 2}, 'snow')
+    >>> [round(words.usual(text), 2) for text in ("a dog", "snow", "a dog in the snow", "of the")]
+    [1.0, 0.4, 0.77, 0.0]
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -73,9 +78,23 @@ class Words:
     def __len__(self) -> int:
         return len(self.counts)
 
-    def rarest(self, text: str) -> int:
-        """The count of the rarest content word of a text; 0 if it has none."""
-        return min((self.counts.get(word, 0) for word in content_words(text)), default=0)
+    def usual(self, text: str) -> float:
+        """How usual the content words of a text are, as a p-value; 0 if it has none. That of a word
+        is the share of the words of training captions that are no more frequent; Fisher's
+        −Σ_w ln p_w joins them, so that of many words one may be rare, of two not both."""
+        each = [self._share(self.counts.get(word, 0)) for word in content_words(text)]
+        x = -float(np.log(each).sum())
+        return float(np.exp(-x) * sum(x**k / factorial(k) for k in range(len(each))))
+
+    def _share(self, count: int) -> float:
+        values, below = self._ranked
+        at = int(np.searchsorted(values, max(count, values[0]), "right"))
+        return float(below[at - 1] / below[-1])
+
+    @cached_property
+    def _ranked(self) -> tuple[np.ndarray, np.ndarray]:
+        values = np.sort(np.array(list(self.counts.values()) or [1]))
+        return values, np.cumsum(values)
 
     def meant(self, word: str) -> str | None:
         """The word that was probably meant by one that is not known."""
@@ -88,39 +107,39 @@ class Familiarity:
     were held out. Features have unit length; the means of Gaussians, which stand for them if a
     network takes pixels or words, stay as they are.
 
-    A text is judged by its rarest word too: Fisher's ln p + ln p′ of the distance and of the count
-    of that word in training captions, again against held-out queries. So neither one odd word nor
-    an unusual sentence of ordinary words is unfamiliar, but both together are.
+    A text is judged by its words too: Fisher's ln p + ln p′ of the distance and of how usual its
+    words are (``Words.usual``), again against held-out queries. So neither one odd word nor an
+    unusual sentence of ordinary words is unfamiliar, but both together are.
 
     Args:
         centers: (K, W), k-means of training features.
         held_out: (m), the distances of items that were held out, ascending.
-        counts: (m), the counts of their rarest words, ascending; none for images.
+        usual: (m), how usual their words are, ascending; none for images.
         joined: (m), the sums of both logarithms, ascending.
         of_means: whether the features are the means of Gaussians.
     """
 
     centers: Tensor
     held_out: Tensor
-    counts: Tensor | None = None
+    usual: Tensor | None = None
     joined: Tensor | None = None
     of_means: bool = False
 
     @staticmethod
     def fit(
-        seen: Features, held_out: Features, centers: int, counts: Sequence[int] | None = None
+        seen: Features, held_out: Features, centers: int, usual: Sequence[float] | None = None
     ) -> Familiarity:
-        """From training features and those of held-out items, with the count of the rarest word of
-        each if they are texts."""
+        """From training features and those of held-out items, with how usual the words of each are
+        if they are texts."""
         most = min(centers, max(1, len(seen.values) // PER_CENTER))
         means = _k_means(_placed(seen), most)
         plain = Familiarity(means.half(), torch.zeros(0), of_means=seen.of_means)
         far = plain.distance(held_out)
         plain = replace(plain, held_out=far.sort().values.float())
-        if counts is None:
+        if usual is None:
             return plain
-        both = replace(plain, counts=torch.tensor(counts).sort().values.int())
-        joined = torch.from_numpy(both._logarithms(far, counts)).sort().values
+        both = replace(plain, usual=torch.tensor(usual).float().sort().values)
+        joined = torch.from_numpy(both._logarithms(far, usual)).sort().values
         return replace(both, joined=joined.float())
 
     def distance(self, features: Features) -> Tensor:
@@ -128,27 +147,29 @@ class Familiarity:
         parts = _placed(features).split(1024)
         return torch.cat([torch.cdist(part, self._centers).amin(1) for part in parts]).double()
 
-    def p_value(self, features: Features, counts: Sequence[int] | None = None) -> np.ndarray | None:
+    def p_value(
+        self, features: Features, usual: Sequence[float] | None = None
+    ) -> np.ndarray | None:
         """(n), the share of held-out items that are at least as strange; near 0 is unlike all.
         ``None`` for features of another kind.
 
         Args:
-            counts: of the rarest word of each text; without them its distance alone counts.
+            usual: how usual the words of each text are; without, its distance alone counts.
         """
         kind = features.of_means, features.values.shape[1]
         if kind != (self.of_means, self.centers.shape[1]):
             return None
         far = self.distance(features)
-        if self.joined is None or counts is None:
+        if self.joined is None or self.usual is None or usual is None:
             return self._far(far)
-        return _share(self.joined.numpy(), self._logarithms(far, counts).astype(np.float32))
+        return _share(self.joined.numpy(), self._logarithms(far, usual).astype(np.float32))
 
     def _far(self, distance: Tensor) -> np.ndarray:
         return _share(-self.held_out.numpy()[::-1], -distance.float().numpy())
 
-    def _logarithms(self, distance: Tensor, counts: Sequence[int]) -> np.ndarray:
-        assert self.counts is not None
-        rare = _share(self.counts.numpy(), np.asarray(counts))
+    def _logarithms(self, distance: Tensor, usual: Sequence[float]) -> np.ndarray:
+        assert self.usual is not None
+        rare = _share(self.usual.numpy(), np.asarray(usual, np.float32))
         return np.asarray(np.log(self._far(distance)) + np.log(rare))
 
     @cached_property
@@ -164,11 +185,11 @@ class Familiarity:
     @staticmethod
     def from_tensors(stored: Mapping[str, Tensor]) -> Familiarity:
         centers, held_out = stored["centers"], stored["held_out"]
-        words = stored.get("counts"), stored.get("joined")
+        words = stored.get("usual"), stored.get("joined")
         return Familiarity(centers, held_out, *words, bool(stored["of_means"]))
 
 
-_STORED = ("centers", "held_out", "counts", "joined")
+_STORED = ("centers", "held_out", "usual", "joined")
 
 
 def _placed(features: Features) -> Tensor:

@@ -17,7 +17,7 @@ from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.metrics import Relevance
 from gaussmatch.core.similarities import Similarity
 from gaussmatch.data.fits import Fits, by_boxes, by_pairs, by_people, by_words
-from gaussmatch.data.language import canonical
+from gaussmatch.data.language import canonical, content_words
 from gaussmatch.data.pairs import DataSet, Pairs, joined, read_images, read_texts
 from gaussmatch.data.queries import shortened
 from gaussmatch.files import write_json
@@ -105,20 +105,22 @@ def with_inputs(
     say("familiarity")
     quantiles = dict(calibration.quantiles)
     if data.train.texts is not None:  # ready embeddings: no words to count
-        words, counts = Words(), None
+        words, usual = Words(), None
         typed = _embeddings(data.train), _embeddings(data.dev)
     else:
         words = Words.of(data.train.captions)
-        queries = [_queries(pairs) for pairs in (data.train, data.dev)]
-        (seen_texts, g), (held_out, _) = (_text_features(model, texts) for texts in queries)
-        typed = seen_texts, held_out
-        counts = [words.rarest(text) for text in queries[1]]
+        (whole, short), held_out = (_queries(pairs) for pairs in (data.train, data.dev))
+        (seen_texts, g), (others, _) = (
+            _text_features(model, [*texts, *cut]) for texts, cut in ((whole, short), held_out)
+        )
+        typed = seen_texts, others
+        usual = [words.usual(text) for texts in held_out for text in texts]
         if not g.is_point:
-            quantiles["captions"] = _quantiles(g[: len(g) // 2])  # the whole ones
+            quantiles["captions"] = _quantiles(g[: len(whole)])
     seen = _image_features(model, data.train), _image_features(model, data.dev)
     familiarity = {
         "images": Familiarity.fit(*seen, CENTERS["images"]),
-        "captions": Familiarity.fit(*typed, CENTERS["captions"], counts),
+        "captions": Familiarity.fit(*typed, CENTERS["captions"], usual),
     }
     say("gauges of images")
     return replace(
@@ -450,11 +452,15 @@ def _rows(model: Model, texts: Sequence[str]) -> Any:
 # ---- inputs ----
 
 
-def _queries(pairs: Pairs) -> list[str]:
-    """Captions, evenly spread, in canonical form: first whole, then shortened."""
+def _queries(pairs: Pairs) -> tuple[list[str], list[str]]:
+    """Captions, evenly spread, whole and shortened, in canonical form; none without a content word,
+    which a search refuses anyway ("on a")."""
     whole = [pairs.captions[int(at)] for at in evenly(len(pairs.captions), TYPED)]
     short = [shortened(text, np.random.default_rng(at)) for at, text in enumerate(whole)]
-    return [canonical(text) for text in (*whole, *short)]
+    named, cut = (
+        [c for t in texts if content_words(c := canonical(t))] for texts in (whole, short)
+    )
+    return named, cut
 
 
 def _embeddings(pairs: Pairs) -> Features:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from gaussmatch.core.similarities.base import Side
 from gaussmatch.search.trust.calibration import DOUBT, FACTOR, LIKELY, Promise
-from gaussmatch.search.trust.familiarity import CLEARLY
+from gaussmatch.search.trust.familiarity import CLEARLY, HARDLY
 
 VerdictKind = Literal["specific", "vague", "absent", "unfamiliar", "unjudged"]
 Fit = Literal["likely", "maybe", "unlikely"]
@@ -138,6 +138,8 @@ def decide(
     doubtful = absent is not None and absent > DOUBT
     if unsure and (doubtful or fit_of(best) == "unlikely"):
         return SearchVerdict(kind, "Best first", "Perhaps nothing here fits.", count)
+    if familiar is not None and familiar < HARDLY:
+        return SearchVerdict(kind, "Best first", "I know little about such queries.", count)
     if count is None or not count.narrow:
         return SearchVerdict(kind, "Best first", "I can’t say how many fit.", count)
     of = f" of {total:,}" if total is not None else ""
