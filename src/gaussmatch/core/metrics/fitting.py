@@ -391,3 +391,7 @@ class QuantileLine:
 
     def moved(self, by: float) -> QuantileLine:
         return QuantileLine(self.weights, self.bias + by)
+
+    def plus(self, other: QuantileLine, times: float = 1.0) -> QuantileLine:
+        both = zip(self.weights, other.weights, strict=True)
+        return QuantileLine(tuple(a + times * b for a, b in both), self.bias + times * other.bias)

@@ -47,6 +47,8 @@ LIKELY = 0.5
 """P(fits) from which on a result likely fits; nothing speaks against it then."""
 FACTOR = 4
 """The width of an interval from which on no number is said."""
+SIZE = 8
+"""The place of ln of the size of the gallery among the features of a query (``Reader.summary``)."""
 SMALLEST = 30
 """Items of a gallery from which on a number, or "nothing", is said: it was learned from 100 on."""
 
@@ -181,7 +183,7 @@ class Reader:
         best = torch.stack([p_top[:, 0], p_top.mean(1)], 1).logit(1e-6)
         told = (expected + 1).log()
         base = base_features(self.top[:, :1], self.level, self.unsure, self.way.temperature)[:, 0]
-        return torch.cat([best, torch.stack([told, told.square()], 1), base], 1)
+        return torch.cat([best, torch.stack([told, told.square()], 1), base], 1)  # see SIZE
 
     @cached_property
     def features(self) -> np.ndarray:

@@ -40,7 +40,7 @@ REFERENCE = 64
 """Training items of each side that are kept."""
 ASKED = 250
 """Images of a split whose captions are asked for, at most."""
-QUERIES = 2000
+QUERIES = 4000
 """Judged queries of one source, at most."""
 TYPED = 1500
 """Training and validation captions, at most, that familiarity knows whole and shortened, as people
