@@ -21,7 +21,7 @@ from gaussmatch.learn.evaluation.tables import plain_table
 from gaussmatch.models.model import Model
 from gaussmatch.models.run import PHOTOS, load, locate, read_recipe
 from gaussmatch.search.trust import audit_report
-from gaussmatch.search.trust.audit import ISSUES
+from gaussmatch.search.trust.audit import ISSUES, SUSPECT
 
 NONE = "none"
 FORMATS = [name for name, source in SOURCES.items() if source.signs]
@@ -59,7 +59,7 @@ def _audit(argv: Sequence[str]) -> None:
     )
     table = [(issue, str(counts[issue]), meaning) for issue, meaning in ISSUES.items()]
     print(plain_table([("", "found", ""), *table]))
-    misfits = int((found.misfit >= 0.5).sum())
+    misfits = int((found.misfit >= SUSPECT).sum())
     if counts["misfit"] == options.most < misfits:
         print(f"{misfits:,} captions are misfits; --most {misfits} shows all")
     for row in [row for row in rows if row.issue == "leakage"][:5]:

@@ -33,6 +33,10 @@ COLUMNS = 6
 """Evidence about a pair, see ``_standing`` and ``_likeness``."""
 TWINS = 0.98
 """Cosine of two photos without pictures from which they count as near-duplicates."""
+SUSPECT = 0.1
+"""Probability of a mismatch from which on a caption is shown; from 0.5 on it is proposed to go."""
+SHARE, ROUNDS = 0.1, 20
+"""Of mismatches at first, and how often it is estimated again, see ``_mismatch``."""
 LIKELY = 2.0
 """Standard deviations by which two captions must fit each other's photo to be called exchanged."""
 
@@ -102,9 +106,24 @@ def cross_fitted(
         both = (fold[image_of[c]] == f) & (fold[i] == f)
         rows = row[c[both]]
         of_others[both] = (scores[rows, place[i[both]]] - score[c[both]]) / spread[rows]
-    labels = torch.cat([torch.zeros(len(t)), torch.ones(len(t))])
-    weigh = ResultProbability.fit(torch.cat([features, wrong]), labels)
-    return Fit(score, features, weigh(features), better, margin, of_others)
+    return Fit(score, features, _mismatch(features, wrong), better, margin, of_others)
+
+
+def _mismatch(given: Tensor, made: Tensor) -> Tensor:
+    """(m), the probability that a given pair is a mismatch, from features (m, f) of those and of
+    mismatches that were made. Given pairs are a mixture: an unknown share of them is like those
+    made. Share and weights are found together, by expectation and maximization."""
+    x = torch.cat([given, made])
+    labels = torch.cat([torch.zeros(len(given)), torch.ones(len(made))])
+    odds = ResultProbability.fit(x, labels).logit(given)
+    share = torch.tensor(SHARE).double()
+    for _ in range(ROUNDS):
+        wrong = torch.sigmoid(odds + torch.logit(share))
+        share = wrong.mean().clamp(0.5 / len(given), 0.5)
+        right = 1 - wrong
+        weight = torch.cat([right, right.mean().expand(len(made))])
+        odds = ResultProbability.fit(x, labels, weight).logit(given)
+    return torch.sigmoid(odds + torch.logit(share))
 
 
 Scorer = Callable[[Tensor, Tensor], Tensor]
@@ -121,7 +140,7 @@ def exchanged(
     """Captions that were probably exchanged: among those that do not fit their own photo, two that
     fit each other's photo best. Judged by the pairs that do fit, and by the model if there is one:
     the standardized scores of both ways, averaged."""
-    wrong, sound = (misfit >= 0.5).nonzero()[:, 0], (misfit < 0.5).nonzero()[:, 0]
+    wrong, sound = (misfit >= SUSPECT).nonzero()[:, 0], (misfit < SUSPECT).nonzero()[:, 0]
     if len(wrong) < 3 or len(sound) < 2:
         return {}
     x, t = _prepared(images, captions)
@@ -286,14 +305,14 @@ def audit(
     swapped = exchanged(images, captions, image_of, fit.misfit, scorer)
     found = []
     for c in fit.misfit.argsort(descending=True)[:most].tolist():
-        if fit.misfit[c] >= 0.5:
+        if fit.misfit[c] >= SUSPECT:
             p, own, with_ = float(fit.misfit[c]), int(image_of[c]), swapped.get(c)
             other = None if with_ is None else int(image_of[with_])
             reason = f"a mismatch with probability {100 * p:.0f} %"
             reason += "" if with_ is None else "; likely exchanged with the other caption"
-            proposal = "drop" if with_ is None else "swap"
+            proposal = "swap" if with_ is not None else "drop" if p >= 0.5 else ""
             found.append(Fault("misfit", p, own, c, other, reason, with_, proposal))
-    sound = fit.misfit < 0.5
+    sound = fit.misfit < SUSPECT
     ahead = torch.where(sound & (fit.better != image_of), fit.margin, torch.zeros(()))
     for c in ahead.argsort(descending=True)[:most].tolist():
         if ahead[c] > 0:

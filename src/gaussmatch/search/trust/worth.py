@@ -87,9 +87,11 @@ def worth(
     seeds: int = 3,
     done: Callable[[], object] = lambda: None,
 ) -> dict[str, Tensor]:
-    """Recall (seeds) of heads trained on the captions as they are, as cleaned, and with as many
-    dropped at random or by the lowest ``score`` (of each caption of ``train``)."""
-    kept = len(cleaned.captions)
+    """Recall (seeds) of heads trained on the captions as they are, as cleaned, and with as many as
+    cleaning drops or moves dropped at random or by the lowest ``score`` (of each of ``train``)."""
+    was = dict(zip(train.captions.tolist(), train.images.tolist(), strict=True))
+    said = zip(cleaned.captions.tolist(), cleaned.images.tolist(), strict=True)
+    kept = sum(was[caption] == image for caption, image in said)
     by_score = score.argsort(descending=True)[:kept]
     arms: Mapping[str, Callable[[int], Captioned]] = {
         "as it is": lambda seed: train,

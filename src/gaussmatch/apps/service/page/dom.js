@@ -18,7 +18,8 @@ export function el(tag, props = {}, ...children) {
 /** With a space that does not break. */
 export const percent = (share) => `${Math.round(100 * share)}\u00a0%`;
 
-export const number = (n) => n.toLocaleString("en");
+const figures = new Intl.NumberFormat("en");
+export const number = (n) => figures.format(n);
 
 export const plural = (n, one, many) => `${number(n)} ${n === 1 ? one : many}`;
 

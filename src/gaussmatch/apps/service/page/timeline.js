@@ -1,5 +1,5 @@
-// All pictures by month, newest first. Only those near the screen exist as elements, and only pages of
-// ids around them are requested: 100,000 pictures cost no more than 1,000.
+// All pictures by month, newest first. Only those near the screen exist as elements, which move along with it,
+// and only pages of ids around them are requested: 100,000 pictures cost no more than 1,000.
 
 import { get } from "./api.js";
 import { el, number, plural } from "./dom.js";
@@ -12,9 +12,8 @@ const HEAD = 52; // pixels of a month's name
 const GAP = 6;
 const CALM = 90; // milliseconds without scrolling before pictures are requested
 
-export const monthName = (month) => (month
-  ? new Date(`${month}-01T00:00:00Z`).toLocaleDateString("en-GB", { month: "long", year: "numeric", timeZone: "UTC" })
-  : "Without a date");
+const inWords = new Intl.DateTimeFormat("en-GB", { month: "long", year: "numeric", timeZone: "UTC" });
+export const monthName = (month) => (month ? inWords.format(new Date(`${month}-01T00:00:00Z`)) : "Without a date");
 
 export class Timeline {
   /** `open(item, list)` shows one; `hidden(id)` says whether it was hidden by the user. */
@@ -23,6 +22,8 @@ export class Timeline {
     addEventListener("scroll", () => { this.soon(); clearTimeout(this.calm); this.calm = setTimeout(() => this.fill(), CALM); }, { passive: true });
     new ResizeObserver(() => this.lay()).observe(host);
     host.addEventListener("keydown", (event) => this.key(event));
+    host.addEventListener("click", (event) => { const tile = event.target.closest(".tile"); if (tile) this.show(tile.at); });
+    host.addEventListener("focusin", (event) => { if (event.target.matches(".tile")) this.rove(event.target.at); });
   }
 
   /** Show the pictures of `place`: {folder} or {box}, or all. */
@@ -38,6 +39,10 @@ export class Timeline {
 
   clear() {
     this.pages.clear();
+    this.bare();
+  }
+
+  bare() {
     for (const nodes of [this.tiles, this.heads]) { for (const node of nodes.values()) node.remove(); nodes.clear(); }
   }
 
@@ -55,9 +60,7 @@ export class Timeline {
       return section;
     });
     this.host.style.height = `${top}px`;
-    for (const node of [...this.tiles.values(), ...this.heads.values()]) node.remove();
-    this.tiles.clear();
-    this.heads.clear();
+    this.bare();
     this.draw();
     this.fill();
   }
@@ -91,8 +94,12 @@ export class Timeline {
     const { shown, from, to } = this.near();
     const months = new Set(shown.map((one) => one.month));
     for (const [month, node] of this.heads) if (!months.has(month)) { node.remove(); this.heads.delete(month); }
-    for (const [at, node] of this.tiles) if (at < from || at >= to) { node.remove(); this.tiles.delete(at); }
-    const fresh = [];
+    const [free, fresh] = [[], []];
+    for (const [at, node] of this.tiles) {
+      if (at >= from && at < to) continue;
+      this.tiles.delete(at);
+      if (node === document.activeElement) node.remove(); else free.push(node); // what has the focus never becomes another
+    }
     for (const { month, count, top } of shown) {
       if (this.heads.has(month)) continue;
       const head = el("h2", { className: "month" }, monthName(month), el("span", {}, number(count)));
@@ -102,14 +109,21 @@ export class Timeline {
     }
     for (let at = from; at < to; at += 1) {
       if (this.tiles.has(at)) continue;
-      const { x, y } = this.corner(at);
-      const tile = el("button", { type: "button", className: "tile", tabIndex: at === this.at ? 0 : -1, "aria-label": `Picture ${number(at + 1)}`, onclick: () => this.show(at), onfocus: () => this.rove(at) });
-      Object.assign(tile.style, { width: `${this.side}px`, height: `${this.side}px`, transform: `translate(${x}px, ${y}px)` });
-      this.tiles.set(at, tile);
-      fresh.push(tile);
+      const tile = free.pop() ?? fresh[fresh.push(el("button", { type: "button", className: "tile" })) - 1];
+      this.tiles.set(at, this.put(tile, at));
     }
+    for (const node of free) node.remove();
     this.host.append(...fresh);
     if (!this.tiles.has(this.at) && this.tiles.size) { const [first] = this.tiles.keys(); this.tiles.get(first).tabIndex = 0; }
+  }
+
+  /** A tile for another picture, which `fill` puts into it. */
+  put(tile, at) {
+    const { x, y } = this.corner(at);
+    if (tile.firstChild) { tile.replaceChildren(); tile.classList.remove("put-away"); delete tile.dataset.id; }
+    Object.assign(tile, { at, tabIndex: at === this.at ? 0 : -1, ariaLabel: `Picture ${number(at + 1)}` });
+    tile.style.cssText = `width: ${this.side}px; height: ${this.side}px; transform: translate(${x}px, ${y}px)`;
+    return tile;
   }
 
   item(at) {
