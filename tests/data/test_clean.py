@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from gaussmatch.data.clean import DECIDED, Decision, plan, read_decisions
 from gaussmatch.data.listing import Listing
 from gaussmatch.data.recipe import DataRecipe
 from gaussmatch.files import sha256
+from gaussmatch.search.trust.audit_report import picture_of
 
 PHOTOS = [f"{i}.jpg" for i in range(6)]
 
@@ -256,14 +258,18 @@ def test_a_photo_goes_with_its_last_caption(tmp_path: Path) -> None:
 
 FINDING = {
     "issue": "misfit", "severity": "0.9", "image": "1.jpg", "caption": "1.jpg#0",
-    "text": "1.jpg says 0", "other": "", "other_caption": "", "reason": "why", "proposal": "drop",
-    "file": "images/1.jpg",
+    "text": "1.jpg says 0", "other": "", "other_caption": "", "other_text": "", "reason": "why",
+    "proposal": "drop", "file": "images/1.jpg", "picture": 7,
 }  # fmt: skip
 
 
 def test_label_studio_there_and_back(tmp_path: Path) -> None:
-    (task,) = exchange.label_studio([FINDING])
-    assert task["data"]["photo"] == "images/1.jpg"
+    folder = partial(picture_of, tmp_path)
+    assert exchange.label_studio([FINDING], folder)[0]["data"]["photo"] == "images/1.jpg"
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "7.jpg").write_bytes(b"picture")
+    (task,) = exchange.label_studio([FINDING], folder)
+    assert task["data"]["photo"] == "data:image/jpeg;base64,cGljdHVyZQ=="  # it shows no files
     (proposed,) = task["predictions"][0]["result"]
     for name in (proposed["from_name"], proposed["to_name"]):
         assert f'name="{name}"' in exchange.LABELING
@@ -276,6 +282,15 @@ def test_label_studio_there_and_back(tmp_path: Path) -> None:
         (made,) = read_decisions(write_json(tmp_path / "export.json", [done]))
         assert (made.decision, made.fixed, made.caption) == ("fix", "a dog", "1.jpg#0")
     assert read_decisions(write_json(tmp_path / "export.json", [task])) == []
+    flat = {
+        **task["data"],
+        "id": 1,
+        "annotator": 2,
+        "decision": "drop",
+        "lead_time": 3.1,
+    }  # JSON-MIN
+    (made,) = read_decisions(write_json(tmp_path / "export.json", [flat]))
+    assert (made.decision, made.image, made.caption) == ("drop", "1.jpg", "1.jpg#0")
 
 
 def test_fiftyone_there_and_back(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from PIL import Image
 from service.browsing import found, open_page, search, until, violations, visit
 from service.served import Served
 
@@ -27,7 +28,7 @@ PHOTOS = 40
 
 @pytest.fixture(scope="module")
 def photos(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Test photos of Flickr8k, in two folders."""
+    """Test photos of Flickr8k, in two folders, and a smaller copy of the first."""
     source = shared_data / "flickr8k"
     if not (source / "images").is_dir():
         pytest.skip(f"no photos at {source}")
@@ -37,6 +38,8 @@ def photos(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         place = folder / ("park" if n % 2 else "town")
         place.mkdir(parents=True, exist_ok=True)
         shutil.copy(source / "images" / name, place)
+    with Image.open(source / "images" / names[0]) as first:
+        first.resize((first.width // 2, first.height // 2)).save(folder / "town" / "sent.jpg")
     return folder
 
 
@@ -77,6 +80,18 @@ def test_what_the_model_does_not_know(tab: Any, address: str, text: str, unknown
     visit(tab, address, f"?q={quote(text)}")
     assert headline(tab) == f"I don’t know {unknown}"
     assert "%" not in tab.locator("main").inner_text()
+
+
+def test_a_smaller_copy_lies_behind_its_original(tab: Any, address: str) -> None:
+    """Without a date, and with a name of its own."""
+    visit(tab, address, "?q=a+dog")
+    stack = tab.get_by_role("button", name="Show 1 similar to")
+    assert stack.count() == 1
+    cards = tab.locator(".card").count()
+    stack.click()
+    assert tab.locator(".card").count() == cards + 1
+    names = [str(card.get_attribute("data-id")) for card in tab.locator(".card").all()]
+    assert any("sent" in name for name in names)
 
 
 def test_the_guaranteed_set_alone(tab: Any, address: str) -> None:
@@ -121,6 +136,6 @@ def test_filters_and_the_map(tab: Any, address: str) -> None:
     tab.locator("#filters").get_by_label("Folder").select_option("park")
     until(tab, f"document.querySelectorAll('.card').length === {PHOTOS // 2}")
     tab.click("#asmap")
-    legend = f"{PHOTOS // 2} of {PHOTOS} pictures"
+    legend = f"{PHOTOS // 2} of {PHOTOS + 1} pictures"
     until(tab, f"document.getElementById('legend').textContent.includes('{legend}')")
     assert violations(tab) == []

@@ -1,19 +1,22 @@
 """Findings and decisions in the JSON of Label Studio and FiftyOne: teams use what they have.
 
 A finding is a dictionary: a row of ``audit.csv``. Label Studio takes a list of tasks and a labeling
-configuration, and exports the tasks with ``annotations``. FiftyOne reads ``Dataset.from_json`` and
-writes ``Dataset.write_json``; there a decision is the field ``decision``, or a tag of that name.
+configuration, and exports the tasks with ``annotations`` (JSON) or their values (JSON-MIN); it
+shows no files of the disk, so the pictures are inside the tasks. FiftyOne reads
+``Dataset.from_json`` and writes ``Dataset.write_json``; there a decision is the field ``decision``,
+or a tag of that name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 Row = Mapping[str, Any]
 
-FIELDS = ("issue", "image", "caption", "text", "other", "other_caption", "reason", "proposal")
+FIELDS = ("issue", "image", "caption", "text", "other", "other_caption", "other_text", "reason",
+          "proposal")  # fmt: skip
 """Of a finding, those that the other tools are given and give back."""
 
 LABELING = """\
@@ -22,6 +25,7 @@ LABELING = """\
   <Header value="$issue: $reason"/>
   <Image name="photo" value="$photo"/>
   <Text name="said" value="$text"/>
+  <Text name="instead" value="$other_text"/>
   <Choices name="decision" toName="photo" choice="single" required="true">
     <Choice value="accept"/><Choice value="fix"/><Choice value="swap"/><Choice value="drop"/>
   </Choices>
@@ -31,11 +35,12 @@ LABELING = """\
 """The labeling configuration that the tasks are made for."""
 
 
-def label_studio(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Tasks: the finding as data, what the audit proposes as a prediction."""
+def label_studio(rows: Sequence[Row], photo: Callable[[Row], str]) -> list[dict[str, Any]]:
+    """Tasks: the finding as data, with the address of its photo, what the audit proposes as a
+    prediction."""
     return [
         {
-            "data": {"photo": row["file"], **{name: row[name] for name in FIELDS}},
+            "data": {"photo": photo(row), **{name: row[name] for name in FIELDS}},
             "predictions": [
                 {
                     "model_version": "gaussmatch",

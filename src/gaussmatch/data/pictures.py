@@ -84,12 +84,14 @@ def read_picture(path: str | os.PathLike[str], *, pixels: bool = True) -> Read:
     return _DECODERS.open(path, pixels=pixels)
 
 
-def jpeg(picture: Image.Image, side: int | None = None, quality: int = 85) -> bytes:
+def jpeg(
+    picture: Image.Image, side: int | None = None, quality: int = 85, comment: bytes = b""
+) -> bytes:
     """A picture as JPEG; made smaller if its longer side has more than ``side`` pixels."""
     small, out = picture.convert("RGB"), io.BytesIO()
     if side is not None:
         small.thumbnail((side, side))
-    small.save(out, "JPEG", quality=quality)
+    small.save(out, "JPEG", quality=quality, comment=comment)
     return out.getvalue()
 
 

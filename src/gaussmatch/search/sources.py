@@ -29,6 +29,7 @@ from gaussmatch.models.features import load_data
 from gaussmatch.models.model import Model
 from gaussmatch.search.index import Index
 from gaussmatch.search.manifest import GALLERIES, Gallery, Record, encodable
+from gaussmatch.search.near import sketch
 
 THUMBNAIL = 256  # pixels of the longer side
 DECODERS, AT_ONCE = 2, 4
@@ -266,8 +267,8 @@ def describe_source(source: ItemSource) -> dict[str, object]:
 
 
 def thumbnail(picture: Image.Image) -> bytes:
-    """A small JPEG."""
-    return jpeg(picture, THUMBNAIL)
+    """A small JPEG, which also says how the picture looks, see ``sketch_in``."""
+    return jpeg(picture, THUMBNAIL, comment=sketch(picture))
 
 
 def check_photos(source: FolderSource) -> None:

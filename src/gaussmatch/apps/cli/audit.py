@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -212,7 +213,8 @@ def _export(argv: Sequence[str]) -> None:
             f"written: {options.out}; in Python: fiftyone.Dataset.from_json({str(options.out)!r})"
         )
         return
-    write_json(options.out, exchange.label_studio(rows))
+    photo = partial(audit_report.picture_of, options.audit)
+    write_json(options.out, exchange.label_studio(rows, photo))
     write_text(config, exchange.LABELING)
     print(f"written: {options.out}, and its labeling configuration {config}")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path, PureWindowsPath
 from typing import Any, Literal
@@ -48,8 +49,8 @@ from gaussmatch.learn.plot import PlaneProjection
 from gaussmatch.models.model import Model, UnknownWordsError
 from gaussmatch.search import GALLERIES, Gallery, Index, Query, Record, Where
 from gaussmatch.search.catalog import Box, Catalog
-from gaussmatch.search.hits import grouped
 from gaussmatch.search.manifest import UnknownItemError
+from gaussmatch.search.near import grouped, sketch_in
 from gaussmatch.search.query import EVERYTHING, Scope, Searched, run
 from gaussmatch.search.where import UnknownFieldError, unknown_field
 
@@ -57,6 +58,8 @@ QueryType = Literal["text", "image", "item"]
 
 MAP_MEANS = 5000
 """How many means the axes of the map are fitted to."""
+SKETCHES = 20_000
+"""Pictures whose details are kept."""
 FIELD_ITEMS = 50_000
 """Items whose metadata is looked at for what they can be filtered by."""
 
@@ -107,6 +110,7 @@ class Engine:
         self.observe: Callable[[QueryType, float], object] = lambda type, percentile: None
         self._checked = time.monotonic()
         self._cache: dict[str, Any] = {}
+        self._sketch = lru_cache(SKETCHES)(self._sketched)
         self.sizes = self._count()
         self.review = None if settings.review is None else ReviewResponse.of(settings.review)
 
@@ -146,6 +150,7 @@ class Engine:
                 return
             if changed or sizes != self.sizes:
                 self._cache.clear()
+                self._sketch.cache_clear()
                 self.sizes = sizes
 
     def _count(self) -> dict[str, int]:
@@ -177,7 +182,10 @@ class Engine:
         if (job.on_map or job.groups) and hits.hits and self.sizes["images"]:
             items = Gaussian.cat([self.index.gaussian(id, hits.gallery) for id in hits.ids])
             if job.groups:
-                groups = grouped(items.mean.double().numpy(), [hit.meta for hit in hits.hits])
+                metas = [hit.meta for hit in hits.hits]
+                sketched = partial(self._sketch, gallery=hits.gallery)
+                means = items.mean.double().numpy()
+                groups = grouped(means, metas, lambda at: sketched(hits.ids[at]))
             if job.on_map:
                 own = items[:1] if job.gaussian is None else job.gaussian
                 query, *of_hits = self._plane()(Gaussian.cat([own, items]))
@@ -223,6 +231,9 @@ class Engine:
             return self.index.get(id, gallery)
         except UnknownItemError as error:  # its message names files of the server
             raise no_item(error) from error
+
+    def _sketched(self, id: str, gallery: Gallery) -> np.ndarray | None:
+        return sketch_in(self.index.get(id, gallery).thumbnail)
 
     @property
     def _photos(self) -> Path | None:

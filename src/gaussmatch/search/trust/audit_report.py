@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -450,7 +451,7 @@ def write_page(path: Path, rows: Sequence[Row], data: Audited) -> None:
     @cache
     def picture(image: int) -> str:
         content = _jpeg(data.pairs, image, SIDE)
-        return f"data:image/jpeg;base64,{base64.b64encode(content).decode()}" if content else ""
+        return inline(content) if content else ""
 
     def link(image: int) -> str:
         file = data.files[image]
@@ -459,6 +460,17 @@ def write_page(path: Path, rows: Sequence[Row], data: Audited) -> None:
     template = Path(__file__).parent / "templates" / "audit.html.j2"
     values = {"name": data.pairs.name, "rows": rows, "issues": ISSUES}
     write_text(path, rendered(template, **values, picture=picture, link=link))
+
+
+def inline(content: bytes) -> str:
+    """A JPEG as an address that holds it."""
+    return f"data:image/jpeg;base64,{base64.b64encode(content).decode()}"
+
+
+def picture_of(audit: Path, row: Mapping[str, Any]) -> str:
+    """The address of the photo of a finding: it itself, or its file if the audit has no picture."""
+    file = audit / PICTURES / f"{row['picture']}.jpg"
+    return inline(file.read_bytes()) if file.is_file() else str(row["file"])
 
 
 def _jpeg(pairs: Pairs, image: int, side: int) -> bytes | None:
