@@ -156,6 +156,13 @@ def test_dry_run_on_missing_data_stops_at_once_with_the_files(
     assert "Flickr_8k.trainImages.txt" in printed  # what the folder must hold
 
 
+def test_a_folder_without_the_name_of_its_data_is_not_ignored(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["reproduce", "table1", "--dry-run", "--data.root", "COCO"]) == 2
+    assert "scenes are drawn and have no data.root; name the data" in capsys.readouterr().err
+
+
 def test_a_trained_run_that_is_not_measured_costs_only_the_measuring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

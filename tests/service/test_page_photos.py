@@ -74,6 +74,7 @@ def test_dogs_match_and_what_is_not_there_does_not(tab: Any, address: str) -> No
         ("quarterly revenue by region in euros", "“quarterly revenue by region in euros”"),
         ("asdf qwer zxcv", "“asdf”, “qwer” and “zxcv”"),
         ("the", "“the”"),
+        ("犬", "“犬”"),
     ],
 )
 def test_what_the_model_does_not_know(tab: Any, address: str, text: str, unknown: str) -> None:

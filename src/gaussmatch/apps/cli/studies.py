@@ -131,6 +131,9 @@ def run_reproduce(argv: Sequence[str]) -> None:
         f.name: getattr(options, f.name) for f in fields(Setting) if f.name != "judgments"
     }
     setting = Setting(**given | {"imported": dict(options.imported), "judgments": known})
+    if options.data == "scenes" and "data.root" in setting.overrides:
+        others = ", ".join(name for name in DATA if name != "scenes")
+        raise ValueError(f"scenes are drawn and have no data.root; name the data: --data {others}")
     out = options.out or Path("runs/reproduce") / f"{options.data}{'-fast' * options.fast}"
     jobs = options.jobs or (2 if options.data == "scenes" else 1)
     named = dict.fromkeys(NUMBERED.get(name, name) for name in options.names)

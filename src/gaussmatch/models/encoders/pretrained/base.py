@@ -256,10 +256,11 @@ class Subwords:
         ]
 
     def _cut(self, words: set[str]) -> set[str]:
-        """Those that have no token of their own."""
+        """Those that have no token of their own, or only that of a sign, as "犬" has."""
         each = sorted(words)
         whole = len(self.rows(["a"])[0])
-        return {word for word, row in zip(each, self.rows(each), strict=True) if len(row) > whole}
+        rows = zip(each, self.rows(each), strict=True)
+        return {w for w, row in rows if len(row) > whole or (len(w) == 1 and not w.isascii())}
 
     @property
     def example(self) -> str:
