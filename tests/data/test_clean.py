@@ -271,6 +271,10 @@ def test_label_studio_there_and_back(tmp_path: Path) -> None:
     (task,) = exchange.label_studio([FINDING], folder)
     assert task["data"]["photo"] == "data:image/jpeg;base64,cGljdHVyZQ=="  # it shows no files
     (proposed,) = task["predictions"][0]["result"]
+    unsure = {**FINDING, "severity": "3.2", "proposal": ""}
+    assert exchange.label_studio([unsure], folder)[0]["predictions"] == []
+    sure = exchange.label_studio([{**FINDING, "severity": "3.2"}], folder)[0]
+    assert sure["predictions"][0]["score"] == 1.0  # Label Studio refuses more
     for name in (proposed["from_name"], proposed["to_name"]):
         assert f'name="{name}"' in exchange.LABELING
     text = {"from_name": "fixed", "to_name": "photo", "type": "textarea",

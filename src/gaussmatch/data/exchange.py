@@ -44,10 +44,12 @@ def label_studio(rows: Sequence[Row], photo: Callable[[Row], str]) -> list[dict[
             "predictions": [
                 {
                     "model_version": "gaussmatch",
-                    "score": float(row["severity"]),
-                    "result": [_chosen(row["proposal"])] if row["proposal"] else [],
+                    "score": min(1.0, float(row["severity"])),  # more is refused
+                    "result": [_chosen(row["proposal"])],
                 }
-            ],
+            ]
+            if row["proposal"]
+            else [],
         }
         for row in rows
     ]
