@@ -129,6 +129,7 @@ def test_a_published_folder_has_the_measures_of_evaluate_and_is_uploaded_whole(
 
     monkeypatch.setattr(hub, "snapshot_download", download)
     monkeypatch.setattr("gaussmatch.data.hub.check_reachable", lambda _: None)
+    monkeypatch.setattr("gaussmatch.data.hub._about", lambda _: ({"model.safetensors": 9}, "mit"))
     texts = ["red cat"]
     a, b = (m.encode_texts(texts).mean for m in (gm.load(run), gm.from_pretrained("me/mine")))
     assert torch.equal(a, b)

@@ -4,7 +4,12 @@ the real classes."""
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -20,7 +25,6 @@ from encoders.small import (
 from PIL import Image
 from safetensors.torch import save_file
 
-from gaussmatch.data import hub
 from gaussmatch.models.encoders.backbone import Backbone
 from gaussmatch.models.encoders.backbone import _transform as timm_transform
 from gaussmatch.models.encoders.base import pad
@@ -558,23 +562,76 @@ def test_weights_that_a_package_carries_name_it(monkeypatch: pytest.MonkeyPatch)
         image_tower("timm:tf_efficientnet_lite2")
 
 
-def test_only_safetensors_are_taken_of_the_hub(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    library = pytest.importorskip("huggingface_hub", reason="needs the extra 'hf'")
-    held = {"second.safetensors", "model.bin"}
+class FakeHub(BaseHTTPRequestHandler):
+    """As much of the hub as a download needs: one repository with one file of weights."""
 
-    def download(repository: str, name: str) -> str:
-        if name not in held:
-            raise library.errors.EntryNotFoundError(name)
-        return str(tmp_path / name)
+    weights = b"w" * 3_000_000
 
-    monkeypatch.setattr(library, "hf_hub_download", download)
-    monkeypatch.setattr(hub, "check_reachable", lambda repository: None)
-    found = hub.weights("nobody/none", "first.safetensors", "second.safetensors")
-    assert found == tmp_path / "second.safetensors"
-    with pytest.raises(FileNotFoundError, match=r"nobody/none holds none of first\.safetensors"):
-        hub.weights("nobody/none", "first.safetensors")
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        self.protocol_version = "HTTP/1.0"
+        sent, kind, commit = b"", "application/json", "0" * 40
+        if self.path.startswith("/api/models/nobody/none"):
+            files = [
+                {"rfilename": "model.bin", "size": 7},
+                {"rfilename": "second.safetensors", "size": len(self.weights)},
+            ]
+            about = {"id": "nobody/none", "sha": commit, "siblings": files}
+            sent = json.dumps({**about, "cardData": {"license": "mit"}}).encode()
+        elif self.path == "/nobody/none/resolve/main/second.safetensors" or commit in self.path:
+            sent, kind = self.weights, "application/octet-stream"
+        self.send_response(200 if sent else 404)
+        if not sent:
+            self.send_header("X-Error-Code", "RepoNotFound")
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(sent)))
+        self.send_header("ETag", '"1234"')
+        self.send_header("X-Repo-Commit", commit)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(sent)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_size_and_license_are_said_before_a_download(tmp_path: Path) -> None:
+    """From a server on this machine: the library reads its address at import."""
+    pytest.importorskip("huggingface_hub", reason="needs the extra 'hf'")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), FakeHub)
+    Thread(target=server.serve_forever, daemon=True).start()
+    environment = os.environ | {
+        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+        "HF_HUB_CACHE": str(tmp_path),
+        "HF_HUB_DISABLE_XET": "1",
+    }
+
+    call = """
+import sys
+from gaussmatch.data import hub
+for words in sys.argv[1:]:
+    try:
+        print(hub.weights(*words.split()))
+    except OSError as error:
+        print(repr(error))
+"""
+
+    def weights(*calls: str) -> tuple[list[str], str]:
+        words = [sys.executable, "-c", call, *calls]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines(), done.stderr
+
+    either = "nobody/none first.safetensors second.safetensors"
+    found, said = weights("nobody/none first.safetensors", "nobody/lost a.safetensors", either)
+    assert "nobody/none holds none of first.safetensors" in found[0]
+    assert found[1].startswith("OSError('nobody/lost could not be downloaded (")
+    assert Path(found[2]).read_bytes() == FakeHub.weights
+    assert "nobody/none of the Hugging Face hub, 3 MB, license: mit." in said
+    server.shutdown()
+    server.server_close()
+    assert weights(either) == (found[2:], "")  # no network is needed any more
 
 
 def test_a_tokenizer_of_open_clip_lies_beside_the_weights(

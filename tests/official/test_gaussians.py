@@ -1,10 +1,11 @@
-"""ProLIP and PCME++ as published: imported, indexed, searched, calibrated and served, untrained."""
+"""Published encoders as they are: imported, indexed, searched, calibrated and served, untrained."""
 
 from __future__ import annotations
 
 import json
 import sys
 import types
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ from encoders.small import (
     SMALL_PCMEPP,
     SMALL_PROLIP,
     random_state,
+    small_hf,
+    small_open_clip,
     small_pcmepp,
     small_prolip,
 )
 from encoders.test_pretrained import ImageTowerContract, TextTowerContract
 from official.layouts import save
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from starlette.testclient import TestClient
 from torch import nn
@@ -30,8 +34,9 @@ from gaussmatch.apps.cli import main
 from gaussmatch.apps.service.app import create_app
 from gaussmatch.data.language import canonical
 from gaussmatch.learn.training.start import initial_model
-from gaussmatch.models.encoders.pretrained import pcmepp
+from gaussmatch.models.encoders.pretrained import image_tower, pcmepp, text_tower
 from gaussmatch.models.official import import_checkpoint
+from gaussmatch.search.trust.verdict import UNCALIBRATED
 
 
 def munch(values: dict[str, Any]) -> Any:
@@ -249,3 +254,77 @@ class TestPCMEPPTexts(TextTowerContract):
     @classmethod
     def make(cls, tmp: Path) -> str:
         return small_pcmepp(tmp)
+
+
+# ---- encoders by name whose embeddings are points ----
+
+
+@pytest.mark.parametrize("kind", ["open_clip", "siglip", "prolip"])
+def test_an_encoder_by_name_is_indexed_searched_served_and_calibrated(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a calibration it says so; one is learned later, and no photo encoded again."""
+    (tmp_path / "model").mkdir()
+    make = {"open_clip": small_open_clip, "siglip": partial(small_hf, kind="siglip")}
+    encoder = make.get(kind, small_prolip)(tmp_path / "model")
+    photos, run, index = own_photos(tmp_path / "photos", 120), tmp_path / "run", tmp_path / "x"
+    assert main(["index", str(photos), "--model", encoder, "--out", str(index)]) == 0
+    assert "not calibrated: it ranks" in capsys.readouterr().err
+    assert main(["search", str(index), "a dog"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Best first. Not calibrated: I can’t say whether they fit.")
+    assert "%" not in said
+    opened = gm.Index.open(index)
+    (found,) = opened.search_text(["a dog"], 3)
+    if kind != "prolip":
+        pictures = [Image.open(photos / f"{i}.jpg") for i in range(120)]
+        text = text_tower(encoder).encode([canonical("a dog")])
+        scores = (image_tower(encoder).encode(pictures) @ text.T)[:, 0]
+        assert found.ids[0] == f"{int(scores.argmax())}.jpg"
+        assert found.hits[0].score == pytest.approx(float(scores.max()), abs=1e-5)
+        assert found.uncertainty is None
+    with TestClient(create_app(opened)) as client:
+        answer = client.get("/api/search", params={"text": "a dog", "k": 3}).json()
+        assert answer["results"]["verdict"]["reason"] == UNCALIBRATED
+        assert answer["results"]["hits"][0]["probability"] is None
+        assert client.get("/api/about").json()["probabilistic"] == (kind == "prolip")
+    encoded = opened.manifest.galleries
+    assert main(["import", encoder, "--out", str(run)]) == 0
+    words = ["--data.name", "folder", "--data.root", str(photos)]
+    assert main(["calibrate", str(run), *words]) == 0
+    assert main(["index", str(run), str(photos), "--out", str(index)]) == 0
+    opened.reload()
+    (found,) = opened.search_text(["a dog number 2"], 3)
+    assert 0 <= found.hits[0].probability <= 1
+    assert opened.manifest.galleries == encoded
+
+
+def test_names_folders_and_weights_that_do_not_fit_are_one_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "none"))
+    name = small_open_clip(tmp_path)
+    (arch, _, file), index = name.partition("@"), tmp_path / "x"
+    photos = own_photos(tmp_path / "photos", 3)
+    (tmp_path / "empty").mkdir()
+    cases = {
+        "open_clip:ViT-B-32/openay": "no pretrained weights 'openay' (ARCH/TAG); did you mean",
+        "open_clip:ViT-B-33/openai": "open_clip has no model 'ViT-B-33'; did you mean",
+        "open_clip:ViT-B-32/openai": "is not in the cache of the Hugging Face hub and cannot be",
+        f"{arch}@{tmp_path / 'nowhere'}": "nowhere: no such file of weights, nor",
+        f"{arch}@{tmp_path / 'empty'}": "empty: no .safetensors; only those",
+        f"open_clip:ViT-B-16/openai@{file}": "not the weights of open_clip:ViT-B-16",
+        "st:all-MiniLM-L6-v2": "st: has text encoders only; take one of open_clip:, hf:",
+        "openclip:ViT-B-32/openai": "no encoder 'openclip:ViT-B-32/openai': it begins with none",
+    }
+    for encoder, said in cases.items():
+        assert main(["index", str(photos), "--model", encoder, "--out", str(index)]) == 2, encoder
+        told = capsys.readouterr().err
+        assert said in told, encoder
+        assert told.strip().count("\n") <= 1, told
+        assert not index.exists()
+    assert main(["index", str(photos), "--model", name, "--out", str(index)]) == 0
+    save_file({k: v + 1 for k, v in load_file(file).items()}, file)  # other weights
+    assert main(["search", str(index), "a dog"]) == 2
+    assert "are others than those that this model was" in capsys.readouterr().err

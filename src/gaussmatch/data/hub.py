@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from tqdm import tqdm
 
 from gaussmatch.checks import extra
 
@@ -23,32 +28,65 @@ def snapshot(repository: str, files: Sequence[str] = FILES) -> Path:
     with extra("hf", "a repository of the hub"):
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import LocalEntryNotFoundError
+    wanted = list(files)
     try:
-        found = snapshot_download(repository, allow_patterns=list(files), local_files_only=True)
+        return Path(snapshot_download(repository, allow_patterns=wanted, local_files_only=True))
     except LocalEntryNotFoundError:
         check_reachable(repository)
-        found = snapshot_download(repository, allow_patterns=list(files))
-    return Path(found)
+    with _downloading(repository):
+        sizes, license = _about(repository)
+        some = [name for name in sizes if any(fnmatch(name, pattern) for pattern in wanted)]
+        _announce(repository, sum(sizes[name] for name in some), license)
+        return Path(snapshot_download(repository, allow_patterns=wanted))
 
 
 def weights(repository: str, *names: str) -> Path:
     """The first of these files that a repository has: of the cache, or downloaded."""
     with extra("hf", "a repository of the hub"):
         from huggingface_hub import hf_hub_download, try_to_load_from_cache
-        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
     held = (try_to_load_from_cache(repository, name) for name in names)
     for found in held:
         if isinstance(found, str):
             return Path(found)
     check_reachable(repository)
-    for name in names:
-        try:
+    with _downloading(repository):
+        sizes, license = _about(repository)
+        name = next((name for name in names if name in sizes), None)
+        if name is not None:
+            _announce(repository, sizes[name], license)
             return Path(hf_hub_download(repository, name))
-        except LocalEntryNotFoundError:  # the connection
-            raise
-        except EntryNotFoundError:
-            continue
     raise FileNotFoundError(f"{repository} holds none of {', '.join(names)}; only those are loaded")
+
+
+def _about(repository: str) -> tuple[dict[str, int], str]:
+    """Size of each file of a repository in bytes, and its license as its card says."""
+    from huggingface_hub import model_info
+
+    found = model_info(repository, files_metadata=True)
+    license = getattr(found.card_data, "license", None) or "unknown: see its page"
+    return {file.rfilename: file.size or 0 for file in found.siblings or ()}, str(license)
+
+
+def _announce(repository: str, size: int, license: str) -> None:
+    tqdm.write(
+        f"downloading {repository} of the Hugging Face hub, {size / 1e6:,.0f} MB, license: "
+        f"{license}. Once; then it is read from the hub's cache. A machine without a network takes "
+        "a copy of its files as …@FOLDER",
+        file=sys.stderr,
+    )
+
+
+@contextmanager
+def _downloading(repository: str) -> Iterator[None]:
+    """One clear line instead of the many types and pages of errors of the hub."""
+    try:
+        yield
+    except Exception as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise OSError(
+            f"{repository} could not be downloaded ({first}); what has arrived is kept: check the "
+            "name and run the same command again, or give a local copy as …@FOLDER"
+        ) from error
 
 
 def check_reachable(repository: str) -> None:

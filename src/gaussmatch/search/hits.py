@@ -118,6 +118,8 @@ class Hits:
     """Sentences about how the query was read, and what of it was not understood; to be shown."""
     known: bool = True
     """Whether the model knows most of what the query names."""
+    calibrated: bool = True
+    """Whether the index has a calibration: without one nothing is known of what fits."""
     verdict: SearchVerdict = field(init=False, default_factory=SearchVerdict)
     """What may be believed of the results, and the sentence to show."""
 
@@ -128,6 +130,7 @@ class Hits:
             results=len(self.hits),
             total=self.total,
             judged=len(self.hits) > 0 and self.hits[0].probability is not None,
+            calibrated=self.calibrated,
             vague=self.level == "vague",
             familiar=self.familiar,
             unknown=self.unknown,

@@ -592,6 +592,7 @@ class Ranking:
                 promise=scope.promise,
                 total=self.size if scope.guarantee is None else count,
                 notes=notes,
+                calibrated=bool(calibration.ways),
                 remarks=remarks,
             )
             for q, count in enumerate(kept)

@@ -18,13 +18,15 @@ from gaussmatch.search.tables import write_parquet
 def run_import(argv: Sequence[str]) -> None:
     parser = Parser(
         "import",
-        "Turn a checkpoint of the official code of VSE++, VSRN, PVSE, PCME or PCME++, or a folder "
-        "of ProLIP or PCME++ from the hub, into a run folder. Nothing in the files is executed.",
+        "Turn a checkpoint of the official code of VSE++, VSRN, PVSE, PCME or PCME++, a folder of "
+        "ProLIP or PCME++ from the hub, or an encoder of both sides by name, into a run folder. "
+        "Nothing in the files is executed.",
         notes="Fields of the recipe's data can be given too: --data.root FOLDER is where it lies.",
         examples=[
             "gaussmatch import model_best.pth.tar --vocab coco_precomp_vocab.pkl --out runs/vsepp",
             "gaussmatch import pcme model_last.pth --out runs/pcme --data.root COCO",
             "gaussmatch import prolip ProLIP-ViT-B-16-DC-1B-12_8B --out runs/prolip",
+            "gaussmatch import open_clip:ViT-B-32/openai --out runs/clip",
         ],
         fields=("data",),
     )
@@ -35,7 +37,7 @@ def run_import(argv: Sequence[str]) -> None:
         help="the official code (default: detected)",
     )
     parser.add_argument(
-        "checkpoint", type=Path, help="such as model_best.pth.tar; or a folder, or name, of the hub"
+        "checkpoint", type=Path, help="such as model_best.pth.tar; a folder of the hub; a name"
     )
     parser.add_argument("--vocab", type=Path, help="its vocabulary, .pkl or .json; PCME needs none")
     parser.add_argument("--out", type=Path, required=True, help="the run folder")

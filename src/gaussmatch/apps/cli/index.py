@@ -1,4 +1,4 @@
-"""``gaussmatch index RUN [FOLDER] --out INDEX``, and what is done with an index afterwards."""
+"""``gaussmatch index FOLDER [--model NAME] --out INDEX``, and what is done with it afterwards."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
+from tempfile import TemporaryDirectory
 
 from gaussmatch.apps.cli.parser import Parser
 from gaussmatch.apps.cli.search import plain
@@ -17,6 +18,7 @@ from gaussmatch.data.embeddings import ENDINGS, columns_of
 from gaussmatch.data.pairs import SPLITS
 from gaussmatch.files import remember_folder
 from gaussmatch.models.features import load_data
+from gaussmatch.models.official import import_checkpoint, is_named
 from gaussmatch.models.recipe import DataRecipe
 from gaussmatch.models.run import (
     CALIBRATION,
@@ -53,6 +55,11 @@ from gaussmatch.search.trust import kept_calibration
 
 STRICT = "stop at an unreadable photo instead of skipping and listing it"
 PARQUET = ".parquet"
+NOT_CALIBRATED = (
+    "not calibrated: it ranks, and can't say what fits. To learn that from photos with captions, "
+    "without encoding yours again: gaussmatch import {0} --out runs/mine && gaussmatch calibrate "
+    "runs/mine --data.name folder --data.root CAPTIONED && gaussmatch index runs/mine {1} --out {2}"
+)
 WIDTH = "candidates per graph search (64): a higher number finds more and is slower"
 
 
@@ -67,6 +74,16 @@ def run(argv: Sequence[str]) -> None:
 
 def _make(argv: Sequence[str]) -> None:
     options = _make_options(argv)
+    with TemporaryDirectory() as made:  # the index has its own copy of a run
+        encoder = options.run if is_named(options.run) else None
+        if encoder is not None:
+            _check_folder(options.folder)
+            options.run = Path(made) / "run"
+            import_checkpoint(encoder, options.run)
+        _index(options, encoder)
+
+
+def _index(options: Namespace, encoder: Path | None) -> None:
     recipe = read_recipe(options.run)
     for name in (CALIBRATION, PROBE):  # needed last, checked first: report damage before writing
         read_listed(options.run, name)
@@ -78,11 +95,7 @@ def _make(argv: Sequence[str]) -> None:
                 "leave it out to use the photo model",
                 file=sys.stderr,
             )
-        if not options.folder.is_dir():
-            raise FileNotFoundError(
-                f"{options.folder}: no such folder of photos, nor a file of embeddings "
-                f"({', '.join(ENDINGS)})"
-            )
+        _check_folder(options.folder)
         if is_embedding(options.folder):
             whole_embedding(options.folder)
     index = existing_index(options.out, wait=options.wait)
@@ -96,11 +109,21 @@ def _make(argv: Sequence[str]) -> None:
         if new and not any(index.size(gallery) for gallery in GALLERIES):
             index.drop()  # nothing came of it
         raise
-    if not index.calibration.about:  # last: if interrupted, it is done again
+    if not index.calibration.about and encoder is None:  # last: if interrupted, it is done again
         index.set_calibration(kept_calibration(options.run))
     print(_summary(index))
+    if encoder is not None and not index.calibration.about:
+        names = [quote(str(name)) for name in (encoder, options.folder, options.out)]
+        print(NOT_CALIBRATED.format(*names), file=sys.stderr)
     query = "'some words'" if index.model.reads_text else "--like ID"
     print(f"next: gaussmatch search {quote(str(options.out))} {query}", file=sys.stderr)
+
+
+def _check_folder(folder: Path) -> None:
+    if folder.suffix not in ENDINGS and not folder.is_dir():
+        raise FileNotFoundError(
+            f"{folder}: no such folder of photos, nor a file of embeddings ({', '.join(ENDINGS)})"
+        )
 
 
 def _fill(index: Index, data: DataRecipe, options: Namespace) -> None:
@@ -164,6 +187,7 @@ def _make_options(argv: Sequence[str]) -> Namespace:
         notes=f"with an index:\n{verbs}",
         examples=[
             "gaussmatch index my-photos --out photos.index",
+            "gaussmatch index my-photos --model open_clip:ViT-B-32/openai --out clip.index",
             "gaussmatch index runs/demo/probabilistic --split test --out demo.index",
             "gaussmatch index runs/clip embeddings.parquet --out clip.index",
         ],
@@ -179,6 +203,13 @@ def _make_options(argv: Sequence[str]) -> Namespace:
         help="photos, a file of embeddings that the run was adapted to, or output of 'embed' or "
         "'export' (default: the run's data)",
     )
+    parser.add_argument(
+        "--model",
+        type=Path,
+        metavar="NAME",
+        help="instead of a run: an encoder of both sides by name, such as open_clip:ARCH/TAG, "
+        "hf:REPO, prolip:REPO; NAME@FOLDER needs no network",
+    )
     parser.add_argument("--out", type=place, required=True, help="a new folder, or milvus:…")
     parser.add_argument("--split", choices=SPLITS, help="of the run's own data")
     parser.add_argument(
@@ -189,6 +220,12 @@ def _make_options(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--strict", action="store_true", help=STRICT)
     _add_wait(parser)
     options = parser.parse(argv)
+    if options.model is not None:
+        if options.folder is not None:
+            parser.error(f"give --model or the run {options.run}, not both")
+        options.run, options.folder = options.model, options.run
+    if options.folder is not None and is_named(options.run):
+        return options
     if options.folder is None and options.run.suffix in ENDINGS:
         parser.error(f"name the run that was adapted to such embeddings: RUN {options.run}")
     if options.folder is None and options.run.is_dir() and not is_run(options.run):

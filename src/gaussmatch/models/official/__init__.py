@@ -15,13 +15,13 @@ from gaussmatch.files import sha256
 from gaussmatch.models.encoders.pretrained import GAUSSIAN
 from gaussmatch.models.encoders.vocabulary import Vocabulary
 from gaussmatch.models.official.checkpoint import read_checkpoint, read_words
-from gaussmatch.models.official.gaussians import import_encoders
+from gaussmatch.models.official.gaussians import import_encoders, is_named
 from gaussmatch.models.official.systems import SYSTEMS
 from gaussmatch.models.official.translation import Translation
 from gaussmatch.models.recipe import Recipe, changed
 from gaussmatch.models.run import claim_place, is_run, save_parts, save_weights, write_metrics
 
-__all__ = ["GAUSSIAN", "SYSTEMS", "import_checkpoint", "recognised"]
+__all__ = ["GAUSSIAN", "SYSTEMS", "import_checkpoint", "is_named", "recognised"]
 
 
 def import_checkpoint(
@@ -35,7 +35,8 @@ def import_checkpoint(
 
     Args:
         checkpoint: the file that ``torch.save`` of the official code wrote; of ProLIP and PCME++
-            also a folder in the layout of the hub, or the name of a repository there.
+            also a folder in the layout of the hub, or the name of a repository there; or an encoder
+            of both sides by name, such as ``open_clip:ViT-B-32/openai``.
         out: the run folder.
         vocabulary: its vocabulary file; PCME's checkpoints hold theirs.
         system: one of ``SYSTEMS`` or ``GAUSSIAN``; found from the file or folder when none.
@@ -44,7 +45,7 @@ def import_checkpoint(
     if is_run(out):
         raise FileExistsError(f"{out} already holds a run; choose another folder with --out")
     claim_place(out)
-    if system in GAUSSIAN or checkpoint.is_dir():
+    if system in GAUSSIAN or checkpoint.is_dir() or is_named(checkpoint):
         return _encoders(checkpoint, out, vocabulary, system, overrides)
     where, content = str(checkpoint), read_checkpoint(checkpoint)
     if system is None and "pytorch-lightning_version" in content:

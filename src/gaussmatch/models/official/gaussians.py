@@ -1,7 +1,8 @@
-"""Published models that are probabilistic themselves become runs, of which nothing learns.
+"""Published encoders become runs, of which nothing learns: those that are probabilistic themselves,
+and those by name whose embeddings are points.
 
-ProLIP and PCME++ in the layout of the hub stay where they are; a checkpoint of the official
-training code of PCME++ (``train.py``, Lightning) is written as such a folder into the run.
+What lies in the layout of the hub stays where it is; a checkpoint of the official training code of
+PCME++ (``train.py``, Lightning) is written as such a folder into the run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from torch import Tensor
 from gaussmatch.data import hub
 from gaussmatch.data.recipe import DataRecipe
 from gaussmatch.files import read_json, save_tensors, write_json
-from gaussmatch.models.encoders.pretrained import GAUSSIAN, image_tower, text_tower
+from gaussmatch.models.encoders.pretrained import (
+    GAUSSIAN,
+    LIBRARIES,
+    WHOLE,
+    Spec,
+    image_tower,
+    text_tower,
+)
 from gaussmatch.models.encoders.pretrained.base import weights_file
 from gaussmatch.models.encoders.pretrained.gaussians import read_side
 from gaussmatch.models.matcher import build
@@ -30,6 +38,11 @@ from gaussmatch.models.run import save_parts, save_weights, write_metrics
 ENCODER = "encoder"
 """The folder of a run that a converted checkpoint lies in."""
 SCALARS = ("logit_scale", "logit_bias", "shift", "negative_scale")
+
+
+def is_named(given: Path) -> bool:
+    """Whether it is the name of an encoder rather than a path, such as open_clip:ARCH/TAG."""
+    return ":" in str(given) and not given.exists()
 
 
 def is_lightning(checkpoint: Path) -> bool:
@@ -48,27 +61,36 @@ def library_of(folder: Path) -> str:
 def import_encoders(
     given: Path, out: Path, library: str | None = None, overrides: Mapping[str, Any] = {}
 ) -> Recipe:
-    """A run of a folder in the layout of the hub, of a repository there, or of a checkpoint of
-    PCME++'s training code.
+    """A run of a folder in the layout of the hub, of a repository there, of a checkpoint of
+    PCME++'s training code, or of an encoder by name.
 
     Args:
-        given: the folder, the name of the repository, or the file.
+        given: the folder, the name of the repository, the file, or the encoder.
         out: the run folder.
         library: ``prolip`` or ``pcmepp``; of a folder it is found.
         overrides: fields of the recipe's data.
     """
     training: dict[str, Any] = {}
     unknown: list[str] = []
+    place: Path | None
     if is_lightning(given):
         library, name, place = "pcmepp", given.stem, out.resolve() / ENCODER
         training, unknown = convert(given, place)
     elif given.is_dir():
         library, name, place = library or library_of(given), given.name, given.resolve()
+    elif is_named(given):
+        library, name, at, whole = Spec.of(str(given))
+        if len(LIBRARIES[library]) < 2:
+            both = ", ".join(f"{name}:" for name, sides in LIBRARIES.items() if len(sides) == 2)
+            raise ValueError(
+                f"{given}: {library}: has {LIBRARIES[library][0]} encoders only; take one of {both}"
+            )
+        name, place = name + WHOLE * whole, Path(at).expanduser().resolve() if at else None
     elif library in GAUSSIAN and re.fullmatch(r"[\w.-]+/[\w.-]+", str(given)):
         name, place = str(given), None
     else:
         raise FileNotFoundError(f"{given}: no such checkpoint, nor a folder of the hub")
-    name = re.sub(r"[^\w./-]+", "-", name)
+    name = re.sub(r"[^\w./+-]+", "-", name)
     encoder = f"{library}:{name}" + ("" if place is None else f"@{place}")
     try:
         image, text = image_tower(encoder), text_tower(encoder)
@@ -77,18 +99,21 @@ def import_encoders(
             shutil.rmtree(out / ENCODER)
         raise
     if image.width != text.width:
-        raise ValueError(f"{given}: images have {image.width // 2} dimensions, texts {text.width}")
-    folder = hub.snapshot(name) if place is None else place
-    loss, weights = _loss(str(library), folder)
+        raise ValueError(f"{given}: images have {image.width} dimensions, texts {text.width}")
+    title, dim, similarity = f"{library}:{name}", image.width, "cosine"
+    loss, weights = LossRecipe(), dict[str, Tensor]()
+    if library in GAUSSIAN:
+        loss, weights = _loss(library, hub.snapshot(name) if place is None else place)
+        kind, similarity = ("ProLIP", "prolip") if library == "prolip" else ("PCME++", "csd")
+        title, dim = f"{kind} {Path(name).name}", image.width // 2
     sides = PublishedRecipe(encoder, image.sha256(), encoder, text.sha256())
     model = ModelRecipe(
         system="published",
-        dim=image.width // 2,
+        dim=dim,
         feature_dim=image.width,
-        similarity="prolip" if library == "prolip" else "csd",
+        similarity=similarity,
         published=sides,
     )
-    title = f"{'ProLIP' if library == 'prolip' else 'PCME++'} {Path(name).name}"
     recipe = changed(Recipe(title, DataRecipe("coco", backbone=encoder), model, loss), overrides)
     assert set(build(recipe.model, None, recipe.loss).state_dict()) == set(weights)
     save_weights(weights, out)

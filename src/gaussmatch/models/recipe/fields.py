@@ -134,7 +134,9 @@ class PCMEPPRecipe:
 
 @dataclass(frozen=True)
 class PublishedRecipe:
-    """What only a published probabilistic model has: its two encoders, of which nothing learns.
+    """What only a published model has: its two encoders, of which nothing learns. They are
+    probabilistic themselves if model.feature_dim is twice model.dim, or else their embeddings are
+    points.
 
     Args:
         image_encoder: such as prolip:REPO or prolip:NAME@FOLDER.
@@ -320,7 +322,9 @@ class ModelRecipe:
     @property
     def has_variance(self) -> bool:
         """Whether its items are Gaussians rather than points."""
-        return self.probabilistic or SYSTEMS[self.system].gaussian or self.posthoc.fitted
+        points = self.system == "published" and self.feature_dim == self.dim
+        own = SYSTEMS[self.system].gaussian and not points
+        return self.probabilistic or own or self.posthoc.fitted
 
     def _check_posthoc(self) -> None:
         given = self.system == "adapter" and self.adapter.mean == "given"

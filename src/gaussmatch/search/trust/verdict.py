@@ -16,6 +16,11 @@ Fit = Literal["likely", "maybe", "unlikely"]
 MAYBE = 0.2
 """P(fits) from which on a result may fit."""
 
+UNCALIBRATED = (
+    "Not calibrated: I can’t say whether they fit. “gaussmatch calibrate RUN” learns it from "
+    "photos with captions."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class FitCount:
@@ -78,6 +83,7 @@ def decide(
     results: int,
     total: int | None,
     judged: bool,
+    calibrated: bool,
     vague: bool,
     familiar: float | None,
     unknown: Sequence[str],
@@ -96,6 +102,7 @@ def decide(
     Args:
         results: how many are returned, of ``total`` that were searched (or are in the set).
         judged: whether the results have probabilities.
+        calibrated: whether any searches of the index could have.
         vague: whether the query could mean many things, by its uncertainty.
         familiar, unknown, known: see ``Hits``; ``known`` is false where the model does not know
             most of what the query names, and ``text`` is the query in words.
@@ -114,7 +121,8 @@ def decide(
             "unfamiliar", said, "These come nearest; I can’t say whether they fit."
         )
     if not judged and (results or guarantee is None):
-        return SearchVerdict("unjudged", "Best first", "Nothing was learned about such searches.")
+        reason = "Nothing was learned about such searches." if calibrated else UNCALIBRATED
+        return SearchVerdict("unjudged", "Best first", reason)
     kind: VerdictKind = "vague" if vague else "specific"
     if guarantee is not None:
         share = f"{100 * guarantee:.3g} %"

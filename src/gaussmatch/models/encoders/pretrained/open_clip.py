@@ -220,7 +220,7 @@ def _load(name: str, place: Path | None) -> tuple[Any, Any]:
             force_quick_gelu=bool(trained.get("quick_gelu")),
             **{f"image_{key}": trained[key] for key in VIEW if key in trained},
         )
-    except (RuntimeError, SafetensorError) as error:
+    except (AssertionError, RuntimeError, SafetensorError) as error:
         first = str(error).strip().splitlines()[0]
         raise ValueError(f"{file}: not the weights of open_clip:{name} ({first})") from error
     return model, transform
