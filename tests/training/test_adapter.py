@@ -24,6 +24,7 @@ from gaussmatch.apps.cli import main
 from gaussmatch.data import embeddings
 from gaussmatch.data.embeddings import open_embeddings
 from gaussmatch.data.language import canonical
+from gaussmatch.data.queries import read_corpus
 from gaussmatch.models.encoders.base import Tokens
 from gaussmatch.models.encoders.pretrained import TextTower, image_tower, text_tower
 from gaussmatch.models.encoders.pretrained.base import Subwords
@@ -436,3 +437,72 @@ def test_a_published_model_is_adapted_exported_indexed_searched_and_served(
         torch.testing.assert_close(a.log_var, b.log_var, atol=1e-5, rtol=0)
     with TestClient(create_app(again)) as client:
         assert client.get("/api/search", params={"text": "a dog"}).status_code == 200
+
+
+# ---- from captions alone ----
+
+
+def test_captions_alone_teach_which_texts_are_vague(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No photo is seen, and the order of results stays that of the encoder."""
+    monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path / "cache"))
+    name, run, index = small_open_clip(tmp_path), tmp_path / "run", tmp_path / "index"
+    dice = np.random.default_rng(0)
+    things = ["dog", "cat", "bus", "man", "bird", "boat", "horse", "child"]
+    places = ["snow", "street", "grass", "water", "kitchen", "forest"]
+
+    def caption() -> str:
+        a, b = dice.choice(things, 2, replace=False)
+        longer = f" with a red {b} beside an old wooden fence" if dice.random() < 0.5 else ""
+        return (
+            f"a {dice.choice(['big', 'small', 'brown'])} {a} in the {dice.choice(places)}{longer}"
+        )
+
+    lines = [f"{at // 2}.jpg#{at % 2}\t{caption()}" for at in range(1200)]
+    (tmp_path / "captions.txt").write_text("\n".join(lines))
+    words = ["adapt", "--encoder", name, "--captions", str(tmp_path / "captions.txt")]
+    assert main([*words, "--out", str(run)]) == 0
+    assert "learned from 1,080 captions; edits of 120 others" in capsys.readouterr().out
+    model = gm.load(run)
+    texts = ["dog", "a brown dog in the snow with a red boat beside an old wooden fence"]
+    g, images = model.encode_texts(texts), model.encode_images(pictures(2))
+    towers = image_tower(name), text_tower(name)
+    assert torch.equal(g.mean, towers[1].encode(texts))
+    assert torch.equal(images.mean, towers[0].encode(pictures(2)))
+    assert model.uncertainty(g)[0] > model.uncertainty(g)[1]
+    assert model.uncertainty(images).std() == 0
+    (tmp_path / "photos").mkdir()
+    for i, picture in enumerate(pictures(12)):
+        picture.save(tmp_path / "photos" / f"{i}.png")
+    assert main(["index", str(run), str(tmp_path / "photos"), "--out", str(index)]) == 0
+    (found,) = gm.Index.open(index).search_text(["a dog"], 3)
+    assert found.verdict.reason.startswith("Not calibrated")
+    assert found.familiar is not None
+    assert found.hits[0].probability is None
+    passed = json.loads((run / "probe.json").read_text())["verdict"]["captions"]["passed"]
+    assert (found.percentile is not None) == passed
+    assert main([*words, "--out", str(run)]) == 2
+    assert "already holds a run" in capsys.readouterr().err
+    (tmp_path / "captions.txt").write_text("a dog\na cat\n")
+    assert main([*words, "--out", str(tmp_path / "other")]) == 2
+    assert "captions.txt: 2 captions; to count by them, 1,000 are" in capsys.readouterr().err
+
+
+def test_captions_of_every_kind_of_file_are_read(tmp_path: Path) -> None:
+    said = [("7", "a dog"), ("7", "a cat"), ("9", "a bus")] * 400
+    coco = {"annotations": [{"image_id": int(i), "caption": c} for i, c in said]}
+    (tmp_path / "coco.json").write_text(json.dumps(coco))
+    (tmp_path / "own.csv").write_text("\n".join(["image,caption", *(f"{i},{c}" for i, c in said)]))
+    (tmp_path / "flickr.txt").write_text("\n".join(f"{i}#0\t{c}" for i, c in said))
+    for name in ("coco.json", "own.csv", "flickr.txt"):
+        captions, image_of = read_corpus(tmp_path / name)
+        assert captions == [caption for _, caption in said]
+        assert image_of.tolist() == [0, 0, 1] * 400
+    (tmp_path / "plain.txt").write_text("\n".join(c for _, c in said))
+    assert len(set(read_corpus(tmp_path / "plain.txt")[1].tolist())) == 1200
+    with pytest.raises(FileNotFoundError, match=r"none\.txt: no such file of captions"):
+        read_corpus(tmp_path / "none.txt")
+    (tmp_path / "bad.json").write_text(json.dumps({"annotations": [{"caption": "a"}]}))
+    with pytest.raises(ValueError, match=r"bad\.json, annotation 0: no field 'image_id'"):
+        read_corpus(tmp_path / "bad.json")

@@ -11,16 +11,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from gaussmatch.data.language import GENERAL, content_words, with_articles, words_of
+from gaussmatch.data.listing import fields_of
+from gaussmatch.data.stored import read_lines
+from gaussmatch.files import read_csv, read_json
 
 SHARPNESS = 24.0
 """κ of the word count: a caption that lacks a tenth of a text's words, by weight, counts e^−2.4."""
 MEANING_SHARPNESS = 30.0
 """κ of the cosine of sentence embeddings."""
+CENTERED_SHARPNESS = 20.0
+"""The same of embeddings whose mean was subtracted, as those of CLIP, which all point one way."""
+FEWEST = 1000
+"""Captions from which on it is learned from them how many photos a text fits."""
 FLOOR = 1e-5
 """Added to a count before its logarithm."""
 _BLOCK = 1024
@@ -122,6 +131,29 @@ def _choose(terms: Sequence[str], dice: np.random.Generator) -> str:
     return terms[int(dice.integers(len(terms)))]
 
 
+def read_corpus(path: Path) -> tuple[list[str], np.ndarray]:
+    """The captions of a file, and the number of the photo that each was written for: COCO's
+    ``captions_*.json``, a ``.csv`` with the columns image and caption, Flickr's lines
+    ``photo.jpg#0<tab>caption``, or a caption on each line, of a photo of its own."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file of captions (.json of COCO, .csv, .txt)")
+    rows: list[tuple[Any, ...]]
+    if path.suffix == ".json":
+        said = read_json(path, dict).get("annotations", ())
+        where = (f"{path}, annotation {i}" for i in range(len(said)))
+        rows = [fields_of(a, at, "image_id", "caption") for a, at in zip(said, where, strict=True)]
+    elif path.suffix == ".csv":
+        rows = [(row["image"], row["caption"]) for row in read_csv(path, ("image", "caption"))]
+    else:
+        lines = (line.rpartition("\t") for line in read_lines(path))
+        rows = [(key.partition("#")[0] or at, text) for at, (key, _, text) in enumerate(lines)]
+    kept = [(str(photo), plain) for photo, text in rows if (plain := " ".join(str(text).split()))]
+    if len(kept) < FEWEST:
+        raise ValueError(f"{path}: {len(kept)} captions; to count by them, {FEWEST:,} are needed")
+    _, image_of = np.unique([photo for photo, _ in kept], return_inverse=True)
+    return [text for _, text in kept], image_of
+
+
 class FittingCounts:
     """ln n(t): softly, how many training captions say what a text says.
 
@@ -178,7 +210,11 @@ class FittingCounts:
         return float(np.exp(SHARPNESS * (shared[rows] / max(total, 1e-9) - 1)).sum())
 
     def by_meaning(
-        self, embeddings: np.ndarray, captions: np.ndarray, own_image: np.ndarray
+        self,
+        embeddings: np.ndarray,
+        captions: np.ndarray,
+        own_image: np.ndarray,
+        sharpness: float = MEANING_SHARPNESS,
     ) -> np.ndarray:
         """ln n of texts with unit ``embeddings`` (n, E) among those of the ``captions`` (N, E)."""
         near = torch.from_numpy(np.ascontiguousarray(captions, np.float32))
@@ -186,7 +222,7 @@ class FittingCounts:
         counts = []
         for start in range(0, len(embeddings), _BLOCK):
             block = np.ascontiguousarray(embeddings[start : start + _BLOCK], np.float32)
-            like = (MEANING_SHARPNESS * (torch.from_numpy(block) @ near.T - 1)).exp()
+            like = (sharpness * (torch.from_numpy(block) @ near.T - 1)).exp()
             mine = own[start : start + _BLOCK, None] == images[None]
             counts.append(like.masked_fill(mine, 0).sum(1))
         return np.log(torch.cat(counts).numpy() + FLOOR).astype(np.float32)

@@ -16,6 +16,7 @@ from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.similarities import SIMILARITIES, similarity
 from gaussmatch.data import DataSet
 from gaussmatch.data.pairs import SPLITS, image_batches
+from gaussmatch.data.queries import read_corpus
 from gaussmatch.files import claim_folder, write_json, write_text
 from gaussmatch.learn.evaluation.evaluate import Evaluation, against, file_stem, measure_run
 from gaussmatch.learn.evaluation.retrieval import recalls
@@ -23,6 +24,7 @@ from gaussmatch.learn.evaluation.tables import comparison, measures_table, plain
 from gaussmatch.learn.plot import deciles, svg
 from gaussmatch.learn.training.gather import is_main
 from gaussmatch.learn.training.loop import train
+from gaussmatch.learn.training.posthoc import adapt_to_captions
 from gaussmatch.models.encoders.posthoc import METHODS, OURS
 from gaussmatch.models.features import load_data
 from gaussmatch.models.features.texts import prepared_texts
@@ -32,6 +34,7 @@ from gaussmatch.models.run import (
     CALIBRATION,
     METRICS,
     claim_place,
+    is_run,
     is_shipped,
     load,
     locate,
@@ -40,7 +43,12 @@ from gaussmatch.models.run import (
     read_recipe,
 )
 from gaussmatch.search.trust.gauges import verdict_line
-from gaussmatch.search.trust.learn import fits_table, kept_calibration, measure_kept
+from gaussmatch.search.trust.learn import (
+    calibrate_captions,
+    fits_table,
+    kept_calibration,
+    measure_kept,
+)
 
 
 def run_train(argv: Sequence[str]) -> None:
@@ -92,6 +100,9 @@ def run_train(argv: Sequence[str]) -> None:
 def run_adapt(argv: Sequence[str]) -> None:
     options = _options(argv)
     claim_place(options.out)
+    if options.captions is not None:
+        _from_captions(options)
+        return
     fields = {**_fields(options), **options.overrides}
     own = {n: v for n, v in fields.items() if not n.startswith("model.posthoc.")}
     data = load_data(load_recipe("adapter/improve", own).data)
@@ -128,6 +139,27 @@ def run_adapt(argv: Sequence[str]) -> None:
     print(f"next: gaussmatch index {quote(str(options.out))} {then} --out …", file=sys.stderr)
 
 
+def _from_captions(options: Namespace) -> None:
+    """How vague and how familiar texts are, without a photo; a tenth of the photos' captions is
+    held out to judge it."""
+    if is_run(options.out):
+        raise FileExistsError(f"{options.out} already holds a run; choose another with --out")
+    captions, image_of = read_corpus(options.captions)
+    fields = {"model.posthoc.method": "captions", **options.overrides}
+    sides = [image_of % 10 != 0, image_of % 10 == 0]
+    train, held_out = ([captions[i] for i in side.nonzero()[0]] for side in sides)
+    recipe = load_recipe("adapter/posthoc", fields)
+    adapt_to_captions(options.encoder, train, image_of[sides[0]], recipe, options.out)
+    found = calibrate_captions(options.out, train, held_out, options.captions.name)
+    shares = {n: v for n, v in found["edits"].items() if isinstance(v, float)}
+    said = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
+    print(f"{options.out}: learned from {len(train):,} captions; edits of {len(held_out):,} others "
+          f"whose vagueness is right: {said}")  # fmt: skip
+    for name, judged in found["verdict"].items():
+        print(verdict_line(name, judged["passed"]))
+    print(f"next: gaussmatch index {quote(str(options.out))} my-photos --out …", file=sys.stderr)
+
+
 def _fields(options: Namespace) -> dict[str, str]:
     """The options as fields of the recipe."""
     given = {
@@ -155,6 +187,7 @@ def _options(argv: Sequence[str]) -> Namespace:
             "gaussmatch adapt --images img.npy --texts txt.parquet --pairs pairs.csv --out runs/me",
             "gaussmatch adapt --image-encoder open_clip:ViT-B-32/openai --text-encoder same "
             "--data coco --data.root COCO --out runs/clip",
+            "gaussmatch adapt --encoder open_clip:ViT-B-32/openai --captions captions.json --out c",
             "gaussmatch adapt --method bayesvlm --images img.npy --texts txt.npy --pairs pairs.csv "
             "--out runs/laplace",
         ],
@@ -165,6 +198,14 @@ def _options(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--texts", help="a file of text embeddings")
     parser.add_argument("--pairs", help="CSV: image, text (ids), optionally split")
     parser.add_argument("--data", help="a data set of photos and captions, with --data.root")
+    parser.add_argument(
+        "--captions",
+        type=Path,
+        metavar="FILE",
+        help="captions without photos, with --encoder: learn how many photos a text fits from them "
+        "alone (.json of COCO, .csv with image and caption, or lines)",
+    )
+    parser.add_argument("--encoder", help="of both sides, instead of the next two")
     parser.add_argument("--image-encoder", help="such as open_clip:ViT-B-32/openai, hf:REPO")
     parser.add_argument("--text-encoder", help="such as st:all-MiniLM-L6-v2; same as the image's")
     parser.add_argument("--ranking", choices=("keep", "improve"), help="see below")
@@ -179,6 +220,13 @@ def _options(argv: Sequence[str]) -> Namespace:
         "--accept-changed-data", action="store_true", help="resume although the data have changed"
     )
     options = parser.parse(argv)
+    if options.captions is not None:
+        given = [options.images, options.texts, options.pairs, options.data, options.method]
+        if options.encoder is None or any(given):
+            parser.error("--captions needs --encoder, and no embeddings, data or method")
+        return options
+    if options.encoder is not None:
+        options.image_encoder = options.text_encoder = options.encoder
     if (options.data is None) == (None in (options.images, options.texts, options.pairs)):
         parser.error("give --images, --texts and --pairs, or --data and both encoders")
     if options.text_encoder == "same":

@@ -48,6 +48,11 @@ KNOWN = 0.5
 LOST = 0.9
 """Below this share of the other run's validation rsum, a start is reported with a warning."""
 
+NOTHING_TO_ADAPT = (
+    "{} gives means and variances already, so there is nothing to adapt: make a run of it with "
+    "'gaussmatch import'"
+)
+
 
 class StartWarning(UserWarning):
     """A run starts well below the run it was started from."""
@@ -315,10 +320,7 @@ def _pinned(own: AdapterRecipe, pairs: Pairs, image_width: int) -> AdapterRecipe
     """The published encoders of an adapter, known by their hashes."""
     for encoder in (own.text_encoder, own.image_encoder):
         if encoder not in (None, ARRAYS) and Spec.of(str(encoder)).library in GAUSSIAN:
-            raise ValueError(
-                f"{encoder} gives means and variances already, so there is nothing to adapt: make "
-                "a run of it with 'gaussmatch import'"
-            )
+            raise ValueError(NOTHING_TO_ADAPT.format(encoder))
     given = None if pairs.texts is None else len(pairs.texts[0])
     width, name = own.text_width, own.text_encoder
     if name == ARRAYS:

@@ -124,12 +124,23 @@ def _fitting(outcome: BatchOutput) -> Tensor:
         return losses.disorder(whole, outcome.fits)
     assert outcome.short_fits is not None
     queries, rows = outcome.shortened
-    short = queries.mean_log_var()
-    both = torch.cat([whole, short]), torch.cat([outcome.fits, outcome.short_fits])
+    return in_order(whole, outcome.fits, queries.mean_log_var(), outcome.short_fits, rows)
+
+
+def in_order(
+    whole: Tensor, fits: Tensor, short: Tensor, short_fits: Tensor, rows: Tensor
+) -> Tensor:
+    """Punishes uncertainties ln σ² that are not in the order of how many photos texts fit.
+
+    Args:
+        whole, fits: (n), of whole captions, and the ln of their counts.
+        short, short_fits: (m), the same of queries made of some of them.
+        rows: (m), which.
+    """
     return (
-        2 * losses.disorder(whole, outcome.fits)
-        + 0.5 * losses.disorder(short, outcome.short_fits)
-        + losses.disorder(*both)
+        2 * losses.disorder(whole, fits)
+        + 0.5 * losses.disorder(short, short_fits)
+        + losses.disorder(torch.cat([whole, short]), torch.cat([fits, short_fits]))
         + softplus(STEEPNESS * (whole[rows] - short)).mean()
     )
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, softplus
 
 from gaussmatch.core.gaussian import Gaussian, Side
+from gaussmatch.models.encoders.adapter import Standardize, head
 
 OURS = "ours"
 """The method without a class here: heads trained by the recipe's similarity and loss."""
@@ -310,6 +311,56 @@ class Perturbation(Reference):
         return (torch.stack(moved).mean(0).clamp_min(0) + 1e-6).log()
 
 
+class FromCaptions(Method):
+    """How many photos a text fits, learned from captions alone, without a photo
+    (``learn.training.posthoc.adapt_to_captions``). A head takes the centered, unit embedding u and
+    how many of some captions r are near it, softly: ln Σ_r exp(κ (u·r − 1)), for two κ. All images
+    have the same variance."""
+
+    SCALE, SHARPNESS, WEIGHT = 10.0, (20.0, 8.0), 3.0
+    others: Tensor
+    middle: Tensor
+    spread: Tensor
+
+    def __init__(self, side: Side, dim: int, inner: int, hidden: int, dropout: float, reference: int
+    ) -> None:  # fmt: skip
+        super().__init__(side, dim, inner, hidden, dropout, reference)
+        if side == "captions":
+            self.standardize = Standardize(dim, self.SCALE)
+            self.register_buffer("others", torch.zeros(reference, dim))
+            self.register_buffer("middle", torch.zeros(len(self.SHARPNESS)))
+            self.register_buffer("spread", torch.ones(len(self.SHARPNESS)))
+            self.network = head(dim + len(self.SHARPNESS), 1, hidden, dropout)
+
+    def inputs(self, embedding: Tensor, same: Bool[Tensor, "n r"] | None = None) -> Tensor:
+        """What the head takes; captions of the ``same`` photo are not counted."""
+        z = self.standardize(embedding)
+        cosines = z @ self.others.T / self.SCALE
+        if same is not None:
+            cosines = cosines.masked_fill(same, -1.0)
+        near = torch.stack([(k * (cosines - 1)).logsumexp(-1) for k in self.SHARPNESS], -1)
+        return torch.cat([z, self.WEIGHT * (near - self.middle) / self.spread], -1)
+
+    def refer(self, captions: Tensor, image_of: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+        """Take what is near from captions (n, D) of photos; gives the inputs of these, and of other
+        texts (n, D) made of them."""
+        some = _even(len(captions), len(self.others))
+        self.standardize.fit(captions, center_only=True)
+        self.others.copy_(self.standardize(captions[some]) / self.SCALE)
+        same = image_of[:, None] == image_of[some][None]
+        own, made = (self.inputs(texts, same) for texts in (captions, others))
+        near = torch.cat([own, made])[:, self.dim :] / self.WEIGHT
+        self.middle.copy_(near.mean(0))
+        self.spread.copy_(near.std(0).clamp_min(1e-6))
+        return self.inputs(captions, same), self.inputs(others, same)
+
+    def forward(self, embedding: Tensor, inner: Tensor) -> Tensor:
+        if self.side == "images":
+            return embedding.new_zeros(len(embedding), 1)
+        found: Tensor = self.network(self.inputs(embedding))
+        return found
+
+
 METHODS: dict[str, Callable[..., Method]] = {
     "probvlm": ProbVLM,
     "asymvlm": AsymVLM,
@@ -317,6 +368,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "best-score": BestScore,
     "perplexity": Perplexity,
     "perturbation": Perturbation,
+    "captions": FromCaptions,
 }
 """Every method of ``model.posthoc.method`` beside ``ours``; a new one is a class and a line."""
 

@@ -194,8 +194,9 @@ class PosthocRecipe:
     Args:
         method: none trains the means too; ours learns heads for the variances by model.similarity
             and the loss; probvlm, asymvlm, bayesvlm, best-score, perplexity and perturbation have
-            rules of their own (docs/peers-adapt.md), with model.similarity cosine. The means are
-            those of training.start_from, or with model.adapter.mean given the embeddings.
+            rules of their own (docs/peers-adapt.md), as has captions, which learns from the texts
+            alone; all with model.similarity cosine. The means are those of training.start_from, or
+            with model.adapter.mean given the embeddings.
         hidden: width of the networks of probvlm and asymvlm.
         dropout: in the network of probvlm.
         reference: training embeddings of the other side that best-score, perplexity and

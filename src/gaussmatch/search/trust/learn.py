@@ -31,7 +31,7 @@ from gaussmatch.search.trust.calibration import IMAGE, WHOLE, Calibration, Galle
 from gaussmatch.search.trust.familiarity import CENTERS, Familiarity, Features, Words
 from gaussmatch.search.trust.gauges import FEWEST_CAPTIONS, Gauge, learn_gauges
 from gaussmatch.search.trust.judged import ALL, Judged, learn_way, measure
-from gaussmatch.search.trust.probe import gauges_of, probe
+from gaussmatch.search.trust.probe import Prober, edits, gauges_of, probe, verdict
 
 QUANTILES = 1001
 MOST = 20_000
@@ -108,15 +108,8 @@ def with_inputs(
         words, usual = Words(), None
         typed = _embeddings(data.train), _embeddings(data.dev)
     else:
-        words = Words.of(data.train.captions)
-        (whole, short), held_out = (_queries(pairs) for pairs in (data.train, data.dev))
-        (seen_texts, g), (others, _) = (
-            _text_features(model, [*texts, *cut]) for texts, cut in ((whole, short), held_out)
-        )
-        typed = seen_texts, others
-        usual = [words.usual(text) for texts in held_out for text in texts]
-        if not g.is_point:
-            quantiles["captions"] = _quantiles(g[: len(whole)])
+        words, typed, usual, whole = _of_texts(model, data.train.captions, data.dev.captions)
+        quantiles |= whole
     seen = _image_features(model, data.train), _image_features(model, data.dev)
     familiarity = {
         "images": Familiarity.fit(*seen, CENTERS["images"]),
@@ -320,6 +313,27 @@ def calibrate_run(
     return replace(calibration, gauges=gauges_of(found))
 
 
+def calibrate_captions(
+    run: Path, captions: Sequence[str], held_out: Sequence[str], source: str
+) -> dict[str, Any]:
+    """Keep what captions alone can teach of a run: how vague and how familiar texts are, and
+    whether that vagueness passes the edits of the probe, whose findings are returned."""
+    model = load(run)
+    words, (seen, apart), usual, quantiles = _of_texts(model, captions, held_out)
+    familiarity = {"captions": Familiarity.fit(seen, apart, CENTERS["captions"], usual)}
+    about = {"percentiles_from": source, "items": {"captions": len(captions)}}
+    calibration = Calibration(quantiles, familiarity=familiarity, about=about, words=words)
+    found: dict[str, Any] = {
+        "data": source,
+        "edits": edits(Prober(model, None, calibration), held_out),
+    }
+    found["verdict"] = verdict(found)
+    with keeping(run, CALIBRATION) as temporary:
+        calibration.save(temporary)
+    keep_probe(run, found)
+    return found
+
+
 def keep_probe(run: Path, found: Mapping[str, Any]) -> None:
     """Keep the findings of a probe in the folder of a run."""
     with keeping(run, PROBE) as temporary:
@@ -452,10 +466,23 @@ def _rows(model: Model, texts: Sequence[str]) -> Any:
 # ---- inputs ----
 
 
-def _queries(pairs: Pairs) -> tuple[list[str], list[str]]:
+def _of_texts(
+    model: Model, train: Sequence[str], held_out: Sequence[str]
+) -> tuple[Words, tuple[Features, Features], list[float], dict[str, tuple[float, ...]]]:
+    """What captions say of texts: their words, their features and those of held-out ones, how usual
+    the words of these are, and the percentiles of whole captions."""
+    words, (whole, short), apart = Words.of(train), _queries(train), _queries(held_out)
+    (seen, g), (others, _) = (
+        _text_features(model, [*texts, *cut]) for texts, cut in ((whole, short), apart)
+    )
+    quantiles = {} if g.is_point else {"captions": _quantiles(g[: len(whole)])}
+    return words, (seen, others), [words.usual(t) for texts in apart for t in texts], quantiles
+
+
+def _queries(captions: Sequence[str]) -> tuple[list[str], list[str]]:
     """Captions, evenly spread, whole and shortened, in canonical form; none without a content word,
     which a search refuses anyway ("on a")."""
-    whole = [pairs.captions[int(at)] for at in evenly(len(pairs.captions), TYPED)]
+    whole = [captions[int(at)] for at in evenly(len(captions), TYPED)]
     short = [shortened(text, np.random.default_rng(at)) for at, text in enumerate(whole)]
     named, cut = (
         [c for t in texts if content_words(c := canonical(t))] for texts in (whole, short)

@@ -86,14 +86,15 @@ class Gauges:
         words: minus the number of words.
         best_score: minus the best score in the gallery.
         perplexity: of the posterior over the gallery.
-        probability: minus the match probability of the first result.
+        probability: minus the match probability of the first result. These three are ``None``
+            without a gallery.
     """
 
     sigma: Tensor | None
     words: Tensor
-    best_score: Tensor
-    perplexity: Tensor
-    probability: Tensor
+    best_score: Tensor | None = None
+    perplexity: Tensor | None = None
+    probability: Tensor | None = None
 
     def named(self) -> dict[str, Tensor]:
         return {name: values for name, values in vars(self).items() if values is not None}
@@ -102,7 +103,7 @@ class Gauges:
 class Prober:
     """A model, the images that queries are scored with, and what its calibration says."""
 
-    def __init__(self, model: Model, gallery: Gaussian, calibration: Calibration) -> None:
+    def __init__(self, model: Model, gallery: Gaussian | None, calibration: Calibration) -> None:
         self.model, self.gallery, self.calibration = model, gallery, calibration
 
     def texts(self, texts: Sequence[str], *, as_typed: bool = False) -> Gaussian:
@@ -116,6 +117,8 @@ class Prober:
 
     def captions(self, texts: Sequence[str], *, as_typed: bool = False) -> Gauges:
         words = torch.tensor([-float(len(language.words_of(text))) for text in texts]).double()
+        if self.gallery is None:
+            return Gauges(self.sigma(texts, as_typed=as_typed), words)
         return self.gauges(self.texts(texts, as_typed=as_typed), self.gallery, "images", words)
 
     @torch.no_grad()
@@ -428,7 +431,7 @@ def ordered_chains(prober: Prober, chains: Sequence[Sequence[str]]) -> dict[str,
     """The share of steps, and of whole chains, along which a gauge falls."""
     depth = len(chains[0])
     gauges = prober.captions([text for chain in chains for text in chain]).named()
-    gauges.pop("probability")
+    gauges.pop("probability", None)
     found: dict[str, Any] = {"chains": len(chains)}
     for name, values in gauges.items():
         levels = values.reshape(-1, depth)
