@@ -86,7 +86,7 @@ def test_bash_completes_verbs_options_and_values() -> None:
 
 
 def test_every_shell_gets_every_verb_and_option() -> None:
-    scripts = {"zsh": doctor.zsh(), "fish": completion.fish()}
+    scripts = {"zsh": doctor.zsh(), "fish": doctor.fish()}
     for words, parser, _ in doctor.parsers():
         verb = words.split()[0]
         assert (parser is None) == (words in ("data", "scenes")), words
