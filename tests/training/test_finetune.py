@@ -128,14 +128,3 @@ def test_foreign_files_are_left_alone(photos, tmp_path, capsys) -> None:
 def test_stages_out_of_range(stages) -> None:
     with pytest.raises(ValueError, match="from 1 to 6 of the network's 7"):
         FineTuning(stages=stages)
-
-
-def test_like_captions_share_a_batch() -> None:
-    trainer = object.__new__(_Trainer)
-    trainer.how = FineTuning(alike=4)
-    near = torch.randn(16, 8, generator=torch.Generator().manual_seed(0)).repeat_interleave(4, 0)
-    trainer.texts, trainer.of_image = near, [range(i, i + 1) for i in range(64)]
-    order = trainer._order(np.random.default_rng(0))
-    assert sorted(order) == list(range(64))
-    groups = order.reshape(-1, 4) // 4
-    assert all(len(set(group)) == 1 for group in groups)

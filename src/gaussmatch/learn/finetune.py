@@ -26,14 +26,7 @@ import torch
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
-from torch.nn.functional import (
-    binary_cross_entropy_with_logits,
-    conv2d,
-    linear,
-    normalize,
-    pad,
-    relu6,
-)
+from torch.nn.functional import binary_cross_entropy_with_logits, conv2d, linear, pad, relu6
 from tqdm import tqdm
 
 from gaussmatch.checks import positive
@@ -75,8 +68,6 @@ class FineTuning:
         temperature: of InfoNCE.
         boxes: the weight of the classes and their counts, if the data set has boxes.
         window: the shortest side of the window of a map that a batch sees, as a share of its side.
-        alike: photos come in groups of at most this many whose captions are alike, so that a batch
-            has negatives that are hard to tell apart (a red car, a blue car); 1 mixes all.
         text_encoder: whose sentence embeddings are the captions.
         start: the folder of an earlier fine-tuning, with fewer stages, whose weights and heads
             this one begins with.
@@ -91,15 +82,13 @@ class FineTuning:
     temperature: float = 0.05
     boxes: float = 0.3
     window: float = 0.8
-    alike: int = 1
     text_encoder: str = "st:all-MiniLM-L6-v2"
     start: str = ""
 
     def __post_init__(self) -> None:
         if not 1 <= self.stages < len(EfficientNetLite2().blocks):
             raise ValueError(f"stages: {self.stages}; from 1 to 6 of the network's 7 can learn")
-        names = "epochs", "batch", "rate", "head_rate", "temperature", "window", "alike"
-        positive("finetune", self, *names)
+        positive("finetune", self, "epochs", "batch", "rate", "head_rate", "temperature", "window")
         if self.window > 1:
             raise ValueError(f"window: {self.window}; a share of the map's side, at most 1")
 
@@ -319,7 +308,7 @@ class _Trainer:
     def _epoch(self, epoch: int, maps: np.ndarray, progress: bool) -> None:
         random = np.random.default_rng([self.how.seed, epoch])
         torch.manual_seed(int(random.integers(2**31)))  # of dropout, also when resumed
-        order = self._order(random)[: self.steps * self.how.batch]
+        order = random.permutation(len(self.of_image))[: self.steps * self.how.batch]
         self.parts.train()
         self.parts["last"].eval()  # batch normalization as published
         batches = np.array_split(order, self.steps)
@@ -339,25 +328,6 @@ class _Trainer:
                     self.average.parameters(), self.parts.parameters(), strict=True
                 ):
                     old.lerp_(new, 1 - keep)
-
-    def _order(self, random: np.random.Generator) -> np.ndarray:
-        """All photos; with ``alike``, groups of like captions side by side: a photo and those left
-        over whose captions are nearest to its own, again and again."""
-        rows = random.permutation(len(self.of_image))
-        if self.how.alike == 1:
-            return rows
-        captions = [random.choice(own) for own in self.of_image]
-        units = normalize(self.texts[captions], dim=-1)
-        free, groups = torch.ones(len(rows), dtype=torch.bool), []
-        for some in np.array_split(rows, max(len(rows) // 256, 1)):
-            for row, likeness in zip(some, units[some] @ units.T, strict=True):
-                if free[row]:
-                    likeness = likeness.where(free, -torch.inf)
-                    likeness[row] = torch.inf
-                    size = min(self.how.alike, int(free.sum()))
-                    groups.append(likeness.topk(size).indices)
-                    free[groups[-1]] = False
-        return torch.cat([groups[k] for k in random.permutation(len(groups))]).numpy()
 
     def _window(self, maps: np.ndarray, random: np.random.Generator) -> np.ndarray:
         side = maps.shape[1]

@@ -22,7 +22,6 @@ ABOUT = {
     "temperature": "of InfoNCE",
     "boxes": "weight of object classes and their counts; 0 leaves boxes out",
     "window": "shortest side of the window of a photo that a batch sees, as a share",
-    "alike": "size of the groups of photos with like captions in a batch; 1 mixes all",
     "text_encoder": "whose sentence embeddings the captions are",
     "start": "the folder of an earlier fine-tuning to begin with",
 }

@@ -1,9 +1,8 @@
 """Measures: pure functions of scores, ranks or ranked ids and a relevance relation."""
 
+from gaussmatch.core.metrics.conformal import QuantileLine, RiskControl
 from gaussmatch.core.metrics.fitting import (
-    QuantileLine,
     ResultProbability,
-    RiskControl,
     brier,
     calibration_error,
     fit_temperature,
