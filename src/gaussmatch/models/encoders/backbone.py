@@ -48,7 +48,7 @@ CARRIED = {
     TUNED: (
         "gaussmatch.models",
         "photos/encoder.safetensors",
-        "9c8cfdbd49d9bb93e2c853d958dd1ba937061e6ebb5090c46a1225ea2e7cdf23",
+        "fee93248a401391a814e524219065845b0fdb5a67c19c6bd8b3a673ce61d3e2e",
     ),
 }
 """Networks whose weights a package carries: package, file, SHA-256 of the file."""

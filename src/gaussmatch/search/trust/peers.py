@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gaussmatch.core import metrics
 from gaussmatch.core.gaussian import Gaussian
-from gaussmatch.core.metrics.fitting import RiskControl
+from gaussmatch.core.metrics.conformal import RiskControl
 from gaussmatch.core.similarities import Similarity
 from gaussmatch.data import DataSet
 from gaussmatch.data.pairs import Pairs
