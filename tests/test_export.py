@@ -26,7 +26,7 @@ pytest.importorskip("onnxruntime", reason="needs the extra 'onnx'")
 
 SMALL = {"model.dim": 8, "model.word_dim": 6, "model.feature_dim": 10}
 WORDS = Vocabulary.build(["a red dog runs in the deep snow"], min_count=1)
-RECIPES = ["vsepp", "vsepp-kl", "vsrn-kl", "pvse", "pcme"]
+RECIPES = ["vsepp", "vsepp-kl", "vsrn-kl", "pvse", "pcme", "pcmepp"]
 TEXTS = ["a red dog", "the snow", "a dog runs in the deep red snow", "dog"]
 
 

@@ -6,6 +6,7 @@ import json
 import sys
 import types
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +96,7 @@ def prolip_folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["prolip", "pcmepp", "checkpoint"])
-def test_from_import_to_service(
-    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_verb(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is trained: the encoders give means and variances themselves."""
     given = tmp_path / "given"
     given.mkdir()
@@ -126,6 +125,22 @@ def test_from_import_to_service(
         answer = client.get("/api/search", params={"text": "a dog", "k": 3})
         assert answer.status_code == 200, answer.text
         assert answer.json()["results"]["hits"][0]["id"] == first["id"]
+    for verb in (["probe", str(run)], ["audit", str(photos), "--run", str(run)]):
+        assert (
+            main([*verb, *(["--out", str(tmp_path / "audit")] if verb[0] == "audit" else [])]) == 0
+        )
+    assert "log det Σ of captions: " in capsys.readouterr().out
+    assert "missing positive" in (tmp_path / "audit/audit.csv").read_text()  # captions repeat
+    if find_spec("onnxruntime"):
+        assert main(["export", str(run), "--onnx", str(tmp_path / "onnx")]) == 0
+        exported = gm.load(tmp_path / "onnx")
+        texts = ["a dog", "A much longer text about a dog, and more of them."]
+        for wanted, found in (
+            (model.encode_texts(texts), exported.encode_texts(texts)),
+            (images[:3], exported.encode_images([photos / f"{i}.jpg" for i in range(3)])),
+        ):
+            torch.testing.assert_close(found.mean, wanted.mean, atol=1e-5, rtol=0)
+            torch.testing.assert_close(found.log_var, wanted.log_var, atol=1e-5, rtol=1e-5)
 
 
 def test_the_learned_scale_and_shift_come_along(tmp_path: Path, prolip_folder: Path) -> None:
@@ -201,6 +216,29 @@ def test_embeddings_of_other_widths(tmp_path: Path, prolip_folder: Path) -> None
     for encode in (model.encode_images, model.encode_texts):
         with pytest.raises(ValueError, match=r"embeddings of 30 values, but prolip:.* gives 32"):
             encode(rows)
+
+
+def test_one_model_under_the_name_of_another(
+    tmp_path: Path, prolip_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was found and what was expected, in one line; nothing is written."""
+    other, held = tmp_path / "tiny-pcmepp", {"model": {}, "opt": None, "epoch": 3}
+    other.mkdir()
+    small_pcmepp(other)
+    vsepp = save(tmp_path / "model_best.pth.tar", held)
+    for system, given, message in (
+        ("prolip", other, "vision_cfg.unc_layers is that of PCME++, not of ProLIP"),
+        ("pcmepp", prolip_folder, "no vision_cfg.unc_layers, found image_size, layers, width"),
+        ("prolip", vsepp, "a file, but prolip has folders"),
+        ("pcmepp", vsepp, "no state_dict, found model, opt, epoch: not a checkpoint of PCME++"),
+        ("pcmepp", other / "model.safetensors", "a file, but pcmepp has folders"),
+        ("vsrn", other, "a folder, but vsrn has files"),
+    ):
+        assert main(["import", system, str(given), "--out", str(tmp_path / "run")]) == 2
+        said = capsys.readouterr().err
+        assert message in said
+        assert len(said.strip().splitlines()) == 1, said
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

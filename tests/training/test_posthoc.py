@@ -25,6 +25,7 @@ from gaussmatch.models.encoders.posthoc import (
     BayesVLM,
     FromCaptions,
     ProbVLM,
+    Sizes,
     curvature,
     nll,
     prior_precision,
@@ -153,7 +154,7 @@ def test_a_method_without_means_to_keep_is_refused(tmp_path: Path) -> None:
 def test_probvlm_has_the_variance_of_its_density() -> None:
     x = torch.linspace(-400, 400, 800_001, dtype=torch.float64)
     one = torch.ones_like(x)
-    method = ProbVLM("captions", 4, 4, 8, 0.0, 1)
+    method = ProbVLM(Sizes("captions", 4, 4, 8, 0.0, 1))
     for log_alpha, beta in ((0.3, 1.0), (-0.4, 2.0), (0.1, 0.8)):
         p = (-nll(x, log_alpha * one, beta * one)).exp() / 2
         step = float(x[1] - x[0])
@@ -186,7 +187,7 @@ def test_bayesvlm_is_the_kronecker_laplace_in_closed_form() -> None:
     inner = torch.randn(300, 5, generator=dice) * torch.tensor([3.0, 2.0, 1.0, 0.5, 0.1])
     own = inner @ torch.randn(5, 4, generator=dice)
     other = own + 0.3 * torch.randn(300, 4, generator=dice)
-    method = BayesVLM("images", 4, 5, 8, 0.0, 1)
+    method = BayesVLM(Sizes("images", 4, 5, 8, 0.0, 1))
     method.fit(own, inner, other)
     a = inner.T.double() @ inner.double() / 300 * 300**0.5
     b = curvature(own, other, 256, 1024).double() * 300**0.5

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -21,14 +21,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, softplus
 
 from gaussmatch.core.gaussian import Gaussian, Side
+from gaussmatch.core.losses import sum_of
 from gaussmatch.models.encoders.adapter import Standardize, head
 
 OURS = "ours"
 """The method without a class here: heads trained by the recipe's similarity and loss."""
 
 
-class Method(nn.Module, ABC):
-    """Embeddings of one side (n, D), of any length → ln σ² of their directions, (n, D) or (n, 1).
+class Sizes(NamedTuple):
+    """What a method is made with.
 
     Args:
         side: whose embeddings.
@@ -38,14 +39,23 @@ class Method(nn.Module, ABC):
         reference: embeddings of the other side that a method compares with.
     """
 
+    side: Side
+    dim: int
+    inner: int
+    hidden: int
+    dropout: float
+    reference: int
+
+
+class Method(nn.Module, ABC):
+    """Embeddings of a side (n, D), of any length → ln σ² of their directions, (n, D) or (n, 1)."""
+
     learns = False
     """Whether it has a ``loss`` to minimize (``Learned``); else ``fit`` is all."""
 
-    def __init__(
-        self, side: Side, dim: int, inner: int, hidden: int, dropout: float, reference: int
-    ) -> None:
+    def __init__(self, of: Sizes) -> None:
         super().__init__()
-        self.side, self.dim = side, dim
+        self.side, self.dim = of.side, of.dim
 
     def fit(self, own: Tensor, inner: Tensor, other: Tensor) -> None:
         """Learn in closed form from training pairs.
@@ -83,14 +93,14 @@ class ProbVLM(Learned):
 
     WEIGHT, CROSS = 0.05, 1e-4
 
-    def __init__(self, side: Side, dim: int, inner: int, hidden: int, dropout: float, reference: int
-    ) -> None:  # fmt: skip
-        super().__init__(side, dim, inner, hidden, dropout, reference)
+    def __init__(self, of: Sizes) -> None:
+        super().__init__(of)
+        d, hidden = of.dim, of.hidden
         self.trunk = nn.Sequential(
-            nn.Linear(dim, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, dim)
+            nn.Linear(d, hidden), nn.ReLU(), nn.Dropout(of.dropout), nn.Linear(hidden, d)
         )
         self.mean, self.scale, self.shape = (
-            nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim)) for _ in range(3)
+            nn.Sequential(nn.Linear(d, d), nn.ReLU(), nn.Linear(d, d)) for _ in range(3)
         )
 
     def density(self, embedding: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -134,13 +144,13 @@ class AsymVLM(Learned):
     trained by InfoNCE both ways on T·ln p. σ² = 1/κ; all images have the same.
     """
 
-    def __init__(self, side: Side, dim: int, inner: int, hidden: int, dropout: float, reference: int
-    ) -> None:  # fmt: skip
-        super().__init__(side, dim, inner, hidden, dropout, reference)
-        self.learns = side == "captions"
+    def __init__(self, of: Sizes) -> None:
+        super().__init__(of)
+        self.learns = of.side == "captions"
         if self.learns:
-            layers = [nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU()]
-            self.network = nn.Sequential(*layers, nn.Linear(hidden, dim))
+            d, hidden = of.dim, of.hidden
+            layers = [nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU()]
+            self.network = nn.Sequential(*layers, nn.Linear(hidden, d))
             self.temperature = nn.Parameter(torch.tensor(1.0))
 
     def loss(self, own: Tensor, other: Tensor, negative: Tensor) -> Tensor:
@@ -191,11 +201,10 @@ class BayesVLM(Method):
     log_b: Tensor
     SOURCES, TARGETS = 256, 1024
 
-    def __init__(self, side: Side, dim: int, inner: int, hidden: int, dropout: float, reference: int
-    ) -> None:  # fmt: skip
-        super().__init__(side, dim, inner, hidden, dropout, reference)
-        self.register_buffer("a_inverse", torch.eye(inner))
-        self.register_buffer("log_b", torch.zeros(dim))
+    def __init__(self, of: Sizes) -> None:
+        super().__init__(of)
+        self.register_buffer("a_inverse", torch.eye(of.inner))
+        self.register_buffer("log_b", torch.zeros(of.dim))
 
     def fit(self, own: Tensor, inner: Tensor, other: Tensor) -> None:
         n, phi = len(own), inner.double()
@@ -251,11 +260,10 @@ class Reference(Method):
     count: Tensor
     tau: Tensor
 
-    def __init__(self, side: Side, dim: int, inner: int, hidden: int, dropout: float, reference: int
-    ) -> None:  # fmt: skip
-        super().__init__(side, dim, inner, hidden, dropout, reference)
-        self.register_buffer("others", torch.zeros(reference, dim))
-        self.register_buffer("count", torch.tensor(reference))
+    def __init__(self, of: Sizes) -> None:
+        super().__init__(of)
+        self.register_buffer("others", torch.zeros(of.reference, of.dim))
+        self.register_buffer("count", torch.tensor(of.reference))
         self.register_buffer("tau", torch.tensor(1.0))
 
     def fit(self, own: Tensor, inner: Tensor, other: Tensor) -> None:
@@ -322,15 +330,14 @@ class FromCaptions(Method):
     middle: Tensor
     spread: Tensor
 
-    def __init__(self, side: Side, dim: int, inner: int, hidden: int, dropout: float, reference: int
-    ) -> None:  # fmt: skip
-        super().__init__(side, dim, inner, hidden, dropout, reference)
-        if side == "captions":
-            self.standardize = Standardize(dim, self.SCALE)
-            self.register_buffer("others", torch.zeros(reference, dim))
+    def __init__(self, of: Sizes) -> None:
+        super().__init__(of)
+        if of.side == "captions":
+            self.standardize = Standardize(of.dim, self.SCALE)
+            self.register_buffer("others", torch.zeros(of.reference, of.dim))
             self.register_buffer("middle", torch.zeros(len(self.SHARPNESS)))
             self.register_buffer("spread", torch.ones(len(self.SHARPNESS)))
-            self.network = head(dim + len(self.SHARPNESS), 1, hidden, dropout)
+            self.network = head(of.dim + len(self.SHARPNESS), 1, of.hidden, of.dropout)
 
     def inputs(self, embedding: Tensor, same: Bool[Tensor, "n r"] | None = None) -> Tensor:
         """What the head takes; captions of the ``same`` photo are not counted."""
@@ -361,7 +368,7 @@ class FromCaptions(Method):
         return found
 
 
-METHODS: dict[str, Callable[..., Method]] = {
+METHODS: dict[str, Callable[[Sizes], Method]] = {
     "probvlm": ProbVLM,
     "asymvlm": AsymVLM,
     "bayesvlm": BayesVLM,
@@ -394,10 +401,6 @@ def _even(total: int, count: int) -> Tensor:
     return torch.linspace(0, total - 1, count).long()
 
 
-def sum_of(values: Any) -> Tensor:
-    return torch.stack(list(values)).sum()
-
-
 class Posthoc(nn.Module):
     """A frozen point encoder, and a method that says how unsure each of its points is.
 
@@ -405,24 +408,16 @@ class Posthoc(nn.Module):
         encoder: its output, or with ``given`` the published embedding that it takes in, is the
             mean, unchanged.
         given: see ``model.adapter.mean``.
+        sizes: hidden, dropout and reference of ``Sizes``.
     """
 
     def __init__(
-        self,
-        encoder: nn.Module,
-        method: str,
-        side: Side,
-        *,
-        given: bool,
-        dim: int,
-        hidden: int,
-        dropout: float,
-        reference: int,
+        self, encoder: nn.Module, method: str, side: Side, *, given: bool, dim: int, **sizes: Any
     ) -> None:
         super().__init__()
         self.encoder, self._given, self.dim = encoder, given, dim
         self._projection, inner = (None, dim) if given else _projection(encoder, dim)
-        self.method = METHODS[method](side, dim, inner, hidden, dropout, reference)
+        self.method = METHODS[method](Sizes(side, dim, inner, **sizes))
         encoder.requires_grad_(False)
         if given:
             encoder.head = nn.Sequential()  # nothing comes after the embedding

@@ -12,8 +12,15 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from gaussmatch.core.gaussian import Gaussian
-from gaussmatch.models.encoders.base import TextEncoder, Tokenizer, Tokens
-from gaussmatch.models.encoders.vsepp import BiGRU, Linear, State, padding_of, states_each_way
+from gaussmatch.models.encoders.base import Tokenizer, Tokens
+from gaussmatch.models.encoders.vsepp import (
+    BiGRU,
+    Linear,
+    State,
+    WordReader,
+    padding_of,
+    states_each_way,
+)
 
 
 class Attention(nn.Module):
@@ -155,17 +162,15 @@ class PVSEImage(nn.Module):
         return normalize(points, dim=-1) if self.normalize else points
 
 
-class PVSEText(TextEncoder):
+class PVSEText(WordReader):
     """Word vectors → their bi-directional GRU, PIE over themselves → L2-norm: (n, K, D).
 
     Args:
-        tokenizer: the words.
+        tokenizer, word_dim, normalize: as of ``WordReader``.
         dim: D, even: half for each direction.
-        word_dim: width of the word vectors.
         embeddings: K; 1 gives plain points (n, D).
         dropout: of the words, of the GRU's state and of the residual.
         state: what of the GRU is taken; see ``BiGRU``.
-        normalize: L2-norm of the output.
     """
 
     def __init__(
@@ -178,10 +183,7 @@ class PVSEText(TextEncoder):
         state: State = "final",
         normalize: bool = True,
     ) -> None:
-        super().__init__()
-        self.tokenizer, self.dim, self.normalize = tokenizer, dim, normalize
-        self.words = nn.Embedding(len(tokenizer), word_dim)
-        nn.init.uniform_(self.words.weight, -0.1, 0.1)
+        super().__init__(tokenizer, dim, word_dim, normalize)
         self.embed = BiGRU(word_dim, dim, state)
         self.dropout = nn.Dropout(dropout)
         self.pie = PIE(word_dim, dim, embeddings, dropout)
@@ -331,10 +333,15 @@ class GPO(nn.Module):
     def weights(self, lengths: Int[Tensor, "m"], places: int | None = None) -> Float[Tensor, "m r"]:
         """w of items with these numbers of local features; 0 after the last of them."""
         longest = int(lengths.max()) if places is None else places
-        given = encoded_places(longest, self.linear.weight).expand(len(lengths), -1, -1)
-        both = states_each_way(self.gru, given, lengths).unflatten(-1, (2, PLACES)).mean(-2)
-        raw = SHARPNESS * self.linear(both).squeeze(-1)
+        given = encoded_places(longest, self.linear.weight).expand(lengths.shape[0], -1, -1)
+        raw = SHARPNESS * self.linear(mean_state(self.gru, given, lengths)).squeeze(-1)
         return raw.masked_fill(padding_of(lengths, longest), -torch.inf).softmax(-1)
+
+
+def mean_state(rnn: nn.GRU, sequence: Tensor, lengths: Tensor) -> Float[Tensor, "n t h"]:
+    """The mean of the states of both directions at every step."""
+    forward, backward = states_each_way(rnn, sequence, lengths).chunk(2, -1)
+    return (forward + backward) / 2
 
 
 def encoded_places(count: int, like: Tensor) -> Float[Tensor, "count 32"]:
@@ -377,6 +384,26 @@ def _network(local_dim: int, dim: int) -> nn.Sequential:
     )
 
 
+class Halves(nn.Module):
+    """Both halves of a Gaussian, each pooled from the local features by layers of its own."""
+
+    mean: Pooled
+    spread: Pooled
+    normalize: bool
+    drop: float
+
+    def gaussian(
+        self, local: Float[Tensor, "n r f"], padding: Bool[Tensor, "n r"] | None = None
+    ) -> Gaussian:
+        if self.training and self.drop:
+            if padding is None:
+                padding = torch.zeros(local.shape[:2], dtype=torch.bool, device=local.device)
+            padding = thinned(padding, self.drop)
+        mean = self.mean(local, padding)
+        mean = normalize(mean, dim=-1) if self.normalize else mean
+        return Gaussian(mean, self.spread(local, padding))
+
+
 def thinned(padding: Bool[Tensor, "n r"], share: float) -> Bool[Tensor, "n r"]:
     """With a share of the local features left out at random, but never all of an item's."""
     chance = torch.rand(padding.shape, device=padding.device)
@@ -385,7 +412,7 @@ def thinned(padding: Bool[Tensor, "n r"], share: float) -> Bool[Tensor, "n r"]:
     return out.scatter(1, first, False)
 
 
-class PCMEPPImage(nn.Module):
+class PCMEPPImage(Halves):
     """Local features → unit mean and ln σ², each through layers and a pooling of its own.
 
     Nothing bounds the log-variance, as in the official code; the loss term ``vib`` holds it.
@@ -421,23 +448,16 @@ class PCMEPPImage(nn.Module):
         self.spread = Pooled(feature_dim, dim, deep, log_var)
 
     def forward(self, images: Float[Tensor, "n ..."]) -> Gaussian:
-        local, padding = local_features(images, self.backbone), None
-        if self.training and self.drop:
-            none = torch.zeros(local.shape[:2], dtype=torch.bool, device=local.device)
-            padding = thinned(none, self.drop)
-        mean = self.mean(local, padding)
-        mean = normalize(mean, dim=-1) if self.normalize else mean
-        return Gaussian(mean, self.spread(local, padding))
+        return self.gaussian(local_features(images, self.backbone))
 
 
-class PCMEPPText(TextEncoder):
+class PCMEPPText(WordReader, Halves):
     """Word vectors → the mean of a GRU each way at every word → mean and ln σ² as of an image.
 
     Args:
-        tokenizer: the words.
+        tokenizer, word_dim, normalize: as of ``WordReader``.
         dim: D, also the width of the GRUs.
-        word_dim: width of the word vectors.
-        normalize, drop, log_var: as of ``PCMEPPImage``.
+        drop, log_var: as of ``PCMEPPImage``.
     """
 
     def __init__(
@@ -449,21 +469,13 @@ class PCMEPPText(TextEncoder):
         drop: float = 0.0,
         log_var: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.tokenizer, self.dim, self.normalize, self.drop = tokenizer, dim, normalize, drop
-        self.words = nn.Embedding(len(tokenizer), word_dim)
-        nn.init.uniform_(self.words.weight, -0.1, 0.1)
+        super().__init__(tokenizer, dim, word_dim, normalize)
+        self.drop = drop
         self.rnn = nn.GRU(word_dim, dim, batch_first=True, bidirectional=True)
         self.mean = Pooled(dim, dim)
         self.spread = Pooled(dim, dim, start=log_var)
 
     def forward(self, tokens: Tokens) -> Gaussian:
         words = self.words(tokens.ids)
-        states = states_each_way(self.rnn, words, tokens.lengths)
-        local = states.unflatten(-1, (2, self.dim)).mean(-2)
-        padding = padding_of(tokens.lengths, words.shape[1])
-        if self.training and self.drop:
-            padding = thinned(padding, self.drop)
-        mean = self.mean(local, padding)
-        mean = normalize(mean, dim=-1) if self.normalize else mean
-        return Gaussian(mean, self.spread(local, padding))
+        local = mean_state(self.rnn, words, tokens.lengths)
+        return self.gaussian(local, padding_of(tokens.lengths, words.shape[1]))

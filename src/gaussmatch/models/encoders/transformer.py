@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import linear, scaled_dot_product_attention
 
 
 class QuickGELU(nn.Module):
@@ -69,9 +70,17 @@ class AttentionBlock(nn.Module):
     def forward(
         self, x: Float[Tensor, "n t w"], mask: Float[Tensor, "t t"] | None = None
     ) -> Float[Tensor, "n t w"]:
-        given = self.ln_1(x)
-        x = x + self.ls_1(self.attn(given, given, given, need_weights=False, attn_mask=mask)[0])
+        x = x + self.ls_1(self._attended(self.ln_1(x), mask))
         out: Tensor = x + self.ls_2(self.mlp(self.ln_2(x)))
+        return out
+
+    def _attended(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """What ``nn.MultiheadAttention`` computes; its own export fixes the number of tokens."""
+        (n, t, _), attn = x.shape, self.attn
+        three = linear(x, attn.in_proj_weight, attn.in_proj_bias)
+        q, k, v = three.reshape(n, t, 3, attn.num_heads, attn.head_dim).permute(2, 0, 3, 1, 4)
+        seen = scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
+        out: Tensor = attn.out_proj(seen.reshape(n, t, attn.embed_dim))
         return out
 
 
@@ -124,7 +133,7 @@ class PatchTokens(nn.Module):
             self.class_embedding,
             *([self.unc_embedding] if self._uncertain else []),
         ]
-        learned = torch.stack(first).expand(len(cells), -1, -1)
+        learned = torch.stack(first).expand(cells.shape[0], -1, -1)
         out: Tensor = self.ln_pre(torch.cat([learned, cells], 1) + self.positional_embedding)
         return out
 

@@ -173,8 +173,25 @@ class Recurrence(torch.autograd.Function):
         return grads @ w, None, grads.T @ words, grad_u, grad_b, grad_c
 
 
-class WordGRU(TextEncoder):
-    """Word embedding (U(−0.1, 0.1)) → GRU → state at the last real token → L2-norm.
+class WordReader(TextEncoder):
+    """A text as vectors of its words, which start in U(−0.1, 0.1).
+
+    Args:
+        tokenizer: the words.
+        dim: D.
+        word_dim: width of the word vectors.
+        normalize: L2-norm of the output.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, dim: int, word_dim: int, normalize: bool) -> None:
+        super().__init__()
+        self.tokenizer, self.dim, self.normalize = tokenizer, dim, normalize
+        self.words = nn.Embedding(len(tokenizer), word_dim)
+        nn.init.uniform_(self.words.weight, -0.1, 0.1)
+
+
+class WordGRU(WordReader):
+    """Word vectors → GRU → state at the last real token → L2-norm.
 
     ``embed`` is the learnable embedding function g_emb of the paper: the part that
     ``Probabilistic`` duplicates, while the word vectors stay shared.
@@ -185,10 +202,7 @@ class WordGRU(TextEncoder):
     def __init__(
         self, tokenizer: Tokenizer, dim: int, word_dim: int = 300, normalize: bool = True
     ) -> None:
-        super().__init__()
-        self.tokenizer, self.dim, self.normalize = tokenizer, dim, normalize
-        self.words = nn.Embedding(len(tokenizer), word_dim)
-        nn.init.uniform_(self.words.weight, -0.1, 0.1)
+        super().__init__(tokenizer, dim, word_dim, normalize)
         self.embed = LastState(word_dim, dim)
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "n d"]:

@@ -73,6 +73,11 @@ def import_encoders(
     training: dict[str, Any] = {}
     unknown: list[str] = []
     place: Path | None
+    if given.is_file() and (library == "prolip" or not is_lightning(given)):
+        raise ValueError(
+            f"{given}: a file, but {library or 'the hub'} has folders: give the one that holds "
+            "config.json and model.safetensors"
+        )
     if is_lightning(given):
         library, name, place = "pcmepp", given.stem, out.resolve() / ENCODER
         training, unknown = convert(given, place)
@@ -154,6 +159,9 @@ def convert(checkpoint: Path, folder: Path) -> tuple[dict[str, Any], list[str]]:
     taken if there are any, as the official code evaluates. Gives what its training says, and its
     unknown options."""
     where, content = str(checkpoint), read_checkpoint(checkpoint)
+    if "state_dict" not in content:
+        held = ", ".join(map(str, list(content)[:10])) or "nothing"
+        raise ValueError(f"{where}: no state_dict, found {held}: not a checkpoint of PCME++")
     state = state_of(content.get("state_dict"), where)
     options = _options(content, where)
     averaged = int(state.get("swa_txt_enc.n_averaged", torch.zeros(()))) > 0

@@ -62,6 +62,11 @@ class ProLIPFolder:
                 f"{self.path}: no {side}, found {', '.join(list(held)[:10]) or 'nothing'}; the "
                 "configuration of ProLIP has embed_dim, vision_cfg and text_cfg"
             )
+        if "unc_layers" in found:
+            raise ValueError(
+                f"{self.path}: {side}.unc_layers is that of PCME++, not of ProLIP; import it as "
+                "pcmepp"
+            )
         if not found.get("embed_unc", side == "text_cfg"):
             raise ValueError(
                 f"{self.path}: {side}.embed_unc is not true, so this model has no uncertainty "
@@ -167,7 +172,7 @@ class ProLIPText(nn.Module):
         self.text_uncertainty_projection = nn.Linear(shape.width, of.dim)
 
     def forward(self, ids: Int[Tensor, "n t"]) -> tuple[Tensor, Tensor]:
-        learned = torch.stack([self.unc_emb, self.cls_emb]).expand(len(ids), -1, -1)
+        learned = torch.stack([self.unc_emb, self.cls_emb]).expand(ids.shape[0], -1, -1)
         x = torch.cat([self.token_embedding(ids), learned], 1)
         last = self.ln_final(self.transformer(x + self.positional_embedding[: x.shape[1]])[:, -1])
         project = self.text_projection
