@@ -150,7 +150,7 @@ def verdict() -> str:
         box(20, 140, 240, 86, "b", "P(fits) of each result", "score · place in the gallery",
             "uncertainty and length of the query"),
         box(310, 20, 250, 86, "b", "familiar?", "distance from the training data",
-            "how often its rarest word was seen"),
+            "how usual its words are"),
         box(310, 140, 250, 86, "b", "does anything fit?", "best P(fits) and their sum, against",
             "searches with nothing to find"),
         box(310, 260, 250, 86, "b", "how many fit?", "the sum of P(fits), 80 % interval",
