@@ -17,6 +17,7 @@ import pytest
 from gaussmatch.apps.cli import VERBS, main
 from gaussmatch.apps.cli.parser import SECTIONS, Parser
 from gaussmatch.learn.studies.paper import NUMBERED
+from gaussmatch.search import Index
 
 SUBVERBS = {
     "index": ("", "add", "delete", "update", "merge", "compact", "drop", "info"),
@@ -205,3 +206,9 @@ def test_fields_of_a_database_are_declared_with_a_type(parsed, capsys) -> None:
         with pytest.raises(SystemExit):
             main(["index", "compact", "y", "--field", wrong])
         assert f"{wrong!r}: write NAME:TYPE with text, number, truth" in capsys.readouterr().err
+
+
+def test_a_field_is_for_databases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Index.create(tmp_path / "index", similarity="kl")
+    assert main(["index", "compact", str(tmp_path / "index"), "--field", "taken:text"]) != 0
+    assert "--field is for databases" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ from gaussmatch.search import (
     update,
 )
 from gaussmatch.search import merge as merge_indexes
-from gaussmatch.search.backends import place
+from gaussmatch.search.backends import Place, place
 from gaussmatch.search.embedding import (
     EmbeddingManifest,
     index_embeddings,
@@ -153,7 +154,7 @@ def _created(options: Namespace) -> Index:
     if folder is not None and folder.is_dir() and not is_embedding(folder):
         source = {"folder": str(folder.resolve())}  # noted first: a kill may come at any time
         remember_folder(str(options.out), source["folder"])
-    settings = _chosen(IndexSettings(), options)
+    settings = _chosen(IndexSettings(), options, options.out)
     return Index.create(options.out, options.run, settings=settings, source=source)
 
 
@@ -357,12 +358,14 @@ def _compact(argv: Sequence[str]) -> None:
 
 def _apply_settings(index: Index, options: Namespace) -> None:
     """Change how an index is searched, if an option says so."""
-    settings = _chosen(index.settings, options)
+    settings = _chosen(index.settings, options, index.place)
     if settings != index.settings:
         index.set_settings(settings)
 
 
-def _chosen(settings: IndexSettings, options: Namespace) -> IndexSettings:
+def _chosen(settings: IndexSettings, options: Namespace, where: Place) -> IndexSettings:
+    if options.field and isinstance(place(os.fspath(where)), Path):
+        raise ValueError(f"{where}: --field is for databases; a folder filters by any field as is")
     changes = {"structure": options.structure, "search": options.search}
     changes["fields"] = {**settings.fields, **dict(options.field)} if options.field else None
     return replace(

@@ -50,7 +50,7 @@ SHARED = [
         {
             "type": int,
             "metavar": "N",
-            "help": "CPU threads (default: all, or one on a busy machine)",
+            "help": "CPU threads (default: all, or one on a busy machine; one for search)",
         },
     ),
     SharedOption(
