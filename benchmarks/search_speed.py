@@ -14,7 +14,7 @@ exact search by the similarity for the one, by the means for the others.
 ``--clock cpu`` counts the processor's time instead of the wall's: with one thread the two are the
 same on a quiet machine, and only the former means anything on a busy one.
 
-Gaussians are clustered: unit means about ``items / 100`` centres, each cluster with log-variances
+Gaussians are clustered: unit means about ``items / 100`` centers, each cluster with log-variances
 of its own; queries are further draws from the same clusters.
 """
 
@@ -197,12 +197,12 @@ def walked(
 def clustered(items: int, queries: int, dim: int) -> tuple[Gaussian, Gaussian]:
     dice = torch.Generator().manual_seed(0)
     clusters = max(1, items // 100)
-    centres = torch.nn.functional.normalize(torch.randn(clusters, dim, generator=dice), dim=-1)
+    centers = torch.nn.functional.normalize(torch.randn(clusters, dim, generator=dice), dim=-1)
     widths = 0.5 * torch.randn(clusters, dim, generator=dice) - 1
 
     def draw(n: int) -> Gaussian:
         own = torch.randint(clusters, (n,), generator=dice)
-        mean = centres[own] + torch.randn(n, dim, generator=dice) / dim**0.5
+        mean = centers[own] + torch.randn(n, dim, generator=dice) / dim**0.5
         log_var = widths[own] + 0.3 * torch.randn(n, dim, generator=dice)
         return Gaussian(torch.nn.functional.normalize(mean, dim=-1), log_var)
 

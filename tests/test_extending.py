@@ -24,7 +24,7 @@ from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.losses import LOSSES
 from gaussmatch.core.metrics.measures import MEASURES, heading, shown
 from gaussmatch.core.similarities import SIMILARITIES, similarity
-from gaussmatch.data import SOURCES, recognise
+from gaussmatch.data import SOURCES, recognize
 from gaussmatch.learn.evaluation.scores import Blocks
 from gaussmatch.learn.training.loop import read_log, train
 from gaussmatch.models.encoders.pretrained import LIBRARIES, image_tower
@@ -223,9 +223,9 @@ def test_a_data_source(
         picture.save(tmp_path / f"{n}.jpg")
         (tmp_path / f"{n}.txt").write_text(f"a square on white, red by {n} tenths")
     with pytest.raises(ValueError, match="none of the files"):
-        recognise(tmp_path)
+        recognize(tmp_path)
     monkeypatch.setitem(SOURCES, "notes", source)
-    assert recognise(tmp_path) is source
+    assert recognize(tmp_path) is source
     assert main(["data", "check", str(tmp_path), "--sheet", str(tmp_path / "sheet.png")]) == 0
     assert main(["data", "where", "notes"]) == 0
     printed = capsys.readouterr().out

@@ -12,7 +12,7 @@ from data.files import flickr8k, photo
 from PIL import Image
 
 from gaussmatch.apps.cli import main
-from gaussmatch.data import SOURCES, recognise, source
+from gaussmatch.data import SOURCES, recognize, source
 from gaussmatch.data.check import garbled, language_of, says_nothing
 from gaussmatch.models.features import load_data
 from gaussmatch.models.recipe import DataRecipe
@@ -86,12 +86,12 @@ def test_real_coco_is_checked(
 
 def test_the_format_is_guessed_or_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--format"):
-        recognise(tmp_path)
+        recognize(tmp_path)
     with pytest.raises(FileNotFoundError, match="no such folder"):
-        recognise(tmp_path / "none")
+        recognize(tmp_path / "none")
     for file, form in (("captions.csv", "folder"), ("captions_val2017.json", "coco")):
         (tmp_path / file).touch()
-        assert recognise(tmp_path).name == form
+        assert recognize(tmp_path).name == form
 
 
 def test_where(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +102,7 @@ def test_where(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip() == SOURCES["coco"].where
 
 
-def test_every_source_of_files_says_where_to_get_them_and_how_to_recognise_them() -> None:
+def test_every_source_of_files_says_where_to_get_them_and_how_to_recognize_them() -> None:
     for name, one in SOURCES.items():
         assert one.name == name
         assert bool(one.where) == (name != "scenes")

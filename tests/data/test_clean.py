@@ -13,7 +13,7 @@ import pytest
 from data.files import flickr8k, photo, write_json
 
 from gaussmatch.apps.cli import main
-from gaussmatch.data import SOURCES, exchange, recognise
+from gaussmatch.data import SOURCES, exchange, recognize
 from gaussmatch.data.clean import DECIDED, Decision, plan, read_decisions
 from gaussmatch.data.listing import Listing
 from gaussmatch.data.recipe import DataRecipe
@@ -24,7 +24,7 @@ PHOTOS = [f"{i}.jpg" for i in range(6)]
 
 
 def listing_of(root: Path) -> Listing:
-    source = recognise(root)
+    source = recognize(root)
     recipe = DataRecipe(name=source.name, root=str(root))
     return source.listing(recipe, source.root(recipe))
 

@@ -12,7 +12,7 @@ from PIL import Image
 import gaussmatch as gm
 from gaussmatch.apps.cli import main
 from gaussmatch.data import datasets as source
-from gaussmatch.data import recognise
+from gaussmatch.data import recognize
 from gaussmatch.models.recipe import DataRecipe
 
 library: Any = pytest.importorskip("datasets", reason="needs the extra 'datasets'")
@@ -54,7 +54,7 @@ def test_splits_and_several_captions(tmp_path: Path) -> None:
     assert picture is not None
     assert np.array_equal(np.asarray(picture), np.asarray(made["train"][0]["picture"]))
     assert source.written(str(tmp_path / "saved")) == source.written(str(tmp_path / "saved"))
-    assert recognise(tmp_path / "saved").name == "datasets"
+    assert recognize(tmp_path / "saved").name == "datasets"
     assert main(["data", "check", str(tmp_path / "saved")]) == 0
 
 

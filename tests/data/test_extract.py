@@ -19,7 +19,7 @@ from gaussmatch.data.pairs import RandomViews
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.models.encoders.backbone import Backbone
 from gaussmatch.models.encoders.pretrained.base import make_importable
-from gaussmatch.models.features import featuriser, load_data
+from gaussmatch.models.features import featurizer, load_data
 from gaussmatch.models.features.photos import (
     Boxes,
     ExtractionPlan,
@@ -77,7 +77,7 @@ def test_extract_then_load_and_make_again(
         DataRecipe(name="precomputed", root=str(out)),
         DataRecipe(name="flickr8k", root=str(root), backbone=BACKBONE, weights=str(weights)),
     ):
-        made = featuriser(recipe)([open_picture(root / "images" / f"{i}.jpg") for i in range(6)])
+        made = featurizer(recipe)([open_picture(root / "images" / f"{i}.jpg") for i in range(6)])
         np.testing.assert_allclose(made, stored, atol=2e-2, rtol=2e-3)
 
 
@@ -214,7 +214,7 @@ def test_boxes_of_a_detector(root: Path, weights: Path, tmp_path: Path) -> None:
     recipe = DataRecipe(name="flickr8k", root=str(root), features="regions", extracted=str(out))
     assert load_data(recipe).test.images[0].shape == stored.shape[1:]
     with pytest.raises(ValueError, match="made from a detector's boxes"):
-        featuriser(recipe)
+        featurizer(recipe)
 
 
 @pytest.mark.parametrize(
@@ -242,13 +242,13 @@ def test_other_weights_are_noticed(root: Path, weights: Path, tmp_path: Path) ->
     save_file(timm.create_model(BACKBONE).state_dict(), mine)
     recipe = DataRecipe(name="precomputed", root=str(root.parent / "features"))
     with pytest.raises(ValueError, match="made with other weights"):
-        featuriser(recipe)
+        featurizer(recipe)
     mine.write_bytes(mine.read_bytes()[:1000])
     with pytest.raises(ValueError, match=r"mine\.safetensors: not the weights of test_resnet"):
-        featuriser(recipe)
+        featurizer(recipe)
     mine.unlink()
     with pytest.raises(FileNotFoundError, match=r"mine\.safetensors: no such file of weights"):
-        featuriser(recipe)
+        featurizer(recipe)
 
 
 def test_an_unknown_backbone() -> None:
@@ -361,10 +361,10 @@ def test_a_single_file_makes_new_features_if_the_network_is_the_one(
     fields = {"name": "flickr8k", "root": str(root), "extracted": str(tmp_path / "net.npy")}
     seen = DataRecipe(**fields, backbone=BACKBONE, weights=str(weights), view="whole")
     first = open_picture(root / "images" / "0.jpg")
-    made, held = featuriser(seen)([first])[0], np.load(tmp_path / "net.npy")[0]
+    made, held = featurizer(seen)([first])[0], np.load(tmp_path / "net.npy")[0]
     assert np.allclose(made, held, atol=1e-2)
     np.save(tmp_path / "net.npy", np.load(tmp_path / "net.npy")[:, ::-1])
     with pytest.raises(ValueError, match="makes other features of 0"):
-        featuriser(seen)
+        featurizer(seen)
     with pytest.raises(ValueError, match=r"has no manifest\.json"):
-        featuriser(DataRecipe(**fields, backbone=BACKBONE, view="whole"))
+        featurizer(DataRecipe(**fields, backbone=BACKBONE, view="whole"))

@@ -9,7 +9,7 @@ import pytest
 from data.files import features, flickr8k, write_json
 
 from gaussmatch.data.flickr import read_flickr8k, read_flickr30k
-from gaussmatch.models.features import featuriser, load_data
+from gaussmatch.models.features import featurizer, load_data
 from gaussmatch.models.recipe import DataRecipe
 
 
@@ -73,7 +73,7 @@ def test_features_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"net_files\.txt: missing"):
         load_data(recipe)
     with pytest.raises(ValueError, match=r"net\.npy has no manifest\.json"):
-        featuriser(recipe)
+        featurizer(recipe)
 
 
 def test_flickr30k_from_karpathys_file(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_mirrored_half_of_the_time(tmp_path: Path) -> None:
 
 
 def test_evaluation_sees_the_center(tmp_path: Path) -> None:
-    """Short side to 256/224 of the crop, then the centre: a 256 × 512 photo is only cut."""
+    """Short side to 256/224 of the crop, then the center: a 256 × 512 photo is only cut."""
     noise = np.random.default_rng(0).integers(0, 255, (256, 512, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "a.png")
     view = pixel_transform(DataRecipe("folder", features="pixels"))

@@ -12,7 +12,7 @@ from data.test_coco import write_coco, write_ids
 from gaussmatch.data.pairs import image_batches
 from gaussmatch.data.stored import load_precomputed as load
 from gaussmatch.data.stored import read_split
-from gaussmatch.models.features import featuriser, load_data
+from gaussmatch.models.features import featurizer, load_data
 from gaussmatch.models.recipe import DataRecipe
 
 
@@ -136,7 +136,7 @@ def test_missing_and_empty(root: Path) -> None:
 
 def test_foreign_features_cannot_be_made_again(root: Path) -> None:
     with pytest.raises(ValueError, match=r"no manifest\.json: how its features were made"):
-        featuriser(DataRecipe(name="precomputed", root=str(root)))
+        featurizer(DataRecipe(name="precomputed", root=str(root)))
 
 
 def test_without_a_root() -> None:

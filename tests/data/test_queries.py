@@ -16,7 +16,7 @@ from gaussmatch.data.queries import (
     FittingCounts,
     as_query,
     category,
-    generalised,
+    generalized,
 )
 
 CAPTIONS = [
@@ -67,23 +67,23 @@ def test_captions_of_one_meaning_count_without_a_common_word():
     assert counts.by_meaning(vectors[:1], vectors, np.array([0])) == pytest.approx(0, abs=1e-3)
 
 
-def test_a_generalised_caption_is_true_of_the_same_photo_and_fits_no_fewer(counts):
+def test_a_generalized_caption_is_true_of_the_same_photo_and_fits_no_fewer(counts):
     dice = np.random.default_rng(0)
     for caption in CAPTIONS:
-        general = generalised(caption, dice, share=1.0)
+        general = generalized(caption, dice, share=1.0)
         assert counts.by_words([general]) >= counts.by_words([caption]) - 1e-3
-    assert generalised("a bridge pier", dice, share=0.0) == "a bridge pier"
-    assert generalised("a pier", dice, share=1.0) == "a pier"
-    assert generalised("an apple", dice, share=1.0) in ("a food", "a fruit", "a produce")
+    assert generalized("a bridge pier", dice, share=0.0) == "a bridge pier"
+    assert generalized("a pier", dice, share=1.0) == "a pier"
+    assert generalized("an apple", dice, share=1.0) in ("a food", "a fruit", "a produce")
     assert content_words("the of a") == []
 
 
-def test_a_generalised_caption_differs_by_its_words_alone():
+def test_a_generalized_caption_differs_by_its_words_alone():
     """Were its punctuation left out, a model could tell it by that."""
     dice = np.random.default_rng(0)
-    found = {generalised("A man, on a bike.", dice, share=1.0) for _ in range(20)}
+    found = {generalized("A man, on a bike.", dice, share=1.0) for _ in range(20)}
     assert all(re.fullmatch(r"an? \w+, on a \w+\.", query) for query in found), found
-    assert generalised("A man, on a bike.", dice, share=0.0) == "A man, on a bike."
+    assert generalized("A man, on a bike.", dice, share=0.0) == "A man, on a bike."
 
 
 def test_a_category_fits_every_photo_of_its_members(counts):

@@ -95,11 +95,11 @@ def test_overlap_of_boxes():
 def test_a_frozen_network_sees_each_crop_once(tiny_run, monkeypatch):
     pairs = crop_pairs(DataRecipe(size="mini"))
     model, features, seen = load(tiny_run), {}, []
-    featurise = type(model).featurise
+    featurize = type(model).featurize
     monkeypatch.setattr(
         type(model),
-        "featurise",
-        lambda self, some: (seen.append(len(some)), featurise(self, some))[1],
+        "featurize",
+        lambda self, some: (seen.append(len(some)), featurize(self, some))[1],
     )
     alone = selection(model, pairs, (0.1, 0.2), most=5)
     once = sum(seen)

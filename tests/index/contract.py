@@ -19,12 +19,12 @@ LIFTED = [name for name, s in SIMILARITIES.items() if s.no_lift is None]
 
 
 def clustered(n: int, dim: int = 12, shape: str = "ellipsoid", seed: int = 0) -> Gaussian:
-    """Gaussians about thirty centres; the same centres for every seed."""
+    """Gaussians about thirty centers; the same centers for every seed."""
     dice = torch.Generator().manual_seed(99)
-    centres, widths = (torch.randn(30, dim, generator=dice) for _ in range(2))
+    centers, widths = (torch.randn(30, dim, generator=dice) for _ in range(2))
     dice = torch.Generator().manual_seed(seed)
     own = torch.randint(30, (n,), generator=dice)
-    mean = centres[own] + 0.4 * torch.randn(n, dim, generator=dice)
+    mean = centers[own] + 0.4 * torch.randn(n, dim, generator=dice)
     width = {"ellipsoid": dim, "sphere": 1, "point": 0}[shape]
     if not width:
         return Gaussian(mean)

@@ -302,14 +302,14 @@ def test_concurrent_queries_are_encoded_together_and_one_bad_one_spoils_none(
     app = create_app(index)
     engine = app.state.service.engine
     calls: list[int] = []
-    encode = engine.model.featurise_texts
+    encode = engine.model.featurize_texts
     go = threading.Event()
 
     def counted(texts: list[Reading]) -> object:
         calls.append(len(texts))
         return encode(texts)
 
-    monkeypatch.setattr(engine.model, "featurise_texts", counted)
+    monkeypatch.setattr(engine.model, "featurize_texts", counted)
     with CheckedClient(app) as client, ThreadPoolExecutor(16) as pool:
         first = pool.submit(client.portal.call, app.state.service.batcher, lambda: go.wait(30))
         texts = ["a red star", "zebra"] + ["a blue circle"] * 10

@@ -101,7 +101,7 @@ def test_people_s_files_are_read_and_faults_named(tmp_path: Path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     class Words:
-        def featurise_texts(self, texts, allow_unknown):
+        def featurize_texts(self, texts, allow_unknown):
             return np.eye(4, dtype=np.float32)[: len(texts)]
 
         def encode_rows(self, rows):

@@ -24,7 +24,7 @@ __all__ = [
     "Pairs",
     "Region",
     "Source",
-    "recognise",
+    "recognize",
     "source",
 ]
 
@@ -61,7 +61,7 @@ def source(name: str) -> Source:
     return SOURCES[name]
 
 
-def recognise(root: Path) -> Source:
+def recognize(root: Path) -> Source:
     """The source of a folder, by the files in it."""
     if not root.is_dir():
         raise FileNotFoundError(f"{root}: no such folder")

@@ -405,17 +405,17 @@ def truncated(text: str, keep: int = 5, least: int = 8) -> str | None:
     return " ".join(words[:keep]) if len(words) >= least else None
 
 
-def generalised(text: str) -> str | None:
-    """Every noun of ``HYPERNYMS`` replaced by its general word; ``None`` where there is none.
+def generalized(text: str) -> str | None:
+    """Every noun of ``HYPERNYMS`` replaced by its general word; ``None`` if there is none.
 
-    >>> generalised("A man rides a bike"), generalised("an airplane"), generalised("a tree")
+    >>> generalized("A man rides a bike"), generalized("an airplane"), generalized("a tree")
     ('A person rides a vehicle', 'a vehicle', None)
     """
     return _edited(text, lambda word: HYPERNYMS.get(word, word))
 
 
 def without_adjectives(text: str) -> str | None:
-    """``ADJECTIVES`` left out; ``None`` where there is none, or where one stands for a noun.
+    """``ADJECTIVES`` left out; ``None`` if there is none, or where one stands for a noun.
 
     >>> without_adjectives("an old red bus on a busy street"), without_adjectives("something red")
     ('a bus on a street', None)

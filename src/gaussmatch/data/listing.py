@@ -160,7 +160,7 @@ def split_name(word: str, place: str) -> str:
 
 
 def fields_of(record: Any, place: str, *names: str) -> tuple[Any, ...]:
-    """Some fields of a JSON record; ``place`` is for the error where one is missing."""
+    """Some fields of a JSON record; ``place`` is for the error if one is missing."""
     for name in names:
         if not isinstance(record, dict) or name not in record:
             raise ValueError(f"{place}: no field {name!r}")

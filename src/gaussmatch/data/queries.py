@@ -42,22 +42,22 @@ NEARLY_WHOLE = 0.3
 
 
 def as_query(
-    caption: str, dice: np.random.Generator, generalise: float = 0.0, frame: float = 0.0
+    caption: str, dice: np.random.Generator, generalize: float = 0.0, frame: float = 0.0
 ) -> str:
-    """A caption as a query: shortened, or with probability ``generalise`` in more general words:
+    """A caption as a query: shortened, or with probability ``generalize`` in more general words:
     the whole caption, a shortened one, or the category of one thing in it. With probability
     ``frame`` empty words are put around it."""
-    query = _reworded(caption, dice, generalise)
+    query = _reworded(caption, dice, generalize)
     return framed(query, dice) if frame and dice.random() < frame else query
 
 
-def _reworded(caption: str, dice: np.random.Generator, generalise: float) -> str:
-    if dice.random() < generalise:
+def _reworded(caption: str, dice: np.random.Generator, generalize: float) -> str:
+    if dice.random() < generalize:
         choice = dice.random()
         if choice < 0.3:
             query = category(caption, dice)
         else:
-            query = generalised(caption if choice < 0.7 else shortened(caption, dice), dice)
+            query = generalized(caption if choice < 0.7 else shortened(caption, dice), dice)
         if query != caption:
             return query
     return shortened(caption, dice)
@@ -96,10 +96,10 @@ def framed(text: str, dice: np.random.Generator) -> str:
     return head + _choose(("", "a picture of "), dice) + text + _choose(("", ", clearly"), dice)
 
 
-def generalised(text: str, dice: np.random.Generator, share: float = 0.7) -> str:
-    """A text with some words replaced by more general ones; as it was where none is replaced.
+def generalized(text: str, dice: np.random.Generator, share: float = 0.7) -> str:
+    """A text with some words replaced by more general ones; as it was if none is replaced.
 
-    >>> generalised("a man rides a bike on the beach", np.random.default_rng(0), share=1.0)
+    >>> generalized("a man rides a bike on the beach", np.random.default_rng(0), share=1.0)
     'a human rides a vehicle on the place'
     """
 
@@ -113,7 +113,7 @@ def generalised(text: str, dice: np.random.Generator, share: float = 0.7) -> str
 
 
 def category(text: str, dice: np.random.Generator) -> str:
-    """A more general term for one thing in a text; the text where there is none.
+    """A more general term for one thing in a text; the text if there is none.
 
     >>> category("a man rides a bike on the beach", np.random.default_rng(3))
     'place'

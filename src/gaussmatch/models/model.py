@@ -19,7 +19,7 @@ from gaussmatch.data.pairs import Pairs, image_batches
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.models.encoders.adapter import FrozenTexts
 from gaussmatch.models.encoders.base import ImageTransform, Reading
-from gaussmatch.models.features import featuriser
+from gaussmatch.models.features import featurizer
 from gaussmatch.models.features.texts import prepared_texts
 from gaussmatch.models.matcher import Matcher
 from gaussmatch.models.recipe import Recipe
@@ -85,7 +85,7 @@ class Model:
 
     @property
     def _batch_size(self) -> int:
-        """Images at a time: few where whole photos go through a network."""
+        """Images at a time: few if whole photos go through a network."""
         photos = self.recipe.model.backbone is not None and self.recipe.data.name != "scenes"
         return 32 if photos else 256
 
@@ -102,7 +102,7 @@ class Model:
             chunk = images[start : start + batch_size]
             if not isinstance(chunk, Tensor):
                 chunk = torch.from_numpy(
-                    chunk if isinstance(chunk, np.ndarray) else self.featurise(chunk)
+                    chunk if isinstance(chunk, np.ndarray) else self.featurize(chunk)
                 )
             if not chunk.isfinite().all():
                 bad = int((~chunk.isfinite()).flatten(1).any(1).nonzero()[0])
@@ -125,10 +125,10 @@ class Model:
         """
         if isinstance(texts, Tensor | np.ndarray):
             return self.encode_rows(np.asarray(texts), batch_size)
-        return self.encode_rows(self.featurise_texts(texts, allow_unknown=allow_unknown))
+        return self.encode_rows(self.featurize_texts(texts, allow_unknown=allow_unknown))
 
     @torch.inference_mode()
-    def featurise_texts(
+    def featurize_texts(
         self, texts: Sequence[str] | Sequence[Reading], *, allow_unknown: bool = False
     ) -> Sequence[Any] | np.ndarray:
         """What ``encode_texts`` makes of texts first, for ``encode_rows``: the embeddings (n, W) of
@@ -169,7 +169,7 @@ class Model:
 
     @torch.inference_mode()
     def encode_rows(self, rows: Sequence[Any] | np.ndarray, batch_size: int = 512) -> Gaussian:
-        """Texts as ``featurise_texts`` gives them, as Gaussians."""
+        """Texts as ``featurize_texts`` gives them, as Gaussians."""
         collate = self.matcher.text_encoder.collate
         return Gaussian.cat(
             [
@@ -224,11 +224,11 @@ class Model:
             )
         return items.uncertainty()
 
-    def featurise(self, pictures: Sequence[str | os.PathLike[str] | Image.Image]) -> np.ndarray:
+    def featurize(self, pictures: Sequence[str | os.PathLike[str] | Image.Image]) -> np.ndarray:
         """What ``encode_images`` makes of pictures first: the features of the network outside the
         model, or pixels where the network is a part of it. (n, …) float32."""
         if self._transform is None:
             own = self.matcher.image_transform
-            self._transform = featuriser(self.recipe.data) if own is None else own
+            self._transform = featurizer(self.recipe.data) if own is None else own
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             return self._transform([*pool.map(_opened, pictures)])

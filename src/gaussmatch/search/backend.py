@@ -61,7 +61,7 @@ class Backend(ABC):
     @classmethod
     @abstractmethod
     def open(cls, place: str) -> Self:
-        """``FileNotFoundError`` where there is no index."""
+        """``FileNotFoundError`` if there is no index."""
 
     @classmethod
     @abstractmethod
@@ -174,7 +174,7 @@ class Backend(ABC):
         return (Gaussian.cat(parts), found) if found else None
 
     def fields(self, gallery: Gallery) -> set[str]:
-        """Names of the metadata that items have; of a sample where there are many."""
+        """Names of the metadata that items have; of a sample if there are many."""
         some = islice(self.records(gallery), FIELD_ITEMS)
         return {name for record in some for name in record.meta}
 

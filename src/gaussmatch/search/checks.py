@@ -21,7 +21,7 @@ MOST_LOG_VARIANCE = 200.0
 def check_structure(
     similarity: Similarity, settings: IndexSettings, scans: bool, place: str
 ) -> None:
-    """Whether items can be kept so: one Gaussian each, and a lift where vectors are needed."""
+    """Whether items can be kept so: one Gaussian each, and a lift if vectors are needed."""
     if similarity.several:
         raise ValueError(
             f"an index holds one Gaussian for each item, and with {similarity.name} an item has "

@@ -66,7 +66,7 @@ class ShardContent:
     mean, log_var      (n, D), (n, D or 1); no log_var for points
     records            UTF-8 bytes of JSON: id, metadata and source of each item
     thumbnails         the JPEGs one after the other, and
-    thumbnail_sizes    (n), their bytes, −1 where there is none
+    thumbnail_sizes    (n), their bytes, −1 if there is none
     skipped            UTF-8 bytes of JSON: ids that could not be read
     """
 

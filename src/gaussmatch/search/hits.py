@@ -38,8 +38,8 @@ class Hit:
     score: float
     """The model's similarity to the query; higher is better."""
     probability: float | None
-    """P(fits): the probability that the item fits the query; null where no calibration was learned
-    for such queries, or where the model does not know them."""
+    """P(fits): the probability that the item fits the query; null if no calibration was learned
+    for such queries, or if the model does not know them."""
     uncertainty: float | None
     """log det Σ of the item; null for a point model."""
     percentile: float | None

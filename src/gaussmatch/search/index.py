@@ -349,7 +349,7 @@ class Index:
     def encode_texts(self, read: Sequence[Reading]) -> tuple[Gaussian, np.ndarray | None]:
         """Captions that the model has read, in canonical form, as queries; and how familiar they
         are, (n) p-values or ``None``."""
-        rows = self.model.featurise_texts(read)
+        rows = self.model.featurize_texts(read)
         g = self.model.encode_rows(rows)
         texts = [reading.text for reading in read]
         return g, self.calibration.familiar("captions", Features.of(rows, g), texts)
@@ -359,7 +359,7 @@ class Index:
         gaussians, strange = [], []
         for start in range(0, len(pictures), AT_A_TIME):
             some = pictures[start : start + AT_A_TIME]
-            inputs = some if isinstance(some, Tensor | np.ndarray) else self.model.featurise(some)
+            inputs = some if isinstance(some, Tensor | np.ndarray) else self.model.featurize(some)
             g = self.model.encode_images(inputs)
             gaussians.append(g)
             strange.append(self.calibration.familiar("images", Features.of(inputs, g)))

@@ -47,12 +47,12 @@ class Lift:
 
     Args:
         centered: the similarity's lift, about the center of the items.
-        ``centres``, scales: (W) for each lift.
+        ``centers``, scales: (W) for each lift.
     """
 
     centered: CenteredLift
     gallery: Gallery
-    centres: tuple[np.ndarray, ...]
+    centers: tuple[np.ndarray, ...]
     scales: tuple[np.ndarray, ...]
 
     @staticmethod
@@ -79,13 +79,13 @@ class Lift:
         """One (n, W) float32 array for each lift."""
         lifted = self.lifted(g.numpy(), query=False)
         return [
-            _float32((a - u) / s) for a, u, s in zip(lifted, self.centres, self.scales, strict=True)
+            _float32((a - u) / s) for a, u, s in zip(lifted, self.centers, self.scales, strict=True)
         ]
 
     def queries(self, queries: ArrayGaussian) -> LiftedQueries:
         """Queries to these items."""
         lifted = self.lifted(queries, query=True)
-        both = zip(lifted, self.centres, self.scales, strict=True)
+        both = zip(lifted, self.centers, self.scales, strict=True)
         if self.inner:
             vectors = [_float32(b * s) for b, _, s in both]
         else:
@@ -94,19 +94,19 @@ class Lift:
 
     def save(self, folder: Path) -> None:
         parts = {"shift": self.centered.shift}
-        parts |= {f"centre{i}": torch.from_numpy(u) for i, u in enumerate(self.centres)}
+        parts |= {f"center{i}": torch.from_numpy(u) for i, u in enumerate(self.centers)}
         parts |= {f"scale{i}": torch.from_numpy(s) for i, s in enumerate(self.scales)}
         save_tensors(folder / FILE, parts)
 
     @staticmethod
     def load(folder: Path, similarity: Similarity, gallery: Gallery) -> Lift:
         held = {name: t.clone() for name, t in load_tensors(folder / FILE).items()}  # not mapped
-        count = sum(name.startswith("centre") for name in held)
-        centres, scales = (
-            tuple(held[f"{what}{i}"].numpy() for i in range(count)) for what in ("centre", "scale")
+        count = sum(name.startswith("center") for name in held)
+        centers, scales = (
+            tuple(held[f"{what}{i}"].numpy() for i in range(count)) for what in ("center", "scale")
         )
         centered = CenteredLift(similarity, held["shift"])
-        return Lift(centered, gallery, centres, scales)
+        return Lift(centered, gallery, centers, scales)
 
     def lifted(self, g: ArrayGaussian, *, query: bool) -> Lifted[np.ndarray]:
         """(n, W) in float64 for each lift."""
@@ -137,7 +137,7 @@ class LiftedQueries:
         """What a search with ``vectors[number]`` found, (n, c), as scores."""
         assert self.lift is not None
         if self.lift.inner:
-            raw = raw + (self.lifted[number] @ self.lift.centres[number])[:, None]
+            raw = raw + (self.lifted[number] @ self.lift.centers[number])[:, None]
         else:
             raw = raw * self.lift.scales[number][0] ** 2
         return self.similarity.score(raw)

@@ -93,7 +93,7 @@ def sketch_in(thumbnail: bytes | None) -> np.ndarray | None:
 
 
 def _stem(file: object, at: int) -> str:
-    """A file's name without its ending and what marks a copy; one of its own where there is none.
+    """A file's name without its ending and what marks a copy; one of its own if there is none.
 
     >>> _stem("2023/IMG_1 (2).jpg", 0), _stem("IMG_1-edited.jpg", 0), _stem(None, 7)
     ('IMG_1', 'IMG_1', '/7')

@@ -36,7 +36,7 @@ from gaussmatch.search.checks import check_query
 from gaussmatch.search.hits import TRUNCATED, Hit, Hits
 from gaussmatch.search.manifest import Gallery, known
 from gaussmatch.search.topk import Scanned, TopK, described, sample_of, scores_of, top_k
-from gaussmatch.search.trust.calibration import Judgement, Promise
+from gaussmatch.search.trust.calibration import Judgment, Promise
 from gaussmatch.search.trust.familiarity import CLEARLY
 from gaussmatch.search.trust.verdict import FitCount, quoted
 from gaussmatch.search.where import Where
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 EVERYTHING = Where()
 SCANNED = 20_000
-"""Items that are looked at where a query names nothing to look for."""
+"""Items that are looked at if a query names nothing to look for."""
 MISSED_QUERIES = 32
 """Training items that the misses of an approximate search are measured with."""
 POOL = 2000
@@ -406,7 +406,7 @@ class Ranking:
         ]
         row = np.concatenate([np.empty(0, dtype=np.int64), *rows])
         part = np.repeat(np.arange(len(self.parts)), [len(some) for some in rows])
-        found, judged = TopK(part[None], row[None], np.zeros((1, len(row)))), Judgement()
+        found, judged = TopK(part[None], row[None], np.zeros((1, len(row)))), Judgment()
         remarks = list[str]()
         if without and self.size:
             found, judged, remarks = self._reordered(found, judged, None, without)
@@ -422,7 +422,7 @@ class Ranking:
         """The k best items for each query."""
         return top_k(self.parts, queries.arrays, k, self.index.settings.rescore).complete()
 
-    def judged(self, queries: Queries, found: TopK) -> Judgement:
+    def judged(self, queries: Queries, found: TopK) -> Judgment:
         """What is known of queries and of all that was found."""
         q, sample = queries, found.score
         if sample.size and self._judges(q.side):
@@ -449,8 +449,8 @@ class Ranking:
     # ---- promises ----
 
     def _promised(
-        self, share: float, queries: Queries, found: TopK, judged: Judgement, wide: int
-    ) -> tuple[TopK, Judgement, list[int]]:
+        self, share: float, queries: Queries, found: TopK, judged: Judgment, wide: int
+    ) -> tuple[TopK, Judgment, list[int]]:
         """As many results as it takes to keep the promise, and how many these are of each query."""
         if judged.reader is None:
             raise ValueError(_no_guarantee(queries.side, self.gallery))
@@ -484,8 +484,8 @@ class Ranking:
     # ---- what must not be there ----
 
     def _reordered(
-        self, found: TopK, judged: Judgement, queries: Queries | None, without: Sequence[Queries]
-    ) -> tuple[TopK, Judgement, list[str]]:
+        self, found: TopK, judged: Judgment, queries: Queries | None, without: Sequence[Queries]
+    ) -> tuple[TopK, Judgment, list[str]]:
         """The results of a search, those with what is excluded last; and what to say about it.
 
         Args:
@@ -558,7 +558,7 @@ class Ranking:
     def _hits(
         self,
         found: TopK,
-        judged: Judgement,
+        judged: Judgment,
         side: Gallery,
         kept: Sequence[int],
         notes: Sequence[str],
@@ -619,7 +619,7 @@ class Ranking:
         return notes
 
 
-def _count(judged: Judgement, query: int) -> FitCount | None:
+def _count(judged: Judgment, query: int) -> FitCount | None:
     """How many fit."""
     if judged.count is None or np.isnan(judged.count[query, 1]):
         return None
@@ -636,7 +636,7 @@ def _no_guarantee(side: Gallery, gallery: Gallery) -> str:
 
 
 def _listed(values: np.ndarray | None, count: int) -> list[Any]:
-    """Numbers as Python has them; ``None`` where there is none."""
+    """Numbers as Python has them; ``None`` if there is none."""
     if values is None:
         return [None] * count
     listed: list[Any] = values.ravel().tolist()

@@ -54,7 +54,7 @@ IGNORED = {
 """Files beside photos that are counted and not indexed: why, and how they end."""
 
 Encoded = tuple[Gaussian, list[Record]] | None
-"""Items, or ``None`` where none of those requested could be read."""
+"""Items, or ``None`` if none of those requested could be read."""
 
 
 class ItemSource(Protocol):
@@ -70,7 +70,7 @@ class ItemSource(Protocol):
 
     def ids(self, gallery: Gallery) -> Sequence[str]: ...
     def content(self, gallery: Gallery) -> Sequence[str]:
-        """What differs where an item with the same id is another one."""
+        """What differs if an item with the same id is another one."""
 
     def encode(self, model: Model, gallery: Gallery, numbers: Sequence[int]) -> Encoded: ...
 
@@ -272,7 +272,7 @@ def thumbnail(picture: Image.Image) -> bytes:
 
 
 def check_photos(source: FolderSource) -> None:
-    """A clear error where a folder holds no photo: perhaps a disk that is not there."""
+    """A clear error if a folder holds no photo: perhaps a disk that is not there."""
     if not source.files:
         beside = "".join(f"; {line}" for line in describe_ignored(source.ignored))
         raise ValueError(f"{source.root}: no photos ({', '.join(SUFFIXES)}){beside}")

@@ -69,7 +69,7 @@ def suggest(index: Index, query: str, g: Gaussian, k: int) -> list[Suggestion]:
 
 def examples(index: Index, most: int = 5) -> list[str]:
     """Short captions of the index to try, from vague to precise; or everyday searches that find
-    something in it, where it has no captions. None where the model reads no words."""
+    something in it, if it has no captions. None where the model reads no words."""
     if not index.model.reads_text:
         return []
     if not index.size("captions"):

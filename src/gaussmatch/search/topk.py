@@ -33,7 +33,7 @@ class Candidates:
         scores: (n, c), approximate, or how to get them: they are only needed where several parts
             compete or the search is exact; −inf where there are no more.
         bound: (n), what the approximate score of no other row exceeds; −inf if there is none, and
-            inf where nothing is known of the others.
+            inf if nothing is known of the others.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ def _round(
 def proposed(
     part: Searchable, queries: ArrayGaussian, k: int, count: int
 ) -> tuple[LiftedQueries, Candidates]:
-    """Candidates of one part; by looking at every row where it finds fewer than it must."""
+    """Candidates of one part; by looking at every row if it finds fewer than it must."""
     lifted = part.lifted(queries)
     found = part.candidates(lifted, count)
     wanted = min(k, part.reach)

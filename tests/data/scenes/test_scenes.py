@@ -83,18 +83,18 @@ def test_features_are_those_of_the_picture(
     assert stored.shape == (3, *shape)
     assert stored.dtype == np.float32
     np.testing.assert_allclose(
-        scenes.featurise(pictures, features), stored, rtol=2e-3, atol=2e-3 * stored.max()
+        scenes.featurize(pictures, features), stored, rtol=2e-3, atol=2e-3 * stored.max()
     )
 
 
-def test_featurise_takes_any_picture() -> None:
+def test_featurize_takes_any_picture() -> None:
     pictures = [Image.new("L", (40, 30)), Image.new("RGBA", (64, 64)), Image.new("P", (200, 5))]
-    assert scenes.featurise(pictures, "pooled", batch=2).shape == (3, 256)
-    pixels = scenes.featurise([Image.new("RGB", (9, 9), (255, 0, 0))], "pixels")
+    assert scenes.featurize(pictures, "pooled", batch=2).shape == (3, 256)
+    pixels = scenes.featurize([Image.new("RGB", (9, 9), (255, 0, 0))], "pixels")
     assert (pixels[0, 0] == 1).all()
     assert (pixels[0, 1:] == 0).all()
     with pytest.raises(ValueError, match="no images"):
-        scenes.featurise([])
+        scenes.featurize([])
 
 
 def test_second_load_is_the_first(
@@ -170,8 +170,8 @@ def test_features_show_what_is_there(tiny: DataSet) -> None:
         )
         for name, n in (("train", 300), ("test", 100))
     ]
-    centre = pooled[0].mean(0)
-    known, new = ((x - centre).astype(np.float64) for x in pooled)
+    center = pooled[0].mean(0)
+    known, new = ((x - center).astype(np.float64) for x in pooled)
     gram = known.T @ known + 30 * np.eye(256)
     predicted = new @ np.linalg.solve(gram, known.T @ (present[0] - present[0].mean(0)))
     right = present[1] > 0

@@ -13,7 +13,7 @@ from pathlib import Path
 from torch import Tensor
 
 from gaussmatch.apps.cli.parser import Parser
-from gaussmatch.data import SOURCES, clean, exchange, recognise
+from gaussmatch.data import SOURCES, clean, exchange, recognize
 from gaussmatch.data.clean import DECIDED, read_decisions
 from gaussmatch.data.pairs import SPLITS
 from gaussmatch.data.recipe import DataRecipe
@@ -137,7 +137,7 @@ def _model(options: Namespace) -> tuple[Model | None, DataRecipe]:
     fields = {"extracted": options.extracted, "weights": options.weights}
     photos = options.data not in SOURCES
     if photos:
-        name = options.format or recognise(Path(options.data)).name
+        name = options.format or recognize(Path(options.data)).name
         fields |= {"name": name, "root": options.data}
         photos = SOURCES[name].read is not None
     given = {name: value for name, value in fields.items() if value is not None}
@@ -169,7 +169,7 @@ def _apply(argv: Sequence[str]) -> None:
     parser.add_argument("--yes", action="store_true", help="do not ask")
     options = parser.parse(argv)
     claim_folder(options.out, proof=None)
-    source = SOURCES[options.format] if options.format else recognise(options.data)
+    source = SOURCES[options.format] if options.format else recognize(options.data)
     recipe = DataRecipe(name=source.name, root=str(options.data))
     listing = source.listing(recipe, source.root(recipe))
     decisions = [d for path in options.decisions for d in read_decisions(path)]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussmatch.apps.cli.parser import Parser, run_one_of
-from gaussmatch.data import SOURCES, recognise, scenes
+from gaussmatch.data import SOURCES, recognize, scenes
 from gaussmatch.data.check import SHEET, Report, contact_sheet
 from gaussmatch.data.pairs import SPLITS
 from gaussmatch.data.scenes.backbone import pretrain
@@ -55,7 +55,7 @@ def _check(argv: Sequence[str]) -> None:
     )
     options = parser.parse(argv)
     claim_file(options.sheet, SHEET)
-    source = SOURCES[options.format] if options.format else recognise(options.path)
+    source = SOURCES[options.format] if options.format else recognize(options.path)
     print(f"{options.path}: {source.name}")
     report = source.report(options.path)
     if source.read is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from gaussmatch.apps.cli.parser import Parser
-from gaussmatch.data import SOURCES, recognise
+from gaussmatch.data import SOURCES, recognize
 from gaussmatch.device import default_device
 from gaussmatch.files import claim_folder
 from gaussmatch.models.encoders.pretrained import Spec, image_tower
@@ -27,7 +27,7 @@ from gaussmatch.models.recipe import DataRecipe
 def run(argv: Sequence[str]) -> None:
     options = _options(argv)
     claim_folder(options.out, MANIFEST)
-    source = SOURCES[options.format] if options.format else recognise(options.path)
+    source = SOURCES[options.format] if options.format else recognize(options.path)
     if source.read is None:
         raise ValueError(f"{options.path} is {source.name}, which has no photos to extract from")
     listing = source.listing(DataRecipe(name=source.name), options.path)

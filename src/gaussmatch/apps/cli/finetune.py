@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from gaussmatch.apps.cli.parser import Parser
-from gaussmatch.data import coco, recognise
+from gaussmatch.data import coco, recognize
 from gaussmatch.data.listing import Listing
 from gaussmatch.data.recipe import DataRecipe
 from gaussmatch.learn.finetune import FineTuning, fine_tune
@@ -59,7 +59,7 @@ def run(argv: Sequence[str]) -> None:
 
 
 def _listing(folder: Path) -> Listing:
-    source = recognise(folder)
+    source = recognize(folder)
     if source is coco.SOURCE:
         return coco.read(folder, boxes=True)
     return source.listing(DataRecipe(name=source.name), folder)

@@ -96,7 +96,7 @@ class BrowseResponse(Answer):
 
     ids: Sequence[str]
     taken: Sequence[str]
-    """Empty where it is not known."""
+    """Empty if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,7 @@ def fit_temperature(match: Float[Tensor, "n"], others: Float[Tensor, "n r"]) -> 
 @dataclass(frozen=True)
 class ResultProbability:
     """p(match) of one *result* from several features of it, such as its score, the uncertainty
-    of the query and its own: 1 / (1 + exp(−(Σ_f weight_f (x_f − centre_f) / scale_f + bias))).
+    of the query and its own: 1 / (1 + exp(−(Σ_f weight_f (x_f − center_f) / scale_f + bias))).
 
     The score alone is not enough: a vague query scores low with everything and is right with much
     of it. Fitted on (query, result) pairs of validation, targets drawn in from 0 and 1 as Platt
@@ -185,7 +185,7 @@ class ResultProbability:
 
     weights: tuple[float, ...]
     bias: float
-    centre: tuple[float, ...]
+    center: tuple[float, ...]
     scale: tuple[float, ...]
 
     @staticmethod
@@ -206,23 +206,23 @@ class ResultProbability:
         x = features.double()
         counted = torch.ones(len(x)).double() if weight is None else weight.double()
         counted = counted * (len(x) / counted.sum())
-        centre, scale = x.mean(0), x.std(0, unbiased=False)
+        center, scale = x.mean(0), x.std(0, unbiased=False)
         scale = torch.where(scale > 0, scale, 1.0)
-        *weights, bias = _logistic((x - centre) / scale, right.double(), counted, ridge).tolist()
+        *weights, bias = _logistic((x - center) / scale, right.double(), counted, ridge).tolist()
         return ResultProbability(
-            tuple(weights), bias, tuple(centre.tolist()), tuple(scale.tolist())
+            tuple(weights), bias, tuple(center.tolist()), tuple(scale.tolist())
         )
 
     def __call__(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n"]:
         return torch.sigmoid(self.logit(features))
 
     def logit(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n"]:
-        weights, centre, scale = self._tensors
-        return (features.double() - centre) / scale @ weights + self.bias
+        weights, center, scale = self._tensors
+        return (features.double() - center) / scale @ weights + self.bias
 
     @cached_property
     def _tensors(self) -> list[Tensor]:
-        parts = (self.weights, self.centre, self.scale)
+        parts = (self.weights, self.center, self.scale)
         return [torch.tensor(part, dtype=torch.float64) for part in parts]
 
 

@@ -203,7 +203,7 @@ def map_at_r_each(ranked: Ranked, positives: Positives) -> Float[np.ndarray, "qu
 
 
 def first_hits(ranked: Ranked, positives: Positives) -> Int[np.ndarray, "queries"]:
-    """Place (from 0) of the first right item; the largest int64 where none is ranked.
+    """Place (from 0) of the first right item; the largest int64 if none is ranked.
 
     >>> first_hits([[7, 3, 9], [3, 9, 7]], [[3, 9], [7]]).tolist()
     [1, 2]

@@ -36,7 +36,7 @@ __all__ = [
     "Size",
     "Split",
     "balanced",
-    "featurise",
+    "featurize",
     "load",
     "make_split",
 ]
@@ -121,7 +121,7 @@ def make_split(name: str, images: int, seed: int = 0, progress: bool = False) ->
     return split
 
 
-def featurise(
+def featurize(
     images: Sequence[Image.Image], features: Features = "pooled", batch: int = 256
 ) -> np.ndarray:
     """Pictures of any size and mode → what the image encoder of a scenes model takes.
@@ -131,11 +131,11 @@ def featurise(
     Returns:
         (n, 256), (n, 36, 256) or (n, 3, 64, 64), float32.
 
-    >>> featurise([Image.new("L", (40, 30))], "regions").shape
+    >>> featurize([Image.new("L", (40, 30))], "regions").shape
     (1, 36, 256)
     """
     if not images:
-        raise ValueError("no images to featurise")
+        raise ValueError("no images to featurize")
     return np.concatenate(
         [
             _features(np.stack([_square(image) for image in images[i : i + batch]]), features)

@@ -117,7 +117,7 @@ FOLDED_FROM = 4000
 so a fold has 1,000; of a part of COCO it has fewer, and a note says how many."""
 
 Each = dict[str, Tensor]
-"""Measure → its value in percent for each query; NaN where it is not defined."""
+"""Measure → its value in percent for each query; NaN if it is not defined."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -315,7 +315,7 @@ class BothWays:
 def blocks_of(
     similarity: Similarity, images: Gaussian, captions: Gaussian, dtype: torch.dtype | None = None
 ) -> BothWays:
-    """The scores of a split by the similarity's lift, or pair by pair where it has none."""
+    """The scores of a split by the similarity's lift, or pair by pair if it has none."""
 
     def scores(s: Similarity) -> Scores:
         if s.no_lift is None:

@@ -214,7 +214,7 @@ def _encode_crops(
         known = {} if features is None else features
         new = [(i, box) for i, box in chosen if (crop, i, box) not in known]
         if new:
-            seen = model.featurise([crop(_picture(pairs, i), box) for i, box in new])
+            seen = model.featurize([crop(_picture(pairs, i), box) for i, box in new])
             known |= {(crop, i, box): row for (i, box), row in zip(new, seen, strict=True)}
         parts.append(model.encode_images(np.stack([known[crop, i, box] for i, box in chosen])))
     return Gaussian.cat(parts)

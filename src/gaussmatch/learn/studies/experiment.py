@@ -140,7 +140,7 @@ class Experiment:
         name: what one types.
         title: its heading.
         about: two sentences for a reader: the question, and how to read the answer.
-        place: where it is in the paper; empty where it is not.
+        place: where it is in the paper; empty if it is not.
         data: the paper's data set for it.
         split: what is measured on.
         columns: in the order of the paper; one that no run has is left out.
@@ -219,7 +219,7 @@ def mean_std(values: Sequence[float]) -> tuple[float | None, float]:
 
 
 def value_of(measures: Mapping[str, Any], key: str) -> float | None:
-    """A measure by key, ``None`` where it was not measured.
+    """A measure by key, ``None`` if it was not measured.
 
     >>> value_of({"rsum": 3.0}, "rsum"), value_of({}, "rsum")
     (3.0, None)

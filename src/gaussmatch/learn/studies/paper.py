@@ -380,7 +380,7 @@ def _stability(data: str) -> Experiment:
 # ---- Figure 2 and Table 4: crops ----
 
 THRESHOLDS = {"scenes": ("4%", "7%", "10%", "15%", "20%")}
-"""Area thresholds where they are not the paper's: a thing of a scene is small."""
+"""Area thresholds if they are not the paper's: a thing of a scene is small."""
 _PAPER_THRESHOLDS = ("10%", "20%", "30%", "40%", "50%")
 _SELECTED = {
     "crop_a": "image-to-text",

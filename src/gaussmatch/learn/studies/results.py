@@ -35,7 +35,7 @@ class Value:
     """A figure in a table.
 
     Args:
-        mean: over the runs; ``None`` where nothing was measured.
+        mean: over the runs; ``None`` if nothing was measured.
         std: sample standard deviation, zero for one run.
         published: as printed in the paper.
         true: the same, put right where it is a slip.
@@ -219,13 +219,13 @@ def t_interval(a: Sequence[float], b: Sequence[float] | None = None) -> tuple[fl
     (6.7, 11.3)
     """
     parts = [(statistics.fmean(x), statistics.variance(x) / len(x), len(x)) for x in (a, b) if x]
-    centre = parts[0][0] - (parts[1][0] if len(parts) > 1 else 0.0)
+    center = parts[0][0] - (parts[1][0] if len(parts) > 1 else 0.0)
     total = sum(part[1] for part in parts)
     if total == 0:
-        return centre, centre
+        return center, center
     freedom = total**2 / sum(part[1] ** 2 / (part[2] - 1) for part in parts)
     reach = T[min(len(T), max(1, int(freedom + 1e-9))) - 1] * math.sqrt(total)
-    return centre - reach, centre + reach
+    return center - reach, center + reach
 
 
 def table(one: Experiment, study: Reproduction, records: Sequence[Mapping[str, Any]]) -> Table:
@@ -380,7 +380,7 @@ def signed(value: float, digits: int) -> str:
 
 
 def shown(line: Line, column: Column) -> str:
-    """``59.3`` or ``59.3 ± 0.4``; a dash where nothing was measured."""
+    """``59.3`` or ``59.3 ± 0.4``; a dash if nothing was measured."""
     figure = line.figures[column.key]
     if figure.mean is None:
         return "–"

@@ -196,9 +196,9 @@ class Batches:
 
     def _draw_forms(self) -> list[str]:
         """``FORMS`` queries of each caption."""
-        generalise, frame = self.settings.generalize, self.settings.frame
+        generalize, frame = self.settings.generalize, self.settings.frame
         return [
-            as_query(caption, np.random.default_rng([0, pair, form]), generalise, frame)
+            as_query(caption, np.random.default_rng([0, pair, form]), generalize, frame)
             for pair, caption in enumerate(self.pairs.captions)
             for form in range(FORMS)
         ]

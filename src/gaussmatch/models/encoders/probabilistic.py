@@ -74,7 +74,7 @@ class Probabilistic(nn.Module):
             squares of 1/D on average, so widths of this size mean the same in every dimension.
         start: ``fresh`` gives the copy new random weights through ``reset_parameters``; ``copy``
             keeps those of the original.
-        pool: turns the copy's output into (n, D) where it is not that already, such as
+        pool: turns the copy's output into (n, D) if it is not that already, such as
             ``lambda out: out[0][:, -1]`` for a bare ``nn.GRU``.
         frozen: leave the encoder as it is, its dropout off, and train the copy alone.
         dim: D; needed for ``spherical-one-value`` where the encoder has no attribute ``dim``.

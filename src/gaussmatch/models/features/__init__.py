@@ -34,8 +34,8 @@ from gaussmatch.models.features.photos import (
     PhotoPixels,
     describe,
     extract,
-    featuriser_of,
-    featuriser_with,
+    featurizer_of,
+    featurizer_with,
     pixel_transform,
 )
 
@@ -74,7 +74,7 @@ def listed(recipe: DataRecipe) -> tuple[dict[str, list[Photo]], str | None]:
     return listing.splits, None
 
 
-def featuriser(recipe: DataRecipe) -> ImageTransform:
+def featurizer(recipe: DataRecipe) -> ImageTransform:
     """How pictures become what a model trained on this data takes, where the network that made the
     features is outside the model: (n, …) float32.
 
@@ -84,7 +84,7 @@ def featuriser(recipe: DataRecipe) -> ImageTransform:
     if (view := pixel_transform(recipe)) is not None:  # an export that does not hold its own
         return view.batch
     if recipe.name == "scenes":
-        return partial(scenes.featurise, features=recipe.features)
+        return partial(scenes.featurize, features=recipe.features)
     if recipe.name == "arrays":
         raise ValueError(
             "this model was trained on ready embeddings and its image encoder is not known: "
@@ -94,11 +94,11 @@ def featuriser(recipe: DataRecipe) -> ImageTransform:
     root = one.root(recipe)
     given = root if recipe.name == "precomputed" else find_extracted(recipe, root)
     if given is not None and (given.is_dir() or recipe.weights is None):
-        return featuriser_of(given)
-    featurise = featuriser_with(_tower(recipe), layout_of(recipe))
+        return featurizer_of(given)
+    featurize = featurizer_with(_tower(recipe), layout_of(recipe))
     if given is not None:
-        _check_origin(recipe, given, one.listing(recipe, root).photos, featurise)
-    return featurise
+        _check_origin(recipe, given, one.listing(recipe, root).photos, featurize)
+    return featurize
 
 
 def _check_fields(recipe: DataRecipe, one: Source) -> None:
@@ -152,7 +152,7 @@ SAME = 0.99
 
 
 def _check_origin(
-    recipe: DataRecipe, given: Path, photos: Sequence[Photo], featurise: ImageTransform
+    recipe: DataRecipe, given: Path, photos: Sequence[Photo], featurize: ImageTransform
 ) -> None:
     """Make the features of a photo again: the network and the view must be those of the file."""
     photo = next((photo for photo in photos if photo.path.is_file()), None)
@@ -162,7 +162,7 @@ def _check_origin(
         )
         return
     held = features_by_name(given, [photo.id], [photo.path])[0].ravel()
-    made = featurise([open_picture(photo.path)])[0].ravel()
+    made = featurize([open_picture(photo.path)])[0].ravel()
     same = held.shape == made.shape
     cosine = float(held @ made / np.linalg.norm(held) / np.linalg.norm(made)) if same else 0.0
     if cosine < SAME:

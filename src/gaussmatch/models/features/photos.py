@@ -156,7 +156,7 @@ def describe(
     return Manifest(net.name, file, net.sha256(), layout, net.width, view, crops)
 
 
-def featuriser_of(folder: Path) -> ImageTransform:
+def featurizer_of(folder: Path) -> ImageTransform:
     """Photos → features like those of a folder; an error if their origin is unknown."""
     if not (folder / MANIFEST).is_file():
         raise ValueError(
@@ -172,10 +172,10 @@ def featuriser_of(folder: Path) -> ImageTransform:
             f"{folder / MANIFEST}: the features were made with other weights of "
             f"{manifest.backbone} than {manifest.weights or 'those that timm has now'}"
         )
-    return featuriser_with(net, manifest.layout)
+    return featurizer_with(net, manifest.layout)
 
 
-def featuriser_with(net: ImageTower, layout: Layout) -> ImageTransform:
+def featurizer_with(net: ImageTower, layout: Layout) -> ImageTransform:
     if layout == "boxes":
         raise ValueError(
             "the features were made from a detector's boxes, which a new photo does not have; "
@@ -184,7 +184,7 @@ def featuriser_with(net: ImageTower, layout: Layout) -> ImageTransform:
     if layout == "pooled":
         accelerate(net)
 
-    def featurise(images: Sequence[Image.Image]) -> np.ndarray:
+    def featurize(images: Sequence[Image.Image]) -> np.ndarray:
         if layout == "pooled":
             return net.encode(images).numpy()
         chunks = (images[i : i + net.at_once] for i in range(0, len(images), net.at_once))
@@ -192,7 +192,7 @@ def featuriser_with(net: ImageTower, layout: Layout) -> ImageTransform:
             [encode(net, layout, stacked(map(net.transform, some))) for some in chunks]
         )
 
-    return featurise
+    return featurize
 
 
 @torch.inference_mode()

@@ -21,7 +21,7 @@ from gaussmatch.models.official.translation import Translation
 from gaussmatch.models.recipe import Recipe, changed
 from gaussmatch.models.run import claim_place, is_run, save_parts, save_weights, write_metrics
 
-__all__ = ["GAUSSIAN", "SYSTEMS", "import_checkpoint", "is_named", "recognised"]
+__all__ = ["GAUSSIAN", "SYSTEMS", "import_checkpoint", "is_named", "recognized"]
 
 
 def import_checkpoint(
@@ -50,8 +50,8 @@ def import_checkpoint(
     where, content = str(checkpoint), read_checkpoint(checkpoint)
     if system is None and "pytorch-lightning_version" in content:
         return _encoders(checkpoint, out, vocabulary, system, overrides)
-    system = system or recognised(content, where)
-    if not SYSTEMS[system].recognises(content):
+    system = system or recognized(content, where)
+    if not SYSTEMS[system].recognizes(content):
         raise ValueError(f"{where}: not a checkpoint of {system}; leave its name out to detect it")
     found = SYSTEMS[system].translate(content, where)
     words = Vocabulary.of(_words(found, vocabulary, where))
@@ -85,10 +85,10 @@ def _encoders(
     return import_encoders(given, out, system, overrides)
 
 
-def recognised(content: Mapping[str, Any], where: str) -> str:
+def recognized(content: Mapping[str, Any], where: str) -> str:
     """The name of the official code that wrote a checkpoint."""
     for name, system in SYSTEMS.items():
-        if system.recognises(content):
+        if system.recognizes(content):
             return name
     held = ", ".join(str(key) for key in list(content)[:10]) or "nothing"
     known = ", ".join((*SYSTEMS, *GAUSSIAN))

@@ -353,7 +353,7 @@ class System(NamedTuple):
     """An official code: whether a checkpoint is one of its, by layout and names of weights; and the
     model in it, or a ``ValueError`` if it cannot be reproduced here."""
 
-    recognises: Callable[[Mapping[str, Any]], bool]
+    recognizes: Callable[[Mapping[str, Any]], bool]
     translate: Callable[[Mapping[str, Any], str], Translation]
 
 

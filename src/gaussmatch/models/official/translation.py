@@ -207,7 +207,7 @@ class OfficialOptions:
         self._where, self._read = where, set(harmless)
 
     def get(self, name: str, default: T) -> T:
-        """An option, or its default where the checkpoint is older than the option."""
+        """An option, or its default if the checkpoint is older than the option."""
         self._read.add(name)
         value = self._values.get(name, default)
         if isinstance(default, float) and type(value) is int:

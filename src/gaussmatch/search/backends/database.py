@@ -427,7 +427,7 @@ def facts(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def declared(id: str, meta: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
-    """The values of declared fields, ``None`` where there is none.
+    """The values of declared fields, ``None`` if there is none.
 
     >>> declared("a", {"year": 2014}, {"year": "number", "by": "text"})
     {'year': 2014, 'by': None}
@@ -452,7 +452,7 @@ def type_of(value: Any) -> str:
 
 
 def _within_64_bits(value: Any) -> Any:
-    """A larger whole number as a float, or as something else where it is none either."""
+    """A larger whole number as a float, or as something else if it is none either."""
     if not isinstance(value, int) or abs(value) < 2**63:
         return value
     try:

@@ -253,7 +253,7 @@ class Postgres(Database):
         found = {"id": 'text COLLATE "C" PRIMARY KEY', "gaussian": "bytea NOT NULL"}
         found |= {"thumbnail": "bytea", "uncertainty": "float8"}
         found |= {"record": "text NOT NULL", "facts": "jsonb NOT NULL"}
-        found |= {f"lift{n}": f"vector({len(u)}) NOT NULL" for n, u in enumerate(lift.centres)}
+        found |= {f"lift{n}": f"vector({len(u)}) NOT NULL" for n, u in enumerate(lift.centers)}
         return found | {
             f"meta:{name}": TYPES[type_] for name, type_ in self.settings.fields.items()
         }
@@ -275,8 +275,8 @@ class Postgres(Database):
     def _make(self, cursor: Cursor, gallery: Gallery, lift: Lift, manifest: IndexManifest) -> None:
         """An empty table, its lift, and the manifest that names it."""
         table, fields = self._table(gallery), self.settings.fields
-        for n, centre in enumerate(lift.centres):
-            indexed(n, len(centre), self.settings.structure)  # refuses now what has no graph later
+        for n, center in enumerate(lift.centers):
+            indexed(n, len(center), self.settings.structure)  # refuses now what has no graph later
         columns = [q("{} {}", sql.Identifier(n), q(t)) for n, t in self._columns(lift).items()]
         cursor.execute(q("CREATE TABLE {} ({})", table, sql.SQL(", ").join(columns)))
         for name in fields:
@@ -324,11 +324,11 @@ class Postgres(Database):
         links = min(self.settings.links, 100)
         build = min(max(self.settings.construction, 2 * links), 1000)
         text = "CREATE INDEX {} ON {} USING hnsw (({}) {}) WITH (m = {}, ef_construction = {})"
-        for n, centre in enumerate(lift.centres):
+        for n, center in enumerate(lift.centers):
             name = self._table(f"{gallery}_lift{n}")
             cursor.execute(q("DROP INDEX IF EXISTS {}", name))
             if structure != "flat":
-                lifted, type_ = indexed(n, len(centre), structure)
+                lifted, type_ = indexed(n, len(center), structure)
                 ops = q(f"{type_}_{'ip' if lift.inner else 'l2'}_ops")
                 numbers = q(f"{links}"), q(f"{build}")
                 cursor.execute(q(text, name, self._table(gallery), lifted, ops, *numbers))

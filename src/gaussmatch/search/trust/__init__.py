@@ -4,7 +4,7 @@ Everything here is learned from a run's own data, never from its test split, and
 """
 
 from gaussmatch.data.language import canonical
-from gaussmatch.search.trust.calibration import Calibration, Judgement
+from gaussmatch.search.trust.calibration import Calibration, Judgment
 from gaussmatch.search.trust.familiarity import Familiarity
 from gaussmatch.search.trust.gauges import Gauge
 from gaussmatch.search.trust.learn import (
@@ -20,7 +20,7 @@ __all__ = [
     "Calibration",
     "Familiarity",
     "Gauge",
-    "Judgement",
+    "Judgment",
     "calibrate",
     "calibrate_gaussians",
     "calibrate_run",

@@ -273,7 +273,7 @@ class Fault:
     other_caption: int | None = None
     """The caption that it was probably exchanged with."""
     proposal: str = ""
-    """What to do about it: a decision (``data.clean``), or nothing where only people can tell."""
+    """What to do about it: a decision (``data.clean``), or nothing if only people can tell."""
 
 
 def audit(

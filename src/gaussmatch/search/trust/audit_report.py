@@ -34,7 +34,7 @@ from gaussmatch.search.trust.worth import Captioned, next_to_check, worth
 
 SAMPLED = 100  # photos by which it is seen whether there are files
 WORDS = 1000
-"""Frequent words that captions are counted by where no model reads them."""
+"""Frequent words that captions are counted by if no model reads them."""
 SIDE = 160  # pixels of a picture in the page
 LARGE = 1024  # and of one to be reviewed
 TABLE, PAGE, PICTURES, NEXT = "audit.csv", "audit.html", "pictures", "next.csv"
@@ -53,7 +53,7 @@ class Row:
     """The photo: its file name, or its number in COCO."""
     split: str
     caption: str
-    """The caption's own id; empty where the finding is about the photo."""
+    """The caption's own id; empty if the finding is about the photo."""
     place: str
     """Where the caption stands: the table and the line, or the file and the annotation."""
     text: str
@@ -65,7 +65,7 @@ class Row:
     other_text: str
     reason: str
     proposal: str
-    """The decision that the audit proposes; empty where only people can tell."""
+    """The decision that the audit proposes; empty if only people can tell."""
     file: str
     """Where the photo is."""
     picture: int | None
@@ -74,7 +74,7 @@ class Row:
     decision: str = ""
     """For people to fill in: accept, fix, swap or drop."""
     fixed: str = ""
-    """The new caption, where the decision is fix."""
+    """The new caption, if the decision is fix."""
 
 
 FIELDS = tuple(field.name for field in fields(Row))

@@ -99,14 +99,14 @@ class Way:
 
     Args:
         temperature: τ of the softmax over the gallery.
-        ``centre``, scale: of the base features (``metrics.fitting``).
+        ``center``, scale: of the base features (``metrics.fitting``).
         middle, spread: of the features of a query (``Reader.summary``).
         presence: whether anything fits, from the features of a query.
         kinds: what was learned of each kind of query; of others nothing is said.
     """
 
     temperature: float
-    centre: tuple[float, ...]
+    center: tuple[float, ...]
     scale: tuple[float, ...]
     middle: tuple[float, ...]
     spread: tuple[float, ...]
@@ -154,7 +154,7 @@ class Reader:
         kind that was not judged."""
         scores, way = torch.as_tensor(scores).double(), self.way
         base = base_features(scores, self.level, self.unsure, way.temperature)
-        standard = (base - torch.tensor(way.centre)) / torch.tensor(way.scale)
+        standard = (base - torch.tensor(way.center)) / torch.tensor(way.scale)
         values = torch.zeros_like(scores)
         for kind, rows in self.each():
             if kind is not None:
@@ -213,7 +213,7 @@ class Reader:
 
 
 @dataclass(frozen=True, eq=False)
-class Judgement:
+class Judgment:
     """What a calibration says about n queries and their k results; ``None`` where not known.
 
     Args:
@@ -276,7 +276,7 @@ class Calibration:
         self, side: Gallery, features: Features, texts: Sequence[str] | None = None
     ) -> np.ndarray | None:
         """(n), p-values: the share of validation inputs that are at least as unlike training;
-        ``None`` where it is not known. See ``familiarity.Features``.
+        ``None`` if it is not known. See ``familiarity.Features``.
 
         Args:
             texts: in canonical form, for their words.
@@ -298,8 +298,8 @@ class Calibration:
     def percentile(
         self, side: Gallery, uncertainty: np.ndarray, familiar: np.ndarray | None = None
     ) -> np.ndarray | None:
-        """The share (0–100) of training items that are surer; ``None`` where it is not known or
-        where no probe has found that it means something. NaN where the model does not know such
+        """The share (0–100) of training items that are surer; ``None`` if it is not known or
+        where no probe has found that it means something. NaN if the model does not know such
         items (``familiar``, their p-values): the unknown is not vague."""
         if side not in self.quantiles or not self.gauges.get(side, False):
             return None
@@ -326,7 +326,7 @@ class Calibration:
         size: int,
         kinds: Sequence[str] | None = None,
         familiar: np.ndarray | None = None,
-    ) -> Judgement:
+    ) -> Judgment:
         """Everything that is known about queries and their results.
 
         Args:
@@ -345,7 +345,7 @@ class Calibration:
         share = None if unsure is None else self.percentile(side, unsure, familiar)
         way = self.ways.get(gallery)
         if way is None or side == gallery or not scores.shape[1]:
-            return Judgement(unsure, share, familiar)
+            return Judgment(unsure, share, familiar)
         kinds = kinds or [IMAGE if side == "images" else WHOLE] * len(queries)
         vague = np.zeros(len(queries)) if unsure is None else unsure
         reader = way.reader(scores, sample, size, vague, kinds)
@@ -366,7 +366,7 @@ class Calibration:
             nothing &= ~strange
         if size < SMALLEST:
             absent[:], count[:], nothing[:] = np.nan, np.nan, False
-        return Judgement(unsure, share, familiar, probability, absent, nothing, count, reader)
+        return Judgment(unsure, share, familiar, probability, absent, nothing, count, reader)
 
     def save(self, path: Path) -> None:
         """One JSON file; the reference is kept in float16."""
@@ -427,7 +427,7 @@ class Calibration:
 def _way_from(content: Mapping[str, Any]) -> Way:
     return Way(
         content["temperature"],
-        tuple(content["centre"]),
+        tuple(content["center"]),
         tuple(content["scale"]),
         tuple(content["middle"]),
         tuple(content["spread"]),
@@ -437,8 +437,8 @@ def _way_from(content: Mapping[str, Any]) -> Way:
 
 
 def _probability_from(content: Mapping[str, Any]) -> ResultProbability:
-    weights, centre, scale = (tuple(content[name]) for name in ("weights", "centre", "scale"))
-    return ResultProbability(weights, content["bias"], centre, scale)
+    weights, center, scale = (tuple(content[name]) for name in ("weights", "center", "scale"))
+    return ResultProbability(weights, content["bias"], center, scale)
 
 
 def _line_from(content: Mapping[str, Any]) -> QuantileLine:

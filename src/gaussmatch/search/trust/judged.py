@@ -75,7 +75,7 @@ class Judged:
 
     Args:
         name: of the source, such as ``"coco people"``.
-        own: (m), the item that each query was written for, −1 where there is none.
+        own: (m), the item that each query was written for, −1 if there is none.
         kinds: (m), see ``trust.calibration.QueryKind``.
         keys: (m), what is the same query in other words: all are learned from, or none.
     """
@@ -143,7 +143,7 @@ class JudgedSearch:
         others: (n, k), the best scores of items that do not fit.
         sample, sample_fits: (n, r), scores of items that stand for all, see ``metrics.fitting``.
         fitting: of each query, the scores of all that fits, best first.
-        own: (n), the score of the item that was meant, NaN where there is none here.
+        own: (n), the score of the item that was meant, NaN if there is none here.
     """
 
     judged: Judged
@@ -273,16 +273,16 @@ def learn_way(s: Similarity, gallery: Gallery, judged: Sequence[Judged]) -> Way:
     kinds = [k for k in (*SHARES, IMAGE) if any(k in one.kinds for one in judged)]
     temperature = _temperature(found)
     base, place, right, weight = _examples(found, temperature, kinds)
-    centre, scale = base.mean(0), base.std(0, unbiased=False)
+    center, scale = base.mean(0), base.std(0, unbiased=False)
     scale = torch.where(scale > 0, scale, 1.0)
-    design = expanded((base - centre) / scale)
+    design = expanded((base - center) / scale)
     fits = {
         kind: ResultProbability.fit(design[own], right[own], weight[own], RIDGE)
         for at, kind in enumerate(kinds)
         if bool((own := place == at).any())
     }
     bare = {kind: replace(_EMPTY, fits=fit) for kind, fit in fits.items()}
-    standard = tuple(centre.tolist()), tuple(scale.tolist())
+    standard = tuple(center.tolist()), tuple(scale.tolist())
     way = Way(temperature, *standard, (), (), ResultProbability((), 0.0, (), ()), bare)
     read = [_Read.of(search, way) for search in found]
     every = np.concatenate([part.there for part in read])

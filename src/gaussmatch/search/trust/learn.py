@@ -460,7 +460,7 @@ def _rows(model: Model, texts: Sequence[str]) -> Any:
     trained again reads the same queries."""
     if isinstance(model.matcher.text_encoder, TextAdapter):
         return prepared(texts, model.matcher.text_encoder)
-    return model.featurise_texts(texts, allow_unknown=True)
+    return model.featurize_texts(texts, allow_unknown=True)
 
 
 # ---- inputs ----

@@ -156,7 +156,7 @@ def _features(model: Model, path: Path, files: Sequence[Path]) -> np.ndarray:
     kept = cache_root() / "peers" / f"{name}.npy"
     if not kept.is_file():
         features = np.concatenate(
-            [model.featurise(files[start : start + 64]) for start in range(0, len(files), 64)]
+            [model.featurize(files[start : start + 64]) for start in range(0, len(files), 64)]
         )
         with atomic(kept) as temporary, open(temporary, "wb") as file:
             np.save(file, features)

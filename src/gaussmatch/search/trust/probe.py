@@ -148,7 +148,7 @@ class Prober:
     def familiar(self, texts: Sequence[str]) -> np.ndarray | None:
         """p-values of queries as a search reads them, see ``Calibration.familiar``."""
         plain = [language.canonical(text) for text in texts]
-        rows = self.model.featurise_texts(plain, allow_unknown=True)
+        rows = self.model.featurize_texts(plain, allow_unknown=True)
         return self.calibration.familiar(
             "captions", Features.of(rows, self.model.encode_rows(rows)), plain
         )
@@ -418,7 +418,7 @@ def read_specificity(path: Path, model: Model) -> dict[str, tuple[list[Path], Te
     if sentences:
         apart = []
         for texts in sentences.values():
-            rows = model.featurise_texts(texts, allow_unknown=True)
+            rows = model.featurize_texts(texts, allow_unknown=True)
             apart.append(disagreement(Features.of(rows, model.encode_rows(rows)).values))
         found["agreement"] = list(sentences), torch.tensor(apart).double()
     return found
@@ -456,7 +456,7 @@ def read_chains(path: Path) -> list[list[str]]:
 EDITS: dict[str, Callable[[str], str | None]] = {
     "truncation": language.truncated,
     "adjectives": language.without_adjectives,
-    "hypernyms": language.generalised,
+    "hypernyms": language.generalized,
 }
 
 
@@ -661,7 +661,7 @@ def unfamiliar_photos(
         pictures = [draw(scene) for scene in make_split("test", CASES // 3).scenes]
     if not prober.takes_pictures(pictures[0]):
         return {}
-    inputs = prober.model.featurise(pictures)
+    inputs = prober.model.featurize(pictures)
     strange = prober.model.encode_images(inputs)
     chosen = evenly(len(familiar), 5 * CASES).tolist()
     ordinary = read_images(pairs, chosen)

@@ -57,7 +57,7 @@ class SearchVerdict:
             the query is ``vague``, it could mean many things, or ``specific``.
         sentence: to be shown.
         reason: what it rests on.
-        count: how many fit; ``None`` where it cannot be said.
+        count: how many fit; ``None`` if it cannot be said.
     """
 
     kind: VerdictKind = "unjudged"
@@ -104,10 +104,10 @@ def decide(
         judged: whether the results have probabilities.
         calibrated: whether any searches of the index could have.
         vague: whether the query could mean many things, by its uncertainty.
-        familiar, unknown, known: see ``Hits``; ``known`` is false where the model does not know
+        familiar, unknown, known: see ``Hits``; ``known`` is false if the model does not know
             most of what the query names, and ``text`` is the query in words.
         listed: whether the query names nothing to look for, only a time.
-        absent, nothing, count: see ``Judgement``; ``best`` is P(fits) of the first result.
+        absent, nothing, count: see ``Judgment``; ``best`` is P(fits) of the first result.
     """
     what = "pictures" if gallery == "images" else "captions"
     if not results and guarantee is None:

@@ -16,7 +16,7 @@ export class PictureMap {
   constructor(host, parts, actions) {
     Object.assign(this, { host, parts, actions, data: null, scale: 1, x: 0, y: 0, hits: [], query: null, asEllipses: false, pending: 0, images: new Map(), sprites: new Map() });
     this.canvas = el("canvas", { tabIndex: 0, role: "application",
-      "aria-label": "Map of the pictures. Arrows move, plus and minus zoom, N goes to the next result, Enter picks the picture in the centre." });
+      "aria-label": "Map of the pictures. Arrows move, plus and minus zoom, N goes to the next result, Enter picks the picture in the center." });
     host.replaceChildren(this.canvas);
     new ResizeObserver(() => this.fit()).observe(host);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.sprites.clear(); this.layer = null; this.redraw(); });
@@ -65,14 +65,14 @@ export class PictureMap {
     const [left, right] = span(this.data.x);
     const [low, high] = span(this.data.y);
     this.unit = Math.min((width - 2 * MARGIN) / (right - left || 1), (height - 2 * MARGIN) / (high - low || 1));
-    this.centre = [(left + right) / 2, (low + high) / 2];
+    this.center = [(left + right) / 2, (low + high) / 2];
     this.choose();
   }
 
   /** Pixels of a place on the plane. */
   at(x, y) {
     const unit = this.unit * this.scale;
-    return [this.width / 2 + this.x + (x - this.centre[0]) * unit, this.height / 2 + this.y - (y - this.centre[1]) * unit];
+    return [this.width / 2 + this.x + (x - this.center[0]) * unit, this.height / 2 + this.y - (y - this.center[1]) * unit];
   }
 
   /** Whether a place is among the pictures: words often are not, as no two axes show everything. */
@@ -149,7 +149,7 @@ export class PictureMap {
     const pen = canvas.getContext("2d");
     pen.scale(ratio, ratio);
     const unit = this.unit * scale;
-    const [left, top] = [width / 2 + dx - this.centre[0] * unit, height / 2 + dy + this.centre[1] * unit];
+    const [left, top] = [width / 2 + dx - this.center[0] * unit, height / 2 + dy + this.center[1] * unit];
     const sprites = [0, 1, 2, 3, 4].map((size) => this.sprite("far", size));
     for (let row = 0; row < data.ids.length; row += 1) {
       const x = left + data.x[row] * unit;
@@ -319,13 +319,13 @@ export class PictureMap {
     const reach = far[Math.min(far.length - 1, CLUSTER)] || 1;
     this.scale = Math.min(MOST_ZOOM, Math.max(1, (Math.min(this.width, this.height) / 2 - MARGIN) / (reach * this.unit)));
     const unit = this.unit * this.scale;
-    this.x = -(x[row] - this.centre[0]) * unit;
-    this.y = (y[row] - this.centre[1]) * unit;
+    this.x = -(x[row] - this.center[0]) * unit;
+    this.y = (y[row] - this.center[1]) * unit;
     this.moved();
     this.choose();
   }
 
-  /** Zoom about a point of the canvas, its centre if none is given. */
+  /** Zoom about a point of the canvas, its center if none is given. */
   zoom(factor, x = this.width / 2, y = this.height / 2) {
     const next = Math.min(MOST_ZOOM, Math.max(1, this.scale * factor));
     const grown = next / this.scale;

@@ -126,7 +126,7 @@ class ImageTower(Tower, ABC):
         return replace(published, resize=None) if whole else published
 
     def described(self) -> Transform:
-        """The published transform as data; refused where it is code."""
+        """The published transform as data; refused if it is code."""
         raise ValueError(f"{self.name}: its transform is code, which cannot be changed or exported")
 
     @abstractmethod

@@ -28,7 +28,7 @@ from gaussmatch.models.encoders.pretrained.gaussians import (
 from gaussmatch.models.encoders.transformer import AttentionBlocks, PatchTokens, Shape
 
 TOKENIZER = "timm/ViT-B-16-SigLIP"
-"""Whose tokenizer ProLIP has, where its configuration names none."""
+"""Whose tokenizer ProLIP has, if its configuration names none."""
 HEADS = {
     "visual.": ("unc_embedding", "uncertainty_proj.weight"),
     "text.": ("unc_emb", "text_uncertainty_projection.weight"),

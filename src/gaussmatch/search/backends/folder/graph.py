@@ -123,7 +123,7 @@ class Hnsw(Structure):
         self._ways: dict[int, Any] = {}
         self._allowed: WeakKeyDictionary[Allowed, list[Allowed]] = WeakKeyDictionary()
         self.graphs, self.rows = [], []
-        for i in range(len(self.lift.centres)):
+        for i in range(len(self.lift.centers)):
             file = content.folder / f"graph{i}.faiss"
             how = self.faiss.IO_FLAG_MMAP_IFC if is_large(file) else 0
             graph = self.faiss.read_index(str(file), how)

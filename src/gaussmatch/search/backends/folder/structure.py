@@ -182,7 +182,7 @@ class Flat(Structure):
 
     def __init__(self, content: SegmentContent) -> None:
         self.lift = Lift.load(content.folder, content.similarity, content.gallery)
-        files = [content.folder / f"lifted{i}.npy" for i in range(len(self.lift.centres))]
+        files = [content.folder / f"lifted{i}.npy" for i in range(len(self.lift.centers))]
         self.arrays = [mapped(file, content.items) for file in files]
         self.total = content.items
 

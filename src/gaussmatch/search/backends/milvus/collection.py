@@ -152,7 +152,7 @@ class Collection:
     def restructure(self) -> None:
         """Index it anew as the settings say, in place: nobody can search it until that is done."""
         self.client("release_collection", self.name)
-        for number in range(len(self.lift.centres)):
+        for number in range(len(self.lift.centers)):
             self.client("drop_index", self.name, f"lift{number}")
         self.index()
 

@@ -46,8 +46,8 @@ def schema(form: Mapping[str, int], lift: Lift, fields: Mapping[str, str], mmap:
     milvus, types = pymilvus().MilvusClient, pymilvus().DataType
     found = milvus.create_schema(auto_id=False, enable_dynamic_field=False)
     found.add_field("id", types.VARCHAR, is_primary=True, max_length=ID)
-    for number, centre in enumerate(lift.centres):
-        found.add_field(f"lift{number}", types.FLOAT_VECTOR, dim=len(centre))
+    for number, center in enumerate(lift.centers):
+        found.add_field(f"lift{number}", types.FLOAT_VECTOR, dim=len(center))
     found.add_field("gaussian", types.VARCHAR, max_length=TEXT, mmap_enabled=mmap)
     if form["variances"]:
         found.add_field("uncertainty", types.DOUBLE)
@@ -90,7 +90,7 @@ def index_params(lift: Lift, settings: IndexSettings) -> Any:
         "hnsw": ("HNSW", {"M": settings.links, "efConstruction": settings.construction}),
         "compressed": ("IVF_SQ8", {"nlist": CELLS}),
     }[settings.structure]
-    for number in range(len(lift.centres)):
+    for number in range(len(lift.centers)):
         params.add_index(
             f"lift{number}",
             index_type=index_type,
@@ -159,7 +159,7 @@ def record(row: Mapping[str, Any]) -> Record:
 
 
 def _thumbnail(jpeg: bytes | None) -> str:
-    """Left out where it is too large for a VARCHAR: it is only there to be looked at."""
+    """Left out if it is too large for a VARCHAR: it is only there to be looked at."""
     text = _base64(jpeg or b"")
     return _Text(text if len(text) <= TEXT else "")
 
