@@ -29,7 +29,7 @@ TURNS = {
     r"\bbeside the project\b": "“outside the project”",
 }
 SPELLINGS = (
-    r"(?:dis)?colou?r(?<=colour)\w*|(?:multi)?center[ds]?\b|centring|judgment\w*|favour\w*|behaviour\w*"
+    r"(?:dis)?colou?r(?<=colour)\w*|(?:multi)?centre[ds]?\b|centring|judgement\w*|favour\w*|behaviour\w*"
     r"|neighbour\w*|artefact\w*|licence\w*|(?:mis)?spelt|learnt|burnt|whilst|catalogue\w*|fulfil\b"
     r"|(?:label|model|travel|cancel)l(?:ed|ing|er)\b(?<!cancelled)(?<!cancelling)|grey\w*|honour\w*|rumour"
     r"|(?:normal|optim|standard|recogn|penal|token|serial|initial|general|organ|summar|minim|maxim"
@@ -43,10 +43,9 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
 PAGES += sorted(ROOT.glob("docs/*.md"))
 SOURCES = sorted(ROOT.glob("src/**/*.py"))
 ALLOWED = {
-    "data/scenes/captions.py": {"colour", "grey", "coloured", "colours", "center"},
+    "data/scenes/captions.py": {"colour", "grey", "coloured", "colours", "centre"},
     "data/fits.py": {"grey"},
     "data/language.py": {"grey"},
-    "trust/verdict.py": {"judgment"},
 }
 """By file: words of data, such as captions that a model was trained on."""
 CODE = re.compile(r"""``.+?``|\{.+?\}|^\s*(?:>>>|\.\.\.).*|^[bf]?["'][\w.]*(?:\{.*\})?["']$""")
@@ -95,8 +94,8 @@ def test_no_string_or_comment_of_the_package_has_one() -> None:
         ("its checksum is another", "its checksum does not match"),
         ("takes so many items", "takes 64 items"),
         ("this is no text", "there is no text"),
-        ("the colour of its center", "the color of its center"),
-        ("a normalised judgment", "a normalized judgment"),
+        ("the colour of its centre", "the color of its center"),
+        ("a normalised judgement", "a normalized judgment"),
         ("68 % by the clock", "68 % by elapsed time; it is no longer slow"),
     ],
 )
