@@ -19,11 +19,11 @@ from PIL import Image
 from service.served import CheckedClient, jpeg, make_index
 
 from gaussmatch.apps.service import Settings, create_app
-from gaussmatch.apps.service.engine import Query
-from gaussmatch.data.asked import read_query
+from gaussmatch.apps.service.engine import SearchJob
 from gaussmatch.data.decoder import sniffed
 from gaussmatch.models.encoders.base import Reading
-from gaussmatch.search import Hit, Index, Record, Where, backup
+from gaussmatch.search import Hit, Index, Query, Record, Where, backup
+from gaussmatch.search.query import Scope
 
 ID = "scenes/test/3"
 
@@ -546,8 +546,8 @@ class TestOddItems:
 
     def test_conditions_in_one_batch_do_not_mix(self, odd: CheckedClient) -> None:
         conditions = [Where.of({"flag": 1}), Where.of({"flag": True})]
-        queries = [Query("text", "", 5, read_query("a star"), where=where) for where in conditions]
-        response = odd.app.state.service.engine.run(queries)  # type: ignore[attr-defined]
+        jobs = [SearchJob(Query("a star"), Scope(5, where=where), 5) for where in conditions]
+        response = odd.app.state.service.engine.run(jobs)  # type: ignore[attr-defined]
         found = [
             [hit["id"] for hit in orjson.loads(answer)["results"]["hits"]] for answer in response
         ]

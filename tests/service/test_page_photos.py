@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,11 +98,11 @@ def test_a_smaller_copy_lies_behind_its_original(tab: Any, address: str) -> None
 
 def test_the_guaranteed_set_alone(tab: Any, address: str) -> None:
     visit(tab, address, "?q=a+dog")
-    count = tab.locator("#results .card").count()
     tab.check("#only")
     until(tab, "document.getElementById('rest').hidden")
-    assert headline(tab).startswith("At least 90 % of what fits is among these")
-    assert tab.locator("#results .card").count() >= count
+    said = re.match(r"At least 90 % of what fits is among these (\d+)", headline(tab))
+    assert said is not None
+    assert tab.locator("#results .card").count() == int(said[1])
 
 
 def test_a_photo_in_full_size_with_its_folder(tab: Any, address: str, photos: Path) -> None:

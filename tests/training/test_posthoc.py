@@ -282,7 +282,7 @@ def test_real_clip_embeddings_tell_how_many_captions_say_the_same() -> None:
     texts, target = torch.from_numpy(held["text"]), counts.by_words(held["captions"], held["ids"])
     known, train = torch.from_numpy(target), torch.arange(len(texts)) % 5 > 0
     torch.manual_seed(0)
-    method = FromCaptions("captions", texts.shape[1], 0, hidden=64, dropout=0.3, reference=256)
+    method = FromCaptions(Sizes("captions", texts.shape[1], 0, 64, 0.3, 256))
     inputs, _ = method.refer(texts[train], torch.from_numpy(held["ids"])[train], texts[train])
     optimizer = torch.optim.AdamW(method.network.parameters(), 1e-3)
     for _ in range(100):

@@ -24,7 +24,6 @@ def run_import(argv: Sequence[str]) -> None:
         notes="Fields of the recipe's data can be given too: --data.root FOLDER is where it lies.",
         examples=[
             "gaussmatch import model_best.pth.tar --vocab coco_precomp_vocab.pkl --out runs/vsepp",
-            "gaussmatch import pcme model_last.pth --out runs/pcme --data.root COCO",
             "gaussmatch import prolip ProLIP-ViT-B-16-DC-1B-12_8B --out runs/prolip",
             "gaussmatch import open_clip:ViT-B-32/openai --out runs/clip",
         ],

@@ -189,7 +189,6 @@ def _make_options(argv: Sequence[str]) -> Namespace:
         examples=[
             "gaussmatch index my-photos --out photos.index",
             "gaussmatch index my-photos --model open_clip:ViT-B-32/openai --out clip.index",
-            "gaussmatch index runs/demo/probabilistic --split test --out demo.index",
             "gaussmatch index runs/clip embeddings.parquet --out clip.index",
         ],
         computes=True,

@@ -185,11 +185,9 @@ def _options(argv: Sequence[str]) -> Namespace:
         "well, and is the default where images and texts are not of one space.",
         examples=[
             "gaussmatch adapt --images img.npy --texts txt.parquet --pairs pairs.csv --out runs/me",
-            "gaussmatch adapt --image-encoder open_clip:ViT-B-32/openai --text-encoder same "
-            "--data coco --data.root COCO --out runs/clip",
+            "gaussmatch adapt --encoder open_clip:ViT-B-32/openai --data coco --data.root COCO "
+            "--method bayesvlm --out runs/laplace",
             "gaussmatch adapt --encoder open_clip:ViT-B-32/openai --captions captions.json --out c",
-            "gaussmatch adapt --method bayesvlm --images img.npy --texts txt.npy --pairs pairs.csv "
-            "--out runs/laplace",
         ],
         fields=SECTIONS,
         computes=True,
