@@ -102,7 +102,7 @@ def test_the_guaranteed_set_alone(tab: Any, address: str) -> None:
     until(tab, "document.getElementById('rest').hidden")
     said = re.match(r"At least 90 % of what fits is among these (\d+)", headline(tab))
     assert said is not None
-    assert tab.locator("#results .card").count() == int(said[1])
+    assert 0 < tab.locator("#results .card").count() <= int(said[1])  # copies are stacked
 
 
 def test_a_photo_in_full_size_with_its_folder(tab: Any, address: str, photos: Path) -> None:
