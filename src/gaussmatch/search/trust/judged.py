@@ -499,7 +499,7 @@ def _kind(
 def _widened(kind: QueryKind, held: _Half) -> QueryKind:
     """The same with intervals, in whole numbers, that hold the share ``HELD`` of the true ones in
     galleries of any size: moved outwards by a line through the size (conformalized quantile
-    regression, Romano et al., 2019), then all alike, if that holds too few."""
+    regression, Romano et al., 2019), then alike for all until they do hold it."""
     low, middle, high = kind.counts
     outside = np.maximum(
         low(held.there) - np.log(held.true + 1.5), np.log(held.true + 0.5) - high(held.there)
@@ -508,7 +508,7 @@ def _widened(kind: QueryKind, held: _Half) -> QueryKind:
     only_size[:, SIZE] = held.there[:, SIZE]
     line = QuantileLine.fit(only_size, outside, HELD)
     best = kind
-    for by in np.arange(0.0, 1.5, 0.025).tolist():
+    for by in np.arange(-0.5, 1.5, 0.025).tolist():
         out = line.moved(by)
         best = replace(kind, counts=(low.plus(out, -1.0), middle, high.plus(out)))
         said = best.count(held.there, int(held.true.max()) + 10**9)
