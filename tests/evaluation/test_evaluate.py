@@ -18,8 +18,8 @@ from gaussmatch.core.similarities import similarity
 from gaussmatch.data.pairs import DataSet
 from gaussmatch.files import read_json
 from gaussmatch.learn.evaluation.evaluate import against, evaluate_run, measure_run
-from gaussmatch.learn.evaluation.reliability import ambiguity, best_scores
-from gaussmatch.learn.evaluation.scores import blocks_of
+from gaussmatch.learn.evaluation.retrieval import ambiguity
+from gaussmatch.learn.evaluation.scores import best_scores, blocks_of
 from gaussmatch.learn.evaluation.tables import latex, markdown, rows
 from gaussmatch.learn.training.loop import train
 

@@ -9,9 +9,8 @@ from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.metrics import Relevance
 from gaussmatch.core.similarities import similarity
 from gaussmatch.learn.evaluation import scores
-from gaussmatch.learn.evaluation.reliability import best_scores
 from gaussmatch.learn.evaluation.retrieval import ranks, top
-from gaussmatch.learn.evaluation.scores import PairwiseBlocks, blocks_of
+from gaussmatch.learn.evaluation.scores import PairwiseBlocks, best_scores, blocks_of
 
 KEPT = pytest.mark.parametrize("kept", [True, False], ids=["kept", "made again"])
 NAMES = pytest.mark.parametrize("name", ["mil", "match_prob"])

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from gaussmatch.learn.studies.experiment import Column
-from gaussmatch.learn.studies.paper import PAPER
+from gaussmatch.learn.studies.paper import PAPER, Column
 from gaussmatch.learn.studies.results import heads
 
 

@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from gaussmatch.learn.studies.experiment import Claim, Column, Experiment, TableRow
-from gaussmatch.learn.studies.paper import NUMBERED, PAPER, experiment
+from gaussmatch.learn.studies.paper import (
+    NUMBERED,
+    PAPER,
+    Claim,
+    Column,
+    Experiment,
+    TableRow,
+    experiment,
+)
 from gaussmatch.learn.studies.plans import Setting, claim, made_before, reproduction
 from gaussmatch.learn.studies.report import _commands
 from gaussmatch.models.encoders.pretrained.base import make_importable

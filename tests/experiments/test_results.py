@@ -10,8 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from gaussmatch.files import write_json
-from gaussmatch.learn.studies.experiment import Claim, Column, Experiment, Slip, TableRow
-from gaussmatch.learn.studies.paper import experiment
+from gaussmatch.learn.studies.paper import Claim, Column, Experiment, Slip, TableRow, experiment
 from gaussmatch.learn.studies.plans import Reproduction, Setting
 from gaussmatch.learn.studies.results import Table, latex, markdown, table, verdicts
 from gaussmatch.learn.studies.study import Cell, Run, merged

@@ -17,7 +17,7 @@ import gaussmatch as gm
 from gaussmatch.apps.cli import main
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.files import read_json
-from gaussmatch.learn.training import loop
+from gaussmatch.learn.training import loop, start
 from gaussmatch.learn.training.loop import read_log, train
 from gaussmatch.learn.training.start import StartWarning, frozen_recipe, load_backbone_weights
 from gaussmatch.models.encoders.backbone import Backbone, create
@@ -127,7 +127,7 @@ def test_it_starts_at_the_frozen_runs_accuracy(
 def test_the_backbone_learns_and_the_model_loads_again(
     tmp_path: Path, frozen: Path, weights: Path, pixels: DataSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop.Progress, "best_rsum", -1.0)  # keep a later epoch, not the start
+    monkeypatch.setattr(start.Progress, "best_rsum", -1.0)  # keep a later epoch, not the start
     out = tmp_path / "run"
     model = train(tuned(frozen, weights), out, data=pixels, progress_bar=False)
     weights.rename(tmp_path / "moved")  # a finished run needs no other file
@@ -171,7 +171,7 @@ def test_rates_of_the_two_parts(frozen: Path, weights: Path) -> None:
     recipe = tuned(frozen, weights, training_backbone_rate=0.1)
     matcher = gm.load(frozen).matcher
     assert len(loop.optimizer_of(matcher, recipe.training).param_groups) == 1
-    matcher = loop.initial_model(recipe, toy_data().train, gm.load(frozen)).matcher
+    matcher = start.initial_model(recipe, toy_data().train, gm.load(frozen)).matcher
     groups = loop.optimizer_of(matcher, recipe.training).param_groups
     assert [g["lr"] for g in groups] == [1e-3, pytest.approx(1e-4)]
     held = [p for g in groups for p in g["params"]]
@@ -289,7 +289,7 @@ def test_a_point_run_starts_a_probabilistic_one(
     )
     old = train(point, tmp_path / "point", data=features, progress_bar=False)
     recipe = tuned(tmp_path / "point", weights)
-    new = loop.initial_model(recipe, pixels.train, old)
+    new = start.initial_model(recipe, pixels.train, old)
     a, b = old.encode_pairs(features.dev), new.encode_pairs(pixels.dev)
     for before, now in zip(a, b, strict=True):
         torch.testing.assert_close(now.mean, before.mean, atol=1e-5, rtol=0)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, pairwise
 from pathlib import Path
@@ -71,7 +71,7 @@ def ellipses(
     plane = PlaneProjection.fit(means)
     axes = _axes(axes, title, "", "", height=4.4)
     texts = iter(labels or [])
-    for colour, (name, group) in zip(_colours(), groups.items(), strict=False):
+    for colour, (name, group) in zip(cycle(COLOURS), groups.items(), strict=False):
         places = plane(group.detach().to("cpu"))
         xs, ys = [at.x for at in places], [at.y for at in places]
         axes.scatter(xs, ys, s=9, color=colour, linewidths=0, label=name or None)
@@ -138,7 +138,7 @@ def risk_coverage(
     axes = _axes(axes, title, "coverage: share of queries answered", "risk: share wrong")
     right = torch.as_tensor(np.asarray(correct), dtype=torch.float64)
     named = uncertainty if isinstance(uncertainty, Mapping) else {"uncertainty": uncertainty}
-    for colour, (name, values) in zip(_colours(), named.items(), strict=False):
+    for colour, (name, values) in zip(cycle(COLOURS), named.items(), strict=False):
         curve = risk_coverage_curve(right, torch.as_tensor(np.asarray(values)).double())
         label = f"{name}, gain {curve.gain:.2f}"
         axes.plot(curve.coverage, curve.risk, color=colour, label=label)
@@ -253,7 +253,7 @@ def curves(
     axes = _axes(axes, title, "epoch", ylabel)
     axes.locator_params(axis="x", integer=True)
     axes.set_yscale("log" if log else "linear")
-    for colour, (name, values) in zip(_colours(), series.items(), strict=False):
+    for colour, (name, values) in zip(cycle(COLOURS), series.items(), strict=False):
         axes.plot(range(1, len(values) + 1), values, marker="o", ms=3, color=colour, label=name)
     _legend(axes, len(series))
     return axes
@@ -269,7 +269,7 @@ def bars(
     """A bar for each row, colored by group: the mean of its runs, each run as a dot."""
     names = [name for name, runs in values.items() if runs]
     axes = _axes(axes, title, xlabel, "", height=max(2.0, 0.6 + 0.28 * len(names)))
-    colour_of = dict(zip(dict.fromkeys(groups.values()), _colours(), strict=False))
+    colour_of = dict(zip(dict.fromkeys(groups.values()), cycle(COLOURS), strict=False))
     for place, name in enumerate(reversed(names)):
         runs = values[name]
         mean = sum(runs) / len(runs)
@@ -295,7 +295,7 @@ def lines(
 ) -> Axes:
     """Named lines over a common x; those named in ``dashed`` are dashed."""
     axes = _axes(axes, title, xlabel, ylabel)
-    for colour, (name, values) in zip(_colours(), series.items(), strict=False):
+    for colour, (name, values) in zip(cycle(COLOURS), series.items(), strict=False):
         style = "--" if name in dashed else "-"
         axes.plot(x, values, style, marker="o", ms=4, color=colour, label=name)
     _legend(axes, len(series))
@@ -327,10 +327,6 @@ def save(axes: Axes, stem: Path) -> str:
 
 def _figure(axes: Axes) -> Any:
     return axes.figure
-
-
-def _colours() -> Iterator[str]:
-    return cycle(COLOURS)
 
 
 def _legend(axes: Axes, entries: int) -> None:

@@ -46,6 +46,8 @@ HOMES = {
     "compare": "studies",
     "completion": "doctor",
     "evaluate": "train",
+    "extract": "embed",
+    "finetune": "train",
     "import": "export",
     "reproduce": "studies",
     "review": "serve",
@@ -75,7 +77,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            found(words[0])[0](words[1:])
+            run, below = found(words[0])
+            if len(words) > 1 and words[1] in below:
+                below[words[1]](words[2:])
+            else:
+                run(words[1:])
             sys.stdout.flush()
     except KeyboardInterrupt:
         print("\ninterrupted; everything finished so far is kept", file=sys.stderr)

@@ -29,14 +29,6 @@ FORMATS = [name for name, source in SOURCES.items() if source.signs]
 
 
 def run(argv: Sequence[str]) -> None:
-    verb = VERBS.get(argv[0]) if argv else None
-    if verb is not None:
-        verb(argv[1:])
-    else:
-        _audit(argv)
-
-
-def _audit(argv: Sequence[str]) -> None:
     options = _options(argv)
     claim_folder(options.out)
     decided = [d for path in options.decided for d in read_decisions(path)]
@@ -92,43 +84,41 @@ def _options(argv: Sequence[str]) -> Namespace:
         "photo, say nothing or fit other photos too, copies and odd photos. Pairs are judged by "
         "a map that has not seen them. Writes a table and a page with pictures; changes nothing.",
         examples=[
-            "gaussmatch audit my-photos",
-            "gaussmatch audit my-photos --split train --run runs/photos",
-            "gaussmatch audit flickr8k --extracted resnet50.npy --out audit",
+            "my-photos",
+            "my-photos --split train --run runs/photos",
+            "flickr8k --extracted resnet50.npy --out audit",
         ],
         notes="\n".join(
             f"  gaussmatch audit {name:8} {verb.__doc__}" for name, verb in VERBS.items()
         ),
         computes=True,
     )
-    parser.add_argument("data", help="a folder of data, or scenes")
-    parser.add_argument(
+    parser.take("data", "a folder of data, or scenes")
+    parser.take(
         "--run",
-        help="whose embeddings are compared (default: the photo model; with --extracted, or data "
+        "whose embeddings are compared (default: the photo model; with --extracted, or data "
         f"without photos, features and words, as with '{NONE}')",
     )
-    parser.add_argument("--split", choices=SPLITS, help="only this one (default: all)")
-    parser.add_argument("--format", choices=FORMATS, help="detected by default")
-    parser.add_argument("--extracted", help="features of the photos, see data.extracted")
-    parser.add_argument("--weights", help="of the image network, a local file; see data.weights")
-    parser.add_argument("--most", type=int, default=100, help="findings per issue")
-    parser.add_argument(
+    parser.take("--split", "only this one (default: all)", choices=SPLITS)
+    parser.take("--format", "detected by default", choices=FORMATS)
+    parser.take("--extracted", "features of the photos, see data.extracted")
+    parser.take("--weights", "of the image network, a local file; see data.weights")
+    parser.take("--most", "findings per issue", 100)
+    parser.many(
         "--decided",
+        "decisions made before; what they settled is left out",
         type=Path,
-        action="append",
-        default=[],
         metavar="FILE",
-        help="decisions made before; what they settled is left out",
     )
-    parser.add_argument(
+    parser.take(
         "--worth",
+        "also train small heads on the data as it is and as cleaned (3 seeds), and compare",
         type=int,
         nargs="?",
         const=3,
         metavar="SEEDS",
-        help="also train small heads on the data as it is and as cleaned (3 seeds), and compare",
     )
-    parser.add_argument("--out", type=Path, default=Path("audit"), help="the output folder")
+    parser.take("--out", "the output folder", Path("audit"))
     return parser.parse(argv)
 
 
@@ -156,17 +146,17 @@ def _apply(argv: Sequence[str]) -> None:
         "audit with its column 'decision' filled in, what Review wrote, or an export of Label "
         "Studio or FiftyOne. Shows what changes and asks before it writes; the original stays.",
         examples=[
-            "gaussmatch audit apply my-photos audit/decisions.csv --out clean",
-            "gaussmatch audit apply my-photos audit/decisions.csv --out clean --yes --link",
+            "my-photos audit/decisions.csv --out clean",
+            "my-photos audit/decisions.csv --out clean --yes --link",
         ],
     )
-    parser.add_argument("data", type=Path, help="the folder of the data set that was audited")
-    parser.add_argument("decisions", type=Path, nargs="+", help="files of decisions")
-    parser.add_argument("--out", type=Path, required=True, help="a new folder")
-    parser.add_argument("--format", choices=FORMATS, help="detected by default")
-    parser.add_argument("--link", action="store_true", help="link to the photos, do not copy them")
-    parser.add_argument("--dry-run", action="store_true", help="show what changes, write nothing")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.path("data", "the folder of the data set that was audited")
+    parser.path("decisions", "files of decisions", nargs="+")
+    parser.path("--out", "a new folder", required=True)
+    parser.take("--format", "detected by default", choices=FORMATS)
+    parser.flag("--link", "link to the photos, do not copy them")
+    parser.flag("--dry-run", "show what changes, write nothing")
+    parser.flag("--yes", "do not ask")
     options = parser.parse(argv)
     claim_folder(options.out, proof=None)
     source = SOURCES[options.format] if options.format else recognize(options.data)
@@ -195,13 +185,13 @@ def _export(argv: Sequence[str]) -> None:
         "Write findings as tasks of Label Studio (and its labeling configuration beside them) or "
         "as a data set of FiftyOne. What is decided there, 'gaussmatch audit apply' reads.",
         examples=[
-            "gaussmatch audit export audit --to label-studio --out tasks.json",
-            "gaussmatch audit export audit --to fiftyone --out findings.json",
+            "audit --to label-studio --out tasks.json",
+            "audit --to fiftyone --out findings.json",
         ],
     )
-    parser.add_argument("audit", type=Path, help="what 'gaussmatch audit' wrote")
+    parser.path("audit", "what 'gaussmatch audit' wrote")
     parser.add_argument("--to", choices=("label-studio", "fiftyone"), required=True)
-    parser.add_argument("--out", type=Path, required=True, help="a JSON file")
+    parser.path("--out", "a JSON file", required=True)
     options = parser.parse(argv)
     config = options.out.with_suffix(".xml")
     for path in (options.out, *((config,) if options.to == "label-studio" else ())):

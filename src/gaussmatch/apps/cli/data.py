@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gaussmatch.apps.cli.parser import Parser, run_one_of
+from gaussmatch.apps.cli.parser import Parser, list_verbs
 from gaussmatch.data import SOURCES, recognize, scenes
 from gaussmatch.data.check import SHEET, Report, contact_sheet
 from gaussmatch.data.pairs import SPLITS
@@ -16,8 +16,8 @@ from gaussmatch.models.recipe import DataRecipe
 
 
 def run_data(argv: Sequence[str]) -> None:
-    examples = ["gaussmatch data check my-photos", "gaussmatch data where coco"]
-    run_one_of("data", "Inspect data before training on it.", DATA_VERBS, argv, examples=examples)
+    examples = ["check my-photos", "where coco"]
+    list_verbs("data", "Inspect data before training on it.", DATA_VERBS, argv, examples=examples)
 
 
 def _where(argv: Sequence[str]) -> None:
@@ -25,10 +25,10 @@ def _where(argv: Sequence[str]) -> None:
     parser = Parser(
         "data where",
         "Which files each data set needs, and where to get them.",
-        examples=["gaussmatch data where", "gaussmatch data where coco"],
+        examples=["", "coco"],
     )
     names = [name for name, source in SOURCES.items() if source.where]
-    parser.add_argument("name", nargs="?", choices=names, help="default: all")
+    parser.take("name", "default: all", nargs="?", choices=names)
     options = parser.parse(argv)
     chosen = [SOURCES[options.name]] if options.name else SOURCES.values()
     print("\n\n".join(source.where for source in chosen if source.where))
@@ -39,19 +39,13 @@ def _check(argv: Sequence[str]) -> None:
     parser = Parser(
         "data check",
         "Report what a folder holds and what is wrong with it; write a sheet of its photos.",
-        examples=[
-            "gaussmatch data check my-photos",
-            "gaussmatch data check COCO --format coco --sheet coco.png",
-        ],
+        examples=["my-photos", "COCO --format coco --sheet coco.png"],
     )
     formats = [name for name, source in SOURCES.items() if source.signs]
-    parser.add_argument("path", type=Path, help="the folder of the data set")
-    parser.add_argument("--format", choices=formats, help="default: detected from the files")
-    parser.add_argument(
-        "--sheet",
-        type=Path,
-        default=Path("contact-sheet.png"),
-        help="where to write the page of photos with captions",
+    parser.path("path", "the folder of the data set")
+    parser.take("--format", "default: detected from the files", choices=formats)
+    parser.take(
+        "--sheet", "where to write the page of photos with captions", Path("contact-sheet.png")
     )
     options = parser.parse(argv)
     claim_file(options.sheet, SHEET)
@@ -76,8 +70,8 @@ DATA_VERBS = {"check": _check, "where": _where}
 
 
 def run_scenes(argv: Sequence[str]) -> None:
-    examples = ["gaussmatch scenes make", "gaussmatch scenes pretrain --out scenenet.safetensors"]
-    run_one_of("scenes", "The embedded data set.", SCENES_VERBS, argv, examples=examples)
+    examples = ["make", "pretrain --out scenenet.safetensors"]
+    list_verbs("scenes", "The embedded data set.", SCENES_VERBS, argv, examples=examples)
 
 
 def _pretrain(argv: Sequence[str]) -> None:
@@ -85,14 +79,11 @@ def _pretrain(argv: Sequence[str]) -> None:
     parser = Parser(
         "scenes pretrain",
         "Train the backbone that ships with the package again.",
-        examples=[
-            "gaussmatch scenes pretrain --out scenenet.safetensors",
-            "gaussmatch scenes pretrain --out scenenet.safetensors --seed 1",
-        ],
+        examples=["--out scenenet.safetensors", "--out scenenet.safetensors --seed 1"],
         computes=True,
     )
-    parser.add_argument("--out", type=Path, required=True, help="a .safetensors file")
-    parser.add_argument("--seed", type=int, default=0, help="of the data and the weights")
+    parser.path("--out", "a .safetensors file", required=True)
+    parser.take("--seed", "of the data and the weights", 0)
     options = parser.parse(argv)
     if options.out is not None:
         claim_file(options.out, "body.0.0.weight")
@@ -105,13 +96,11 @@ def _make(argv: Sequence[str]) -> None:
     parser = Parser(
         "scenes make",
         "Make the embedded data set and print some captions.",
-        examples=["gaussmatch scenes make", "gaussmatch scenes make --size tiny --show 5"],
+        examples=["", "--size tiny --show 5"],
     )
-    parser.add_argument(
-        "--size", default="full", choices=tuple(scenes.SIZES), help="number of scenes"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="another seed is another data set")
-    parser.add_argument("--show", type=int, default=3, help="images whose captions to print")
+    parser.take("--size", "number of scenes", "full", choices=tuple(scenes.SIZES))
+    parser.take("--seed", "another seed is another data set", 0)
+    parser.take("--show", "images whose captions to print", 3)
     options = parser.parse(argv)
     data = scenes.load(options.size, options.seed)
     for name in SPLITS:

@@ -37,15 +37,11 @@ def run(argv: Sequence[str]) -> None:
         "recommended recipe, compare them and write a report. What is already trained in the "
         "folder is used.",
         notes="Any field of the recipes can be given too.",
-        examples=[
-            "gaussmatch demo",
-            "gaussmatch demo --out runs/quick --data.size tiny --training.epochs 2",
-            "gaussmatch demo --threads 1",
-        ],
+        examples=["", "--out runs/quick --data.size tiny --training.epochs 2", "--threads 1"],
         fields=SECTIONS,
         computes=True,
     )
-    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="the output folder")
+    parser.take("--out", "the output folder", Path("runs/demo"))
     options = parser.parse(argv)
     started = time.perf_counter()
     entrants, report, index = run_demo(options.out, options.overrides)
@@ -79,11 +75,7 @@ last has the uncertainty to rely on (docs/uncertainty.md), and is the one to sea
 
 def run_demo(out: Path, overrides: Mapping[str, Any] = {}) -> tuple[list[Entrant], Path, Path]:
     """Train, measure and report all, then index the test split to search it; finished runs in
-    ``out`` are used as they are.
-
-    Returns:
-        All with their measures, the report, the index.
-    """
+    ``out`` are used as they are. Gives all with their measures, the report, the index."""
     recipes = {name: load_recipe(recipe, overrides) for name, recipe in RUNS.items()}
     claim_folder(out, names=[*RUNS, "report.html", "index"])
     data = load_data(recipes["point"].data)

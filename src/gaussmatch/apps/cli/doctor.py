@@ -66,12 +66,12 @@ class Examined:
 def run_doctor(argv: Sequence[str]) -> None:
     parser = Parser(
         "doctor",
-        "Say what works on this machine: versions, devices, threads, optional packages, the cache "
-        "and the weights of the photo model, with the command that installs what is missing. "
-        "Nothing is downloaded or changed.",
-        examples=["gaussmatch doctor", "gaussmatch doctor --json"],
+        "Say what works on this machine: versions, devices, threads, optional packages, the "
+        "cache and the weights of the photo model, with the command that installs what is "
+        "missing. Nothing is downloaded or changed.",
+        examples=["", "--json"],
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, for a bug report")
+    parser.flag("--json", "print JSON, for a bug report")
     options = parser.parse(argv)
     findings = [*_system(), *_extras(), *_weights()]
     if options.json:
@@ -90,31 +90,23 @@ def _system() -> list[Examined]:
     """Versions, devices, threads, cache."""
     import torch
 
-    versions = {name: metadata.version(name) for name in ("torch", "numpy", "pillow")}
-    found = [
-        Examined("system", "gaussmatch", True, __version__),
-        Examined("system", "Python", True, f"{platform.python_version()}, {platform.platform()}"),
-        Examined("system", "packages", True, ", ".join(f"{n} {v}" for n, v in versions.items())),
-    ]
     gpus = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
     if torch.backends.mps.is_available():
         gpus.append("Apple GPU (mps)")
-    found.append(
-        Examined(
-            "system",
-            "GPU",
-            True,
-            ", ".join(gpus)
-            or "none that torch can use, so everything runs on the CPU; if there "
-            "is one, install torch for it (https://pytorch.org)",
-        )
-    )
     cores, threads = len(os.sched_getaffinity(0)), torch.get_num_threads()
     said = f"{threads} for {cores} cores"
     if "OMP_NUM_THREADS" in os.environ:
         said += f" (OMP_NUM_THREADS is {os.environ['OMP_NUM_THREADS']})"
-    found.append(Examined("system", "threads", True, said))
-    return [*found, _cache()]
+    found = {
+        "gaussmatch": __version__,
+        "Python": f"{platform.python_version()}, {platform.platform()}",
+        "packages": ", ".join(f"{n} {_version(n)}" for n in ("torch", "numpy", "pillow")),
+        "GPU": ", ".join(gpus)
+        or "none that torch can use, so everything runs on the CPU; if there is one, install torch "
+        "for it (https://pytorch.org)",
+        "threads": said,
+    }
+    return [*(Examined("system", name, True, said) for name, said in found.items()), _cache()]
 
 
 def _cache() -> Examined:
@@ -189,16 +181,17 @@ _gaussmatch() {
 complete -o default -F _gaussmatch gaussmatch
 """
 ZSH = "#compdef gaussmatch\nautoload -U +X bashcompinit && bashcompinit\n"
+"""Before the script of bash, which zsh runs."""
 
 
 def run_completion(argv: Sequence[str]) -> None:
     parser = Parser(
         "completion",
         "Print a script that makes the Tab key complete verbs, options and their values.",
-        notes='bash: put eval "$(gaussmatch completion bash)" into ~/.bashrc.\n'
-        'zsh: put eval "$(gaussmatch completion zsh)" into ~/.zshrc, after compinit.\n'
-        "fish: write it to ~/.config/fish/completions/gaussmatch.fish.",
-        examples=["gaussmatch completion bash", "gaussmatch completion fish"],
+        notes='bash: put eval "$(gaussmatch completion bash)" into ~/.bashrc.\nzsh: put eval '
+        '"$(gaussmatch completion zsh)" into ~/.zshrc, after compinit.\nfish: write it to '
+        "~/.config/fish/completions/gaussmatch.fish.",
+        examples=["bash", "fish"],
     )
     parser.add_argument("shell", choices=SHELLS)
     print({"bash": bash, "zsh": zsh, "fish": fish}[parser.parse(argv).shell](), end="")
@@ -250,7 +243,6 @@ def bash() -> str:
 
 
 def zsh() -> str:
-    """By the script of bash, which zsh runs."""
     return ZSH + bash()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from gaussmatch.apps.cli.parser import Parser
 from gaussmatch.models.official import GAUSSIAN, SYSTEMS, import_checkpoint
@@ -18,28 +17,23 @@ from gaussmatch.search.tables import write_parquet
 def run_import(argv: Sequence[str]) -> None:
     parser = Parser(
         "import",
-        "Turn a checkpoint of the official code of VSE++, VSRN, PVSE, PCME or PCME++, a folder of "
-        "ProLIP or PCME++ from the hub, or an encoder of both sides by name, into a run folder. "
-        "Nothing in the files is executed.",
+        "Turn a checkpoint of the official code of VSE++, VSRN, PVSE, PCME or PCME++, a folder "
+        "of ProLIP or PCME++ from the hub, or an encoder of both sides by name, into a run "
+        "folder. Nothing in the files is executed.",
         notes="Fields of the recipe's data can be given too: --data.root FOLDER is where it lies.",
         examples=[
-            "gaussmatch import model_best.pth.tar --vocab coco_precomp_vocab.pkl --out runs/vsepp",
-            "gaussmatch import prolip ProLIP-ViT-B-16-DC-1B-12_8B --out runs/prolip",
-            "gaussmatch import open_clip:ViT-B-32/openai --out runs/clip",
+            "model_best.pth.tar --vocab coco_precomp_vocab.pkl --out runs/vsepp",
+            "prolip ProLIP-ViT-B-16-DC-1B-12_8B --out runs/prolip",
+            "open_clip:ViT-B-32/openai --out runs/clip",
         ],
         fields=("data",),
     )
-    parser.add_argument(
-        "system",
-        nargs="?",
-        choices=(*SYSTEMS, *GAUSSIAN),
-        help="the official code (default: detected)",
+    parser.take(
+        "system", "the official code (default: detected)", nargs="?", choices=(*SYSTEMS, *GAUSSIAN)
     )
-    parser.add_argument(
-        "checkpoint", type=Path, help="such as model_best.pth.tar; a folder of the hub; a name"
-    )
-    parser.add_argument("--vocab", type=Path, help="its vocabulary, .pkl or .json; PCME needs none")
-    parser.add_argument("--out", type=Path, required=True, help="the run folder")
+    parser.path("checkpoint", "such as model_best.pth.tar; a folder of the hub; a name")
+    parser.path("--vocab", "its vocabulary, .pkl or .json; PCME needs none")
+    parser.path("--out", "the run folder", required=True)
     options = parser.parse(argv)
     recipe = import_checkpoint(
         options.checkpoint, options.out, options.vocab, options.system, options.overrides
@@ -67,16 +61,16 @@ def run_export(argv: Sequence[str]) -> None:
         "onnxruntime. --parquet: id, mean, log_variance, uncertainty, percentile and metadata of "
         "every item; 'index RUN FILE.parquet' reads it.",
         examples=[
-            "gaussmatch export runs/mine --onnx mine.onnx",
-            "gaussmatch export photos --onnx photos.onnx",
-            "gaussmatch export photos.index --parquet photos.parquet",
+            "runs/mine --onnx mine.onnx",
+            "photos --onnx photos.onnx",
+            "photos.index --parquet photos.parquet",
         ],
         computes=True,
     )
-    parser.add_argument("source", help="a run folder, photos for the photo model, or an index")
-    parser.add_argument("--onnx", type=Path, help="a new folder")
-    parser.add_argument("--parquet", type=Path, help="a new file")
-    parser.add_argument("--gallery", choices=GALLERIES, default="images", help="for --parquet")
+    parser.take("source", "a run folder, photos for the photo model, or an index")
+    parser.path("--onnx", "a new folder")
+    parser.path("--parquet", "a new file")
+    parser.take("--gallery", "for --parquet", "images", choices=GALLERIES)
     options = parser.parse(argv)
     if (options.onnx is None) == (options.parquet is None):
         parser.error("give --onnx FOLDER or --parquet FILE")

@@ -18,36 +18,22 @@ from gaussmatch.checks import did_you_mean
 from gaussmatch.data.embeddings import ENDINGS, columns_of
 from gaussmatch.data.pairs import SPLITS
 from gaussmatch.files import remember_folder
+from gaussmatch.models import run as runs
 from gaussmatch.models.features import load_data
 from gaussmatch.models.official import import_checkpoint, is_named
 from gaussmatch.models.recipe import DataRecipe
-from gaussmatch.models.run import (
-    CALIBRATION,
-    PHOTOS,
-    PROBE,
-    is_run,
-    is_shipped,
-    locate,
-    read_listed,
-    read_recipe,
-)
 from gaussmatch.search import (
     GALLERIES,
     Index,
     IndexSettings,
     add_photos,
     backup,
+    embedding,
     index_pairs,
     update,
 )
 from gaussmatch.search import merge as merge_indexes
 from gaussmatch.search.backends import Place, place
-from gaussmatch.search.embedding import (
-    EmbeddingManifest,
-    index_embeddings,
-    is_embedding,
-    whole_embedding,
-)
 from gaussmatch.search.index import existing_index
 from gaussmatch.search.manifest import FIELD_TYPES, STRUCTURES, check_same_run
 from gaussmatch.search.sources import Changes, describe_ignored
@@ -65,15 +51,8 @@ WIDTH = "candidates per graph search (64): a higher number finds more and is slo
 
 
 def run(argv: Sequence[str]) -> None:
-    if argv and argv[0] in VERBS:
-        VERBS[argv[0]](argv[1:])
-        return
     if argv and not Path(argv[0]).exists() and (hint := did_you_mean(argv[0], VERBS)):
         raise ValueError(f"neither a folder nor a verb: {argv[0]!r}; {hint}")
-    _make(argv)
-
-
-def _make(argv: Sequence[str]) -> None:
     options = _make_options(argv)
     with TemporaryDirectory() as made:  # the index has its own copy of a run
         encoder = options.run if is_named(options.run) else None
@@ -85,9 +64,9 @@ def _make(argv: Sequence[str]) -> None:
 
 
 def _index(options: Namespace, encoder: Path | None) -> None:
-    recipe = read_recipe(options.run)
-    for name in (CALIBRATION, PROBE):  # needed last, checked first: report damage before writing
-        read_listed(options.run, name)
+    recipe = runs.read_recipe(options.run)
+    for name in (runs.CALIBRATION, runs.PROBE):  # needed last: report damage before writing
+        runs.read_listed(options.run, name)
     table = options.folder is not None and options.folder.suffix in ENDINGS
     if options.folder is not None and not table:  # before anything is made
         if recipe.data.name == "scenes":
@@ -97,8 +76,8 @@ def _index(options: Namespace, encoder: Path | None) -> None:
                 file=sys.stderr,
             )
         _check_folder(options.folder)
-        if is_embedding(options.folder):
-            whole_embedding(options.folder)
+        if embedding.is_embedding(options.folder):
+            embedding.whole_embedding(options.folder)
     index = existing_index(options.out, wait=options.wait)
     new = index is None
     index = _created(options) if index is None else _continued(index, options)
@@ -137,8 +116,8 @@ def _fill(index: Index, data: DataRecipe, options: Namespace) -> None:
     elif folder.suffix in ENDINGS:
         added = index_arrays(index, folder, options.gallery or "images")
         print(f"{added:,} added; rows whose id was there already are left as they are")
-    elif is_embedding(folder):
-        index_embeddings(index, folder)
+    elif embedding.is_embedding(folder):
+        embedding.index_embeddings(index, folder)
     else:
         _report(update(index, folder, strict=options.strict))
 
@@ -151,7 +130,7 @@ def _holds_gaussians(file: Path) -> bool:
 def _created(options: Namespace) -> Index:
     source: dict[str, str] | None = None
     folder = options.folder
-    if folder is not None and folder.is_dir() and not is_embedding(folder):
+    if folder is not None and folder.is_dir() and not embedding.is_embedding(folder):
         source = {"folder": str(folder.resolve())}  # noted first: a kill may come at any time
         remember_folder(str(options.out), source["folder"])
     settings = _chosen(IndexSettings(), options, options.out)
@@ -167,8 +146,8 @@ def _continued(index: Index, options: Namespace) -> Index:
         )
     before = (index.manifest.source or {}).get("folder")
     photos = options.folder is not None and options.folder.is_dir()
-    if photos and is_embedding(options.folder):  # of these photos, perhaps
-        photos = EmbeddingManifest.load(options.folder).source.get("folder") != before
+    if photos and embedding.is_embedding(options.folder):  # of these photos, perhaps
+        photos = embedding.EmbeddingManifest.load(options.folder).source.get("folder") != before
     if photos and before is not None and Path(str(before)) != options.folder.resolve():
         raise ValueError(
             f"{options.out} holds the photos of {before}. To have both, index {options.folder} "
@@ -187,37 +166,31 @@ def _make_options(argv: Sequence[str]) -> Namespace:
         "continues where it stopped: only new and changed photos are encoded.",
         notes=f"with an index:\n{verbs}",
         examples=[
-            "gaussmatch index my-photos --out photos.index",
-            "gaussmatch index my-photos --model open_clip:ViT-B-32/openai --out clip.index",
-            "gaussmatch index runs/clip embeddings.parquet --out clip.index",
+            "my-photos --out photos.index",
+            "my-photos --model open_clip:ViT-B-32/openai --out clip.index",
+            "runs/clip embeddings.parquet --out clip.index",
         ],
         computes=True,
     )
-    parser.add_argument(
-        "run", type=Path, help="the run folder of the model (default: the photo model)"
-    )
-    parser.add_argument(
+    parser.path("run", "the run folder of the model (default: the photo model)")
+    parser.path(
         "folder",
-        type=Path,
-        nargs="?",
-        help="photos, a file of embeddings that the run was adapted to, or output of 'embed' or "
+        "photos, a file of embeddings that the run was adapted to, or output of 'embed' or "
         "'export' (default: the run's data)",
+        nargs="?",
     )
-    parser.add_argument(
+    parser.path(
         "--model",
-        type=Path,
-        metavar="NAME",
-        help="instead of a run: an encoder of both sides by name, such as open_clip:ARCH/TAG, "
+        "instead of a run: an encoder of both sides by name, such as open_clip:ARCH/TAG, "
         "hf:REPO, prolip:REPO; NAME@FOLDER needs no network",
+        metavar="NAME",
     )
-    parser.add_argument("--out", type=place, required=True, help="a new folder, or milvus:…")
-    parser.add_argument("--split", choices=SPLITS, help="of the run's own data")
-    parser.add_argument(
-        "--gallery", choices=GALLERIES, help="what a file of embeddings is of (default: images)"
-    )
+    parser.take("--out", "a new folder, or milvus:…", type=place, required=True)
+    parser.take("--split", "of the run's own data", choices=SPLITS)
+    parser.take("--gallery", "what a file of embeddings is of (default: images)", choices=GALLERIES)
     _add_structure(parser, "flat is exact (default); hnsw is fast")
     _add_search(parser)
-    parser.add_argument("--strict", action="store_true", help=STRICT)
+    parser.flag("--strict", STRICT)
     _add_wait(parser)
     options = parser.parse(argv)
     if options.model is not None:
@@ -228,16 +201,16 @@ def _make_options(argv: Sequence[str]) -> Namespace:
         return options
     if options.folder is None and options.run.suffix in ENDINGS:
         parser.error(f"name the run that was adapted to such embeddings: RUN {options.run}")
-    if options.folder is None and options.run.is_dir() and not is_run(options.run):
-        options.run, options.folder = Path(PHOTOS), options.run
+    if options.folder is None and options.run.is_dir() and not runs.is_run(options.run):
+        options.run, options.folder = Path(runs.PHOTOS), options.run
     if options.folder is not None and options.split is not None:
         parser.error("give a folder of photos or a --split of the run's own data, not both")
     if options.run.is_file():
         parser.error(f"{options.run} is a file; name its folder, or use 'gaussmatch index add'")
-    given, options.run = options.run, locate(options.run)
+    given, options.run = options.run, runs.locate(options.run)
     if not options.run.exists():
         parser.error(f"{given}: no such folder of photos, nor a run")
-    if options.folder is None and is_shipped(options.run):
+    if options.folder is None and runs.is_shipped(options.run):
         parser.error(f"{given} is the model in the package; name the folder of your photos")
     return options
 
@@ -248,13 +221,13 @@ def _add(argv: Sequence[str]) -> None:
         "add",
         "Add single photos to an index. Those in its folder get the ids that 'update' would give "
         "them, others have their path as id.",
-        "gaussmatch index add photos.index dog.jpg cat.jpg",
-        "gaussmatch index add photos.index --replace dog.jpg",
+        "photos.index dog.jpg cat.jpg",
+        "photos.index --replace dog.jpg",
         computes=True,
         writes=True,
     )
     parser.add_argument("photos", type=Path, nargs="+")
-    parser.add_argument("--replace", action="store_true", help="replace items with the same id")
+    parser.flag("--replace", "replace items with the same id")
     options = parser.parse(argv)
     index = Index.open(options.index, wait=options.wait)
     done = add_photos(index, options.photos, replace=options.replace)
@@ -269,8 +242,8 @@ def _delete(argv: Sequence[str]) -> None:
     parser = _parser(
         "delete",
         "Delete items of an index by their ids.",
-        "gaussmatch index delete photos.index dog.jpg",
-        "gaussmatch index delete photos.index --gallery captions test/12",
+        "photos.index dog.jpg",
+        "photos.index --gallery captions test/12",
         writes=True,
     )
     parser.add_argument("ids", nargs="+")
@@ -286,16 +259,14 @@ def _update(argv: Sequence[str]) -> None:
     parser = _parser(
         "update",
         "Bring an index up to date with the photos of a folder.",
-        "gaussmatch index update photos.index",
-        "gaussmatch index update photos.index my-photos --strict",
+        "photos.index",
+        "photos.index my-photos --strict",
         computes=True,
         writes=True,
     )
-    parser.add_argument("folder", type=Path, nargs="?", help="default: the folder used last time")
-    parser.add_argument("--strict", action="store_true", help=STRICT)
-    parser.add_argument(
-        "--yes", action="store_true", help="also where more than half of the photos are gone"
-    )
+    parser.path("folder", "default: the folder used last time", nargs="?")
+    parser.flag("--strict", STRICT)
+    parser.flag("--yes", "also where more than half of the photos are gone")
     options = parser.parse(argv)
     index = Index.open(options.index, wait=options.wait)
     folder = options.folder or index.own_folder
@@ -315,17 +286,14 @@ def _merge(argv: Sequence[str]) -> None:
     """NEW INDEX …             merge indexes into a new one, or copy one"""
     parser = Parser(
         "index merge",
-        "Merge several indexes of one model into one. Each is a folder or milvus:…, so that "
-        "this also brings an index into Milvus, or back into a folder.",
-        examples=[
-            "gaussmatch index merge all.index 2023.index 2024.index",
-            "gaussmatch index merge milvus:photos.db photos.index",
-        ],
+        "Merge several indexes of one model into one. Each is a folder or milvus:…, so that this "
+        "also brings an index into Milvus, or back into a folder.",
+        examples=["all.index 2023.index 2024.index", "milvus:photos.db photos.index"],
     )
-    parser.add_argument("out", type=place, help="the merged index: a new folder, or milvus:…")
+    parser.take("out", "the merged index: a new folder, or milvus:…", type=place)
     parser.add_argument("indexes", type=place, nargs="+")
     _add_structure(parser, "default: that of the first")
-    parser.add_argument("--replace", action="store_true", help="for equal ids, keep the last")
+    parser.flag("--replace", "for equal ids, keep the last")
     options = parser.parse(argv)
     settings = None
     if options.structure is not None:
@@ -341,9 +309,9 @@ def _compact(argv: Sequence[str]) -> None:
     parser = _parser(
         "compact",
         "Join the segments of an index and drop deleted items.",
-        "gaussmatch index compact photos.index",
-        "gaussmatch index compact photos.index --structure hnsw --search 128",
-        "gaussmatch index compact postgresql://host/photos --field taken:text",
+        "photos.index",
+        "photos.index --structure hnsw --search 128",
+        "postgresql://host/photos --field taken:text",
         writes=True,
     )
     _add_structure(parser, "change how it is searched")
@@ -377,10 +345,10 @@ def _drop(argv: Sequence[str]) -> None:
     parser = _parser(
         "drop",
         "Remove an index with all its items; other files in its folder stay.",
-        "gaussmatch index drop photos.index --yes",
-        "gaussmatch index drop milvus:http://localhost:19530 --yes",
+        "photos.index --yes",
+        "milvus:http://localhost:19530 --yes",
     )
-    parser.add_argument("--yes", action="store_true", help="confirm; this cannot be undone")
+    parser.flag("--yes", "confirm; this cannot be undone")
     options = parser.parse(argv)
     if not options.yes:
         parser.error(f"add --yes to remove {options.index} with all its items")
@@ -392,22 +360,13 @@ def _drop(argv: Sequence[str]) -> None:
 
 def _info(argv: Sequence[str]) -> None:
     """INDEX                   what is in it"""
-    parser = _parser(
-        "info",
-        "Describe an index, as JSON.",
-        "gaussmatch index info photos.index",
-        "gaussmatch index info milvus:photos.db",
-    )
+    parser = _parser("info", "Describe an index, as JSON.", "photos.index", "milvus:photos.db")
     print(json.dumps(Index.open(parser.parse(argv).index).info(), indent=2))
 
 
 def _verify(argv: Sequence[str]) -> None:
     """INDEX                   check every file against its checksum"""
-    parser = _parser(
-        "verify",
-        "Check every file of an index against its checksum.",
-        "gaussmatch index verify photos.index",
-    )
+    parser = _parser("verify", "Check every file of an index against its checksum.", "photos.index")
     index = Index.open(parser.parse(argv).index, verify=True)
     print(f"intact: {_summary(index)}")
 
@@ -417,10 +376,10 @@ def _backup(argv: Sequence[str]) -> None:
     parser = _parser(
         "backup",
         "Copy an index to a new place: a consistent copy, even while others write to it.",
-        "gaussmatch index backup photos.index /backup/photos-monday",
-        "gaussmatch index backup milvus:http://localhost:19530 /backup/photos",
+        "photos.index /backup/photos-monday",
+        "milvus:http://localhost:19530 /backup/photos",
     )
-    parser.add_argument("new", type=place, help="a new folder, or milvus:…")
+    parser.take("new", "a new folder, or milvus:…", type=place)
     options = parser.parse(argv)
     print(_summary(backup(options.new, options.index)))
 
@@ -431,10 +390,10 @@ def _restore(argv: Sequence[str]) -> None:
         "index restore",
         "Make an index from a backup, which is verified first. The place must be free: move a "
         "damaged index away, or remove it with 'gaussmatch index drop'.",
-        examples=["gaussmatch index restore /backup/photos-monday photos.index"],
+        examples=["/backup/photos-monday photos.index"],
     )
     parser.add_argument("backup", type=place)
-    parser.add_argument("index", type=place, help="a new folder, or milvus:…")
+    parser.take("index", "a new folder, or milvus:…", type=place)
     options = parser.parse(argv)
     print(_summary(backup(options.index, options.backup)))
 
@@ -464,19 +423,17 @@ def _parser(
 
 
 def _add_structure(parser: Parser, help: str) -> None:
-    parser.add_argument("--structure", choices=STRUCTURES, help=help)
+    parser.take("--structure", help, choices=STRUCTURES)
 
 
 def _add_search(parser: Parser) -> None:
-    parser.add_argument("--search", type=int, help=WIDTH)
-    parser.add_argument(
+    parser.take("--search", WIDTH, type=int)
+    parser.many(
         "--field",
-        type=declared_field,
-        action="append",
-        default=[],
-        metavar="NAME:TYPE",
-        help="metadata that is often filtered by: a database keeps it in an indexed column of this "
+        "metadata that is often filtered by: a database keeps it in an indexed column of this "
         "type (text, number or truth; a date is a text); may be repeated",
+        type=declared_field,
+        metavar="NAME:TYPE",
     )
 
 
@@ -492,9 +449,7 @@ def declared_field(word: str) -> tuple[str, str]:
 
 
 def _add_wait(parser: Parser) -> None:
-    parser.add_argument(
-        "--wait", type=float, default=30, help="seconds to wait while another process writes"
-    )
+    parser.take("--wait", "seconds to wait while another process writes", 30, type=float)
 
 
 def _report(changes: Changes) -> None:

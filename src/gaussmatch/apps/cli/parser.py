@@ -7,6 +7,7 @@ import textwrap
 from argparse import Action, ArgumentError, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from gaussmatch.checks import did_you_mean
@@ -19,16 +20,11 @@ DESCRIBE = ("--describe",)
 
 @dataclass(frozen=True)
 class SharedOption:
-    """An option of every verb that computes.
-
-    Args:
-        use: called with its value before the verb runs.
-        settings: for ``add_argument``.
-    """
+    """An option of every verb that computes."""
 
     name: str
-    use: Callable[[Any], object]
-    settings: Mapping[str, Any]
+    use: Callable[[Any], object]  #: called with its value before the verb runs
+    settings: Mapping[str, Any]  #: for ``add_argument``
 
 
 def _use_threads(number: int | None) -> None:
@@ -43,21 +39,11 @@ def _use_device(name: str) -> None:
     use_device(name)
 
 
+THREADS = "CPU threads (default: all, or one on a busy machine; one for search)"
+DEVICES = "cpu, cuda, cuda:1, mps, or auto (the best)"
 SHARED = [
-    SharedOption(
-        "--threads",
-        _use_threads,
-        {
-            "type": int,
-            "metavar": "N",
-            "help": "CPU threads (default: all, or one on a busy machine; one for search)",
-        },
-    ),
-    SharedOption(
-        "--device",
-        _use_device,
-        {"default": "auto", "help": "cpu, cuda, cuda:1, mps, or auto (the best)"},
-    ),
+    SharedOption("--threads", _use_threads, {"type": int, "metavar": "N", "help": THREADS}),
+    SharedOption("--device", _use_device, {"default": "auto", "help": DEVICES}),
 ]
 
 
@@ -75,7 +61,7 @@ class Parser(ArgumentParser):
 
     Args:
         verb: as typed after ``gaussmatch``.
-        examples: two or three command lines; a test parses each of them.
+        examples: what is typed after the verb, two or three; a test parses each of them.
         fields: sections of the recipe whose fields may be given, as ``--data.root photos``. The
             parsed options hold them as ``overrides``: dotted name → value of the field's type.
         notes: a paragraph after the options.
@@ -95,13 +81,33 @@ class Parser(ArgumentParser):
         super().__init__(
             f"gaussmatch {verb}",
             description=textwrap.fill(description, WIDTH),
-            epilog=epilog(examples, notes),
+            epilog=epilog(verb, examples, notes),
             formatter_class=_Format,
             allow_abbrev=False,
         )
         self._sections, self._computes = tuple(fields), computes
         for option in SHARED if computes else ():
             self.add_argument(option.name, **option.settings)
+
+    def take(self, name: str, help: str, default: Any = None, **settings: Any) -> None:
+        """An argument or option with a value, of the type of its default."""
+        if isinstance(default, int | float):
+            settings.setdefault("type", type(default))
+        elif isinstance(default, Path):
+            settings["type"] = Path
+        self.add_argument(name, default=default, help=help, **settings)
+
+    def path(self, name: str, help: str, **settings: Any) -> None:
+        """An argument or option that names a file or folder."""
+        self.take(name, help, type=Path, **settings)
+
+    def many(self, name: str, help: str, **settings: Any) -> None:
+        """An option that may be repeated."""
+        self.add_argument(name, action="append", default=[], help=help, **settings)
+
+    def flag(self, name: str, help: str) -> None:
+        """An option without a value."""
+        self.add_argument(name, action="store_true", help=help)
 
     def parse(self, argv: Sequence[str]) -> Namespace:
         """The options; ``overrides`` holds the fields of the recipe."""
@@ -167,7 +173,7 @@ class Parser(ArgumentParser):
         return f"unknown option {word}" + (f"; {hint}" if hint else "")
 
 
-def run_one_of(
+def list_verbs(
     verb: str,
     description: str,
     verbs: Mapping[str, Callable[[Sequence[str]], None]],
@@ -175,13 +181,10 @@ def run_one_of(
     *,
     examples: Sequence[str],
 ) -> None:
-    """Run ``gaussmatch VERB SUBVERB …``; the docstring of each sub-verb is its line of help."""
-    if argv and argv[0] in verbs:
-        verbs[argv[0]](argv[1:])
-        return
+    """Say which verbs follow ``gaussmatch VERB``; the docstring of each is its line of help."""
     text = f"usage: gaussmatch {verb} {{{','.join(verbs)}}} …\n\n{description}\n\n"
     text += "\n".join(f"  gaussmatch {verb} {name:8} {verbs[name].__doc__}" for name in verbs)
-    text += f"\n\nOptions: gaussmatch {verb} {next(iter(verbs))} --help\n\n{epilog(examples)}"
+    text += f"\n\nOptions: gaussmatch {verb} {next(iter(verbs))} --help\n\n{epilog(verb, examples)}"
     if argv and argv[0] in ("-h", "--help"):
         print(text)
         return
@@ -191,10 +194,10 @@ def run_one_of(
     raise ValueError("; ".join(filter(None, [wrong, hint])))
 
 
-def epilog(examples: Sequence[str], notes: str = "") -> str:
+def epilog(verb: str, examples: Sequence[str], notes: str = "") -> str:
     """What help ends with."""
-    shown = "examples:\n" + "\n".join(f"  {example}" for example in examples)
-    return "\n\n".join(filter(None, [notes, shown]))
+    shown = "\n".join(f"  gaussmatch {verb} {example}".rstrip() for example in examples)
+    return "\n\n".join(filter(None, [notes, f"examples:\n{shown}"]))
 
 
 class _Format(RawDescriptionHelpFormatter):

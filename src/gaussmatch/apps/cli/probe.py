@@ -15,16 +15,8 @@ from gaussmatch.files import claim_file, claim_folder, write_json
 from gaussmatch.learn.evaluation.tables import plain_table
 from gaussmatch.learn.evaluation.triplets import crop_pairs
 from gaussmatch.learn.plot import bars, lines, save
+from gaussmatch.models import run as runs
 from gaussmatch.models.features import load_data
-from gaussmatch.models.run import (
-    CALIBRATION,
-    PROBE,
-    is_shipped,
-    load,
-    locate,
-    read_listed,
-    read_recipe,
-)
 from gaussmatch.search.trust.calibration import GALLERIES
 from gaussmatch.search.trust.gauges import TITLES, verdict_line
 from gaussmatch.search.trust.learn import SUMMARY, calibrate_run, keep_probe, kept_calibration
@@ -34,30 +26,28 @@ from gaussmatch.search.trust.probe import probe
 def run_calibrate(argv: Sequence[str]) -> None:
     parser = Parser(
         "calibrate",
-        "Learn what the numbers of a run mean, from its training and validation data: percentiles, "
-        "familiarity, what fits, how many do, and guarantees. Kept in the run, and copied with it.",
+        "Learn what the numbers of a run mean, from its training and validation data: "
+        "percentiles, familiarity, what fits, how many do, and guarantees. Kept in the run, and "
+        "copied with it.",
         examples=[
-            "gaussmatch calibrate runs/demo/probabilistic",
-            "gaussmatch calibrate runs/photos --data.name folder --data.root my-photos",
-            "gaussmatch calibrate photos --data.root COCO --data.also '{flickr8k: FLICKR8K}' "
-            "--fitting fitting_photos.jsonl --out calibration.json",
+            "runs/demo/probabilistic",
+            "runs/photos --data.name folder --data.root my-photos",
+            "photos --data.root COCO --data.also '{flickr8k: FLICKR8K}' --fitting "
+            "fitting_photos.jsonl --out calibration.json",
         ],
         notes="Fields of the recipe's data can be given too, to learn from other data.",
         fields=("data",),
         computes=True,
     )
-    parser.add_argument("run", type=locate, help="a run folder")
-    parser.add_argument(
+    parser.take("run", "a run folder", type=runs.locate)
+    parser.path(
         "--fitting",
-        type=Path,
+        "photos that people say captions fit, as JSON lines: caption, image, photos",
         metavar="FILE",
-        help="photos that people say captions fit, as JSON lines: caption, image, photos",
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="write the calibration there, not into the run"
-    )
+    parser.path("--out", "write the calibration there, not into the run", metavar="FILE")
     options = parser.parse(argv)
-    if is_shipped(options.run) and options.out is None:
+    if runs.is_shipped(options.run) and options.out is None:
         name = options.run.name
         raise ValueError(
             f"{name} comes with the package, calibrated. For your own data copy it, in Python: "
@@ -81,7 +71,11 @@ def run_calibrate(argv: Sequence[str]) -> None:
     print(plain_table([("queries that were set aside", *titles), *rows]))
     for name, passed in calibration.gauges.items():
         print(verdict_line(name, passed))
-    written = f"in {options.run}: {CALIBRATION}, {PROBE}" if options.out is None else options.out
+    written = (
+        f"in {options.run}: {runs.CALIBRATION}, {runs.PROBE}"
+        if options.out is None
+        else options.out
+    )
     print(f"written {written}")
 
 
@@ -108,7 +102,7 @@ def run_probe(argv: Sequence[str]) -> None:
     found = _probed(options)
     kept, written = _kept(options, found), [options.json]
     if kept is found:
-        written.append(options.run / PROBE)
+        written.append(options.run / runs.PROBE)
     print(plain_table([COLUMNS, *_rows(found)]))
     for line in _verdict(found["verdict"], {} if kept is None else kept["verdict"]):
         print(line)
@@ -122,9 +116,9 @@ def run_probe(argv: Sequence[str]) -> None:
 
 def _probed(options: Namespace) -> dict[str, Any]:
     """Everything that is measured."""
-    recipe = read_recipe(options.run, options.overrides).data
+    recipe = runs.read_recipe(options.run, options.overrides).data
     return probe(
-        load(options.run),
+        runs.load(options.run),
         load_data(recipe),
         kept_calibration(options.run),
         split=options.split,
@@ -135,9 +129,9 @@ def _probed(options: Namespace) -> dict[str, Any]:
 
 def _kept(options: Namespace, found: dict[str, Any]) -> dict[str, Any] | None:
     """What the run keeps: the first probe of its own data, or the last with people's judgments."""
-    kept: dict[str, Any] | None = read_listed(options.run, PROBE)
+    kept: dict[str, Any] | None = runs.read_listed(options.run, runs.PROBE)
     people = any(getattr(options, name) is not None for name in PEOPLE)
-    own = not options.overrides and not is_shipped(options.run)
+    own = not options.overrides and not runs.is_shipped(options.run)
     if not own or (kept is not None and not people):
         return kept
     keep_probe(options.run, found)
@@ -147,47 +141,38 @@ def _kept(options: Namespace, found: dict[str, Any]) -> dict[str, Any] | None:
 def _probe_parser() -> Parser:
     parser = Parser(
         "probe",
-        "Judge the uncertainty of a run: against people's judgments, truth where it is known, and "
-        "edits of known effect, each beside what needs no variances. A run has one verdict, made "
-        "on validation by train, adapt or calibrate; a probe with people's judgments replaces "
-        "it. A gauge that failed is not shown.",
+        "Judge the uncertainty of a run: against people's judgments, truth where it is known, "
+        "and edits of known effect, each beside what needs no variances. A run has one verdict, "
+        "made on validation by train, adapt or calibrate; a probe with people's judgments "
+        "replaces it. A gauge that failed is not shown.",
         examples=[
-            "gaussmatch probe runs/demo/probabilistic",
-            "gaussmatch probe RUN --fitting fitting_photos.jsonl --chains chains.csv --json p.json",
-            "gaussmatch probe photos --specificity people.jsonl --crowd CrowdFlowerAnnotations.txt "
-            "--data.name flickr8k --data.root DATA",
+            "runs/demo/probabilistic",
+            "RUN --fitting fitting_photos.jsonl --chains chains.csv --json p.json",
+            "photos --specificity people.jsonl --crowd CrowdFlowerAnnotations.txt --data.name "
+            "flickr8k --data.root DATA",
         ],
         notes="Fields of the recipe's data can be given too; the verdict on other data than the "
         "run's own is not kept.",
         fields=("data",),
         computes=True,
     )
-    parser.add_argument("run", type=locate, help="a run folder, or photos")
+    parser.take("run", "a run folder, or photos", type=runs.locate)
     parser.add_argument("--split", default="test", choices=("dev", "test"))
-    parser.add_argument(
-        "--fitting",
-        type=Path,
-        help="JSON lines with caption and fits, the number of photos that it fits",
+    parser.path("--fitting", "JSON lines with caption and fits, the number of photos that it fits")
+    parser.path("--chains", "CSV: level_1 … level_n, general to specific")
+    parser.path(
+        "--crowd", "Flickr8k's CrowdFlowerAnnotations.txt, with the captions and images/ beside it"
     )
-    parser.add_argument("--chains", type=Path, help="CSV: level_1 … level_n, general to specific")
-    parser.add_argument(
-        "--crowd",
-        type=Path,
-        help="Flickr8k's CrowdFlowerAnnotations.txt, with the captions and images/ beside it",
-    )
-    parser.add_argument(
+    parser.path(
         "--specificity",
-        type=Path,
-        help="JSON lines with image (a file beside it) and specificity, how alike people describe "
-        "it, or sentences",
+        "JSON lines with image (a file beside it) and specificity, how alike people describe it, "
+        "or sentences",
     )
-    parser.add_argument(
-        "--crops", action="store_true", help="cut crops of one and of two things from test photos"
-    )
-    parser.add_argument("--unfamiliar", type=Path, help="queries of other domains, one per line")
-    parser.add_argument("--photos", type=Path, help="a folder of pictures unlike the model's")
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="also draw the figures")
-    parser.add_argument("--json", type=Path, metavar="OUT.json", help="a copy of the figures")
+    parser.flag("--crops", "cut crops of one and of two things from test photos")
+    parser.path("--unfamiliar", "queries of other domains, one per line")
+    parser.path("--photos", "a folder of pictures unlike the model's")
+    parser.path("--plots", "also draw the figures", metavar="FOLDER")
+    parser.path("--json", "a copy of the figures", metavar="OUT.json")
     return parser
 
 

@@ -8,7 +8,6 @@ import re
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from gaussmatch.apps.cli.parser import Parser
@@ -57,53 +56,49 @@ def _options(argv: Sequence[str]) -> Namespace:
         "search",
         "Search an index in words, with a picture, or with one of its items.",
         examples=[
-            "gaussmatch search photos.index 'two dogs in the snow'",
-            "gaussmatch search photos.index -k 3 --where 'taken>=2023-05' --sort taken 'two dogs'",
-            "gaussmatch search photos.index --image dog.jpg --json",
+            "photos.index 'two dogs in the snow'",
+            "photos.index -k 3 --where 'taken>=2023-05' --sort taken 'two dogs'",
+            "photos.index --image dog.jpg --json",
         ],
         computes=True,
     )
-    parser.add_argument("index", type=place, help="a folder, or milvus:…")
-    parser.add_argument("text", nargs="?", help="the query in words")
-    parser.add_argument("--image", type=Path, help="a picture as the query")
-    parser.add_argument("--like", metavar="ID", help="an image of the index as the query")
-    parser.add_argument("-k", type=int, help="number of results (default: 10)")
-    parser.add_argument("--gallery", choices=GALLERIES, default="images", help="what to search")
-    parser.add_argument(
+    parser.take("index", "a folder, or milvus:…", type=place)
+    parser.take("text", "the query in words", nargs="?")
+    parser.path("--image", "a picture as the query")
+    parser.take("--like", "an image of the index as the query", metavar="ID")
+    parser.take("-k", "number of results (default: 10)", type=int)
+    parser.take("--gallery", "what to search", "images", choices=GALLERIES)
+    parser.many(
         "--where",
-        action="append",
-        default=[],
+        "only items with this metadata; also FIELD!=VALUE, FIELD>=VALUE, …; may be repeated",
         metavar="FIELD=VALUE",
-        help="only items with this metadata; also FIELD!=VALUE, FIELD>=VALUE, …; may be repeated",
     )
-    parser.add_argument(
+    parser.take(
         "--sort",
-        default="",
+        "sort the results by a field, such as taken; --sort=-taken: descending",
+        "",
         metavar="FIELD",
-        help="sort the results by a field, such as taken; --sort=-taken: descending",
     )
-    parser.add_argument(
+    parser.many(
         "--also",
+        "another index of the same model to search as well; may be repeated",
         type=place,
-        action="append",
-        default=[],
         metavar="INDEX",
-        help="another index of the same model to search as well; may be repeated",
     )
-    parser.add_argument("--verify", action="store_true", help="verify every file first")
-    parser.add_argument(
+    parser.flag("--verify", "verify every file first")
+    parser.take(
         "--recall",
+        "as many results as needed to hold this share of all that fits",
         type=float,
         metavar="0.9",
-        help="as many results as needed to hold this share of all that fits",
     )
-    parser.add_argument(
+    parser.take(
         "--one",
+        "as many results as needed to hold the one that is meant with this probability",
         type=float,
         metavar="0.9",
-        help="as many results as needed to hold the one that is meant with this probability",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.flag("--json", "print JSON")
     parser.set_defaults(threads=1)  # for one question, not worth a trial of how many help
     options = parser.parse(argv)
     if sum(q is not None for q in (options.text, options.image, options.like)) != 1:

@@ -81,62 +81,44 @@ def _serve_parser(limits: Iterable[Field[Any]]) -> Parser:
         "serve",
         "Search an index in the browser, and from programs (docs/service.md).",
         examples=[
-            "gaussmatch serve photos.index --watch",
-            "gaussmatch serve photos.index --port 8080 --workers 2",
-            "gaussmatch serve photos.index --host 0.0.0.0 --api-key-env SEARCH_KEY",
+            "photos.index --watch",
+            "photos.index --port 8080 --workers 2",
+            "photos.index --host 0.0.0.0 --api-key-env SEARCH_KEY",
         ],
         computes=True,
     )
-    parser.add_argument(
-        "index", type=place, help="made by 'gaussmatch index': a folder, or milvus:…"
-    )
-    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 opens it to the network")
-    parser.add_argument("--port", type=int, default=8000, help="0: any free port")
-    parser.add_argument(
+    parser.take("index", "made by 'gaussmatch index': a folder, or milvus:…", type=place)
+    parser.take("--host", "0.0.0.0 opens it to the network", "127.0.0.1")
+    parser.take("--port", "0: any free port", 8000)
+    parser.take(
         "--api-key-env",
+        "variable that holds the API key, or several separated by commas",
         metavar="NAME",
-        help="variable that holds the API key, or several separated by commas",
     )
-    parser.add_argument(
-        "--cors", nargs="+", default=[], metavar="ORIGIN", help="origins that may call the API"
-    )
-    parser.add_argument(
-        "--allow-host", nargs="+", default=[], metavar="NAME", help="host names to answer to"
-    )
-    parser.add_argument(
-        "--watch",
-        action="store_true",
-        help="index new and changed photos of the folder as they come",
-    )
-    parser.add_argument("--no-browser", action="store_true", help="do not open the page")
-    parser.add_argument(
-        "--review", type=Path, metavar="AUDIT", help="findings of 'gaussmatch audit' to review"
-    )
-    parser.add_argument(
+    parser.take("--cors", "origins that may call the API", [], nargs="+", metavar="ORIGIN")
+    parser.take("--allow-host", "host names to answer to", [], nargs="+", metavar="NAME")
+    parser.flag("--watch", "index new and changed photos of the folder as they come")
+    parser.flag("--no-browser", "do not open the page")
+    parser.path("--review", "findings of 'gaussmatch audit' to review", metavar="AUDIT")
+    parser.take(
         "--photos",
+        "send originals from here (default: the folder that the index was made from, if this "
+        "user made it on this machine)",
         type=folder_of_photos,
         metavar="FOLDER",
-        help="send originals from here (default: the folder that the index was made from, if this "
-        "user made it on this machine)",
     )
-    parser.add_argument(
-        "--no-originals",
-        action="store_true",
-        help="show thumbnails only, never a file in full size",
-    )
-    parser.add_argument("--workers", type=int, default=1, help="worker processes")
-    parser.add_argument(
-        "--grace", type=int, default=20, help="seconds to finish requests when stopped"
-    )
+    parser.flag("--no-originals", "show thumbnails only, never a file in full size")
+    parser.take("--workers", "worker processes", 1)
+    parser.take("--grace", "seconds to finish requests when stopped", 20)
     parser.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error")
     )
     for limit in limits:
-        parser.add_argument(
+        parser.take(
             f"--{limit.name.replace('_', '-')}",
+            limit.metadata["help"],
+            limit.default,
             type=type(limit.default),
-            default=limit.default,
-            help=limit.metadata["help"],
         )
     return parser
 
@@ -147,11 +129,11 @@ def run_review(argv: Sequence[str]) -> None:
         "Decide about the findings of an audit in the browser: accept, fix, swap or drop, one by "
         "one or many at a time. Decisions are written to AUDIT/decisions.csv as they are made; "
         "'gaussmatch audit apply' makes a cleaned copy by them.",
-        examples=["gaussmatch review audit", "gaussmatch review audit --port 8001 --no-browser"],
+        examples=["audit", "audit --port 8001 --no-browser"],
     )
-    parser.add_argument("audit", type=Path, help="the folder that 'gaussmatch audit' wrote")
-    parser.add_argument("--port", type=int, default=8000, help="0 takes any free one")
-    parser.add_argument("--no-browser", action="store_true", help="do not open the page")
+    parser.path("audit", "the folder that 'gaussmatch audit' wrote")
+    parser.take("--port", "0 takes any free one", 8000)
+    parser.flag("--no-browser", "do not open the page")
     options = parser.parse(argv)
     from gaussmatch.apps.service import logs
     from gaussmatch.apps.service.app import DECISIONS, create_review

@@ -14,20 +14,11 @@ from typing import Any
 from gaussmatch.apps.cli.parser import SECTIONS, Parser
 from gaussmatch.core.metrics.measures import heading, shown
 from gaussmatch.learn.evaluation.tables import plain_table
+from gaussmatch.learn.studies import plans
 from gaussmatch.learn.studies.estimate import estimate
-from gaussmatch.learn.studies.experiment import mean_std
 from gaussmatch.learn.studies.paper import NAMES, NUMBERED, PAPER
-from gaussmatch.learn.studies.plans import (
-    Reproduction,
-    Setting,
-    claim,
-    compare,
-    load_search,
-    made_before,
-    reproduction,
-    tune,
-)
 from gaussmatch.learn.studies.report import Section, write_page, write_sections
+from gaussmatch.learn.studies.results import mean_std
 from gaussmatch.models.recipe import recipe_folder
 from gaussmatch.models.run import is_run
 from gaussmatch.search.trust.peers import measure
@@ -39,22 +30,22 @@ SHOWN = ("rsum", "i2t_r_precision", "t2i_r_precision", "caption_rho", "image_rho
 def run_compare(argv: Sequence[str]) -> None:
     parser = Parser(
         "compare",
-        "Train recipes over several seeds, each chosen on validation, and print their "
-        "test measures as mean ± std. Finished runs are kept: run it again to continue.",
+        "Train recipes over several seeds, each chosen on validation, and print their test "
+        "measures as mean ± std. Finished runs are kept: run it again to continue.",
         notes="Any field of the recipes can be given too, for all of them.",
         examples=[
-            "gaussmatch compare scenes/vsepp scenes/vsepp-kl --seeds 5 --jobs 2",
-            "gaussmatch compare scenes/vsepp-kl --seeds 2 --data.size tiny --training.epochs 2",
+            "scenes/vsepp scenes/vsepp-kl --seeds 5 --jobs 2",
+            "scenes/vsepp-kl --seeds 2 --data.size tiny --training.epochs 2",
         ],
         fields=SECTIONS,
         computes=True,
     )
-    parser.add_argument("recipes", nargs="+", help="YAML files or names such as scenes/vsepp-kl")
-    parser.add_argument("--seeds", type=int, default=5, help="runs per recipe")
-    parser.add_argument("--out", type=Path, default=Path("runs/compare"), help="the output folder")
-    parser.add_argument("--jobs", type=int, default=1, help="parallel runs, which share the cores")
+    parser.take("recipes", "YAML files or names such as scenes/vsepp-kl", nargs="+")
+    parser.take("--seeds", "runs per recipe", 5)
+    parser.take("--out", "the output folder", Path("runs/compare"))
+    parser.take("--jobs", "parallel runs, which share the cores", 1)
     o = parser.parse(argv)
-    rows = compare(o.recipes, o.seeds, o.out, o.overrides, o.jobs)
+    rows = plans.compare(o.recipes, o.seeds, o.out, o.overrides, o.jobs)
     print(seeds_table(rows))
     print(f"written: {o.out / RESULT}")
     failed = [f"{row['title']}, {error}" for row in rows for error in row["errors"]]
@@ -81,23 +72,21 @@ def run_tune(argv: Sequence[str]) -> None:
         "validation rsum wins, test is never looked at. Run it again to continue.",
         notes="Any field of the recipes can be given too, for all trials.",
         examples=[
-            "gaussmatch tune coco_real --data.root COCO --out runs/tune --jobs 2",
-            "gaussmatch tune flickr8k --data.root FLICKR8K --budget 3 --training.epochs 3",
+            "coco_real --data.root COCO --out runs/tune --jobs 2",
+            "flickr8k --data.root FLICKR8K --budget 3 --training.epochs 3",
         ],
         fields=SECTIONS,
         computes=True,
     )
-    parser.add_argument("search", help="a YAML file, or a name in recipes/search")
-    parser.add_argument("--out", type=Path, default=Path("runs/tune"), help="the output folder")
-    parser.add_argument("--budget", type=int, help="trials per row (default: as the search says)")
-    parser.add_argument(
-        "--jobs", type=int, default=1, help="parallel trials, which share the cores"
-    )
+    parser.take("search", "a YAML file, or a name in recipes/search")
+    parser.take("--out", "the output folder", Path("runs/tune"))
+    parser.take("--budget", "trials per row (default: as the search says)", type=int)
+    parser.take("--jobs", "parallel trials, which share the cores", 1)
     options = parser.parse(argv)
-    search = load_search(options.search)
+    search = plans.load_search(options.search)
     if options.budget is not None:
         search = replace(search, budget=options.budget)
-    found = tune(search, options.out, options.overrides, options.jobs)
+    found = plans.tune(search, options.out, options.overrides, options.jobs)
     cells = [["row", "trials", "dev rsum", "epoch", "fields"]]
     for row, best in found["best"].items():
         done = sum(t["row"] == row and t["error"] is None for t in found["trials"])
@@ -128,9 +117,9 @@ def run_reproduce(argv: Sequence[str]) -> None:
     options = _parser().parse(argv)
     known = {name: file for name in JUDGEMENTS if (file := getattr(options, name)) is not None}
     given: dict[str, Any] = {
-        f.name: getattr(options, f.name) for f in fields(Setting) if f.name != "judgments"
+        f.name: getattr(options, f.name) for f in fields(plans.Setting) if f.name != "judgments"
     }
-    setting = Setting(**given | {"imported": dict(options.imported), "judgments": known})
+    setting = plans.Setting(**given | {"imported": dict(options.imported), "judgments": known})
     if options.data == "scenes" and "data.root" in setting.overrides:
         others = ", ".join(name for name in DATA if name != "scenes")
         raise ValueError(f"scenes are drawn and have no data.root; name the data: --data {others}")
@@ -138,13 +127,13 @@ def run_reproduce(argv: Sequence[str]) -> None:
     jobs = options.jobs or (2 if options.data == "scenes" else 1)
     named = dict.fromkeys(NUMBERED.get(name, name) for name in options.names)
     names = PAPER if "all" in named else tuple(named)
-    study = reproduction(names, setting, out)
+    study = plans.reproduction(names, setting, out)
     study.check()
     if options.dry_run:
         print(estimate(study, jobs))
         return
     started = time.perf_counter()
-    claim(out, setting, names)
+    plans.claim(out, setting, names)
     try:
         study.run(jobs, trust=partial(measure, judgments=known))
     finally:  # interrupted or not, show what is there
@@ -166,52 +155,42 @@ def _parser() -> Parser:
         "measure, and write tables, plots and one HTML report. Run it again to continue.",
         notes="Any field of the recipes can be given too, for all rows.",
         examples=[
-            "gaussmatch reproduce all --data scenes --fast",
-            "gaussmatch reproduce coco cxc --data coco --data.root COCO --dry-run",
-            "gaussmatch reproduce ablation --rows 'VSE++ *' --seeds 2 --training.epochs 2",
+            "all --data scenes --fast",
+            "coco cxc --data coco --data.root COCO --dry-run",
+            "ablation --rows 'VSE++ *' --seeds 2 --training.epochs 2",
         ],
         fields=SECTIONS,
         computes=True,
     )
-    parser.add_argument(
+    parser.take(
         "names",
+        f"{', '.join(NAMES)}; by number, such as table1 or figure2; or all of the paper",
         nargs="+",
         choices=(*NAMES, "all", *NUMBERED),
         metavar="NAME",
-        help=f"{', '.join(NAMES)}; by number, such as table1 or figure2; or all of the paper",
     )
-    parser.add_argument("--data", default="scenes", choices=DATA, help="the data set")
-    parser.add_argument("--out", type=Path, help="default: runs/reproduce/DATA, or DATA-fast")
-    parser.add_argument("--fast", action="store_true", help="scenes in half an hour on two cores")
-    parser.add_argument("--seeds", type=int, help="runs per row (default: as in the paper)")
-    parser.add_argument(
-        "--rows",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="only rows whose title fits, such as 'VSE++ *' (repeatable)",
+    parser.take("--data", "the data set", "scenes", choices=DATA)
+    parser.path("--out", "default: runs/reproduce/DATA, or DATA-fast")
+    parser.flag("--fast", "scenes in half an hour on two cores")
+    parser.take("--seeds", "runs per row (default: as in the paper)", type=int)
+    parser.many(
+        "--rows", "only rows whose title fits, such as 'VSE++ *' (repeatable)", metavar="PATTERN"
     )
-    parser.add_argument("--jobs", type=int, help="parallel runs (default: 2 on scenes, else 1)")
-    parser.add_argument(
-        "--visual-genome", help="folder of Visual Genome, for area and selection on photos"
-    )
+    parser.take("--jobs", "parallel runs (default: 2 on scenes, else 1)", type=int)
+    parser.take("--visual-genome", "folder of Visual Genome, for area and selection on photos")
     for name, what in JUDGEMENTS.items():
-        parser.add_argument(f"--{name}", help=f"for peers: {what}, as 'gaussmatch probe' takes")
-    parser.add_argument("--pooled", help="pooled features made by 'gaussmatch extract'")
-    parser.add_argument("--regions", help="region features, for VSRN, PVSE and PCME")
-    parser.add_argument("--weights", help="image network weights, for extraction and fine-tuning")
-    parser.add_argument("--checkpointing", action="store_true", help="fine-tune with less memory")
-    parser.add_argument(
+        parser.take(f"--{name}", f"for peers: {what}, as 'gaussmatch probe' takes")
+    parser.take("--pooled", "pooled features made by 'gaussmatch extract'")
+    parser.take("--regions", "region features, for VSRN, PVSE and PCME")
+    parser.take("--weights", "image network weights, for extraction and fine-tuning")
+    parser.flag("--checkpointing", "fine-tune with less memory")
+    parser.many(
         "--imported",
-        action="append",
-        default=[],
+        "measure this run for a row instead of training it, such as 'VSRN=runs/imported'",
         type=row_and_folder,
         metavar="ROW=RUN",
-        help="measure this run for a row instead of training it, such as 'VSRN=runs/imported'",
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="only print the plan, with time and disk space"
-    )
+    parser.flag("--dry-run", "only print the plan, with time and disk space")
     return parser
 
 
@@ -222,11 +201,11 @@ def row_and_folder(text: str) -> tuple[str, str]:
     return row, folder
 
 
-def _earlier(study: Reproduction) -> list[Section]:
+def _earlier(study: plans.Reproduction) -> list[Section]:
     """Experiments that were made in this folder before belong to its report too."""
     shown = {one.name for one in study.experiments}
-    before = {name: s for name, s in made_before(study.out).items() if name not in shown}
-    made = [reproduction([name], setting, study.out) for name, setting in before.items()]
+    before = {name: s for name, s in plans.made_before(study.out).items() if name not in shown}
+    made = [plans.reproduction([name], setting, study.out) for name, setting in before.items()]
     return [section for one in made for section in write_sections(one)]
 
 

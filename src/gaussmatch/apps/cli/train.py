@@ -1,47 +1,38 @@
 """``gaussmatch train RECIPE --out DIR [--resume] [--any.field value]``, ``gaussmatch adapt … --out
-DIR`` and ``gaussmatch evaluate RUN``."""
+DIR``, ``gaussmatch evaluate RUN`` and ``gaussmatch finetune DATA … --out FOLDER``."""
 
 from __future__ import annotations
 
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
 from gaussmatch.apps.cli.parser import SECTIONS, Parser
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.similarities import SIMILARITIES, similarity
-from gaussmatch.data import DataSet
+from gaussmatch.data import DataSet, coco, recognize
+from gaussmatch.data.listing import Listing
 from gaussmatch.data.pairs import SPLITS, image_batches
 from gaussmatch.data.queries import read_corpus
+from gaussmatch.data.recipe import DataRecipe
 from gaussmatch.files import claim_folder, write_json, write_text
 from gaussmatch.learn.evaluation.evaluate import Evaluation, against, file_stem, measure_run
 from gaussmatch.learn.evaluation.retrieval import recalls
 from gaussmatch.learn.evaluation.tables import comparison, measures_table, plain_table, rows
+from gaussmatch.learn.finetune import FineTuning, fine_tune
 from gaussmatch.learn.plot import deciles, svg
 from gaussmatch.learn.training.gather import is_main
 from gaussmatch.learn.training.loop import train
 from gaussmatch.learn.training.posthoc import adapt_to_captions
+from gaussmatch.models import run as runs
 from gaussmatch.models.encoders.posthoc import METHODS, OURS
 from gaussmatch.models.features import load_data
 from gaussmatch.models.features.texts import prepared_texts
 from gaussmatch.models.model import Model
-from gaussmatch.models.recipe import load_recipe, recipe_parser
-from gaussmatch.models.run import (
-    CALIBRATION,
-    METRICS,
-    claim_place,
-    is_run,
-    is_shipped,
-    load,
-    locate,
-    read_listed,
-    read_metrics,
-    read_recipe,
-)
+from gaussmatch.models.recipe import Recipe, load_recipe, recipe_parser
 from gaussmatch.search.trust.gauges import verdict_line
 from gaussmatch.search.trust.learn import (
     calibrate_captions,
@@ -57,22 +48,20 @@ def run_train(argv: Sequence[str]) -> None:
         "Train a recipe into a run folder.",
         notes="Any field of the recipe can be given too; --help-fields lists them all.",
         examples=[
-            "gaussmatch train scenes/vsepp-kl --out runs/mine --training.epochs 20",
-            "gaussmatch train scenes/vsepp-kl --out runs/mine --training.epochs 20 --resume",
-            "gaussmatch train folder/vsepp-kl --data.root my-photos",
+            "scenes/vsepp-kl --out runs/mine --training.epochs 20",
+            "scenes/vsepp-kl --out runs/mine --training.epochs 20 --resume",
+            "folder/vsepp-kl --data.root my-photos",
         ],
         fields=SECTIONS,
         computes=True,
     )
-    parser.add_argument("recipe", nargs="?", help="a YAML file, or a name such as scenes/vsepp-kl")
-    parser.add_argument("--out", type=Path, help="the run folder (default: runs/RECIPE)")
-    parser.add_argument("--resume", action="store_true", help="continue after the last checkpoint")
-    parser.add_argument(
-        "--accept-changed-data",
-        action="store_true",
-        help="resume although images, features or captions have changed",
+    parser.take("recipe", "a YAML file, or a name such as scenes/vsepp-kl", nargs="?")
+    parser.path("--out", "the run folder (default: runs/RECIPE)")
+    parser.flag("--resume", "continue after the last checkpoint")
+    parser.flag(
+        "--accept-changed-data", "resume although images, features or captions have changed"
     )
-    parser.add_argument("--help-fields", action="store_true", help="list the recipe's fields")
+    parser.flag("--help-fields", "list the recipe's fields")
     options = parser.parse(argv)
     if options.help_fields:
         print(recipe_parser().format_help())
@@ -89,17 +78,20 @@ def run_train(argv: Sequence[str]) -> None:
         raise
     if not is_main():
         return
-    print(f"{out}: best epoch on validation, {out / METRICS}")
-    print(measures_table([(model.recipe.title or out.name, read_metrics(out)["dev"])]))
-    if recipe.training.calibrate:
-        for name, passed in kept_calibration(out).gauges.items():
-            print(verdict_line(name, passed))
+    print(f"{out}: best epoch on validation, {out / runs.METRICS}")
+    print(measures_table([(model.recipe.title or out.name, runs.read_metrics(out)["dev"])]))
+    _show_verdicts(recipe, out)
     print(f"next: gaussmatch evaluate {out}", file=sys.stderr)
+
+
+def _show_verdicts(recipe: Recipe, out: Path) -> None:
+    for name, passed in kept_calibration(out).gauges.items() if recipe.training.calibrate else ():
+        print(verdict_line(name, passed))
 
 
 def run_adapt(argv: Sequence[str]) -> None:
     options = _options(argv)
-    claim_place(options.out)
+    runs.claim_place(options.out)
     if options.captions is not None:
         _from_captions(options)
         return
@@ -120,7 +112,7 @@ def run_adapt(argv: Sequence[str]) -> None:
     model = train(
         recipe, options.out, resume=options.resume, data=data, accept_changed_data=changed
     )
-    reached = read_metrics(options.out)["dev"]
+    reached = runs.read_metrics(options.out)["dev"]
     kept = _kept(model, data)
     rows = [(recipe.title, dict(reached))] if ranking == "improve" else []
     if kept is not None:
@@ -132,9 +124,7 @@ def run_adapt(argv: Sequence[str]) -> None:
             f"improve reaches an rsum of {reached['rsum']:.1f} on validation, the given "
             f"embeddings {kept['rsum']:.1f}: use --ranking keep, with another --out"
         )
-    if recipe.training.calibrate:
-        for name, passed in kept_calibration(options.out).gauges.items():
-            print(verdict_line(name, passed))
+    _show_verdicts(recipe, options.out)
     then = "my-photos" if options.images is None else quote(options.images)
     print(f"next: gaussmatch index {quote(str(options.out))} {then} --out …", file=sys.stderr)
 
@@ -142,7 +132,7 @@ def run_adapt(argv: Sequence[str]) -> None:
 def _from_captions(options: Namespace) -> None:
     """How vague and how familiar texts are, without a photo; a tenth of the photos' captions is
     held out to judge it."""
-    if is_run(options.out):
+    if runs.is_run(options.out):
         raise FileExistsError(f"{options.out} already holds a run; choose another with --out")
     captions, image_of = read_corpus(options.captions)
     fields = {"model.posthoc.method": "captions", **options.overrides}
@@ -180,43 +170,40 @@ def _options(argv: Sequence[str]) -> Namespace:
         "adapt",
         "Learn how sure the embeddings of published encoders are. Embeddings are files, or made "
         "once of a data set by encoders named here.",
-        notes="Any field of the recipe can be given too. 'keep' leaves the order of results by "
-        "the mean as it is, bit for bit, and learns variances alone; 'improve' learns means as "
-        "well, and is the default where images and texts are not of one space.",
+        notes="Any field of the recipe can be given too. 'keep' leaves the order of results by the "
+        "mean as it is, bit for bit, and learns variances alone; 'improve' learns means as well, "
+        "and is the default where images and texts are not of one space.",
         examples=[
-            "gaussmatch adapt --images img.npy --texts txt.parquet --pairs pairs.csv --out runs/me",
-            "gaussmatch adapt --encoder open_clip:ViT-B-32/openai --data coco --data.root COCO "
-            "--method bayesvlm --out runs/laplace",
-            "gaussmatch adapt --encoder open_clip:ViT-B-32/openai --captions captions.json --out c",
+            "--images img.npy --texts txt.parquet --pairs pairs.csv --out runs/me",
+            "--encoder open_clip:ViT-B-32/openai --data coco --data.root COCO --method bayesvlm "
+            "--out runs/laplace",
+            "--encoder open_clip:ViT-B-32/openai --captions captions.json --out c",
         ],
         fields=SECTIONS,
         computes=True,
     )
-    parser.add_argument("--images", help="a file of image embeddings (.npy, .parquet, …)")
-    parser.add_argument("--texts", help="a file of text embeddings")
-    parser.add_argument("--pairs", help="CSV: image, text (ids), optionally split")
-    parser.add_argument("--data", help="a data set of photos and captions, with --data.root")
-    parser.add_argument(
+    parser.take("--images", "a file of image embeddings (.npy, .parquet, …)")
+    parser.take("--texts", "a file of text embeddings")
+    parser.take("--pairs", "CSV: image, text (ids), optionally split")
+    parser.take("--data", "a data set of photos and captions, with --data.root")
+    parser.path(
         "--captions",
-        type=Path,
-        metavar="FILE",
-        help="captions without photos, with --encoder: learn how many photos a text fits from them "
+        "captions without photos, with --encoder: learn how many photos a text fits from them "
         "alone (.json of COCO, .csv with image and caption, or lines)",
+        metavar="FILE",
     )
-    parser.add_argument("--encoder", help="of both sides, instead of the next two")
-    parser.add_argument("--image-encoder", help="such as open_clip:ViT-B-32/openai, hf:REPO")
-    parser.add_argument("--text-encoder", help="such as st:all-MiniLM-L6-v2; same as the image's")
-    parser.add_argument("--ranking", choices=("keep", "improve"), help="see below")
-    parser.add_argument(
+    parser.take("--encoder", "of both sides, instead of the next two")
+    parser.take("--image-encoder", "such as open_clip:ViT-B-32/openai, hf:REPO")
+    parser.take("--text-encoder", "such as st:all-MiniLM-L6-v2; same as the image's")
+    parser.take("--ranking", "see below", choices=("keep", "improve"))
+    parser.take(
         "--method",
+        "how the uncertainty is found where the ranking is kept (default: ours)",
         choices=(OURS, *METHODS),
-        help="how the uncertainty is found where the ranking is kept (default: ours)",
     )
-    parser.add_argument("--out", type=Path, required=True, help="the run folder")
-    parser.add_argument("--resume", action="store_true", help="continue after the last whole epoch")
-    parser.add_argument(
-        "--accept-changed-data", action="store_true", help="resume although the data have changed"
-    )
+    parser.path("--out", "the run folder", required=True)
+    parser.flag("--resume", "continue after the last whole epoch")
+    parser.flag("--accept-changed-data", "resume although the data have changed")
     options = parser.parse(argv)
     if options.captions is not None:
         given = [options.images, options.texts, options.pairs, options.data, options.method]
@@ -269,30 +256,27 @@ def run_evaluate(argv: Sequence[str]) -> None:
         "bootstrap over queries. Written beside each run as JSON, Markdown and LaTeX.",
         notes="Fields of the recipe's data can be given too: --data.seed 1 is another data set.",
         examples=[
-            "gaussmatch evaluate runs/mine --against runs/demo/point",
-            "gaussmatch evaluate runs/mine --split dev --similarity cosine --data.seed 1",
-            "gaussmatch evaluate photos --data.name flickr8k --data.root FLICKR8K --out figures",
+            "runs/mine --against runs/demo/point",
+            "runs/mine --split dev --similarity cosine --data.seed 1",
+            "photos --data.name flickr8k --data.root FLICKR8K --out figures",
         ],
         fields=("data",),
         computes=True,
     )
-    parser.add_argument("runs", nargs="+", type=locate, help="run folders, or photos")
-    parser.add_argument("--split", default="test", choices=SPLITS, help="the split to measure")
-    parser.add_argument("--against", type=locate, help="a run to test each of the others against")
-    parser.add_argument(
+    parser.take("runs", "run folders, or photos", nargs="+", type=runs.locate)
+    parser.take("--split", "the split to measure", "test", choices=SPLITS)
+    parser.take("--against", "a run to test each of the others against", type=runs.locate)
+    parser.take(
         "--similarity",
+        "rank by this instead of the model's own; cosine compares the means only",
         choices=list(SIMILARITIES),
-        help="rank by this instead of the model's own; cosine compares the means only",
     )
-    parser.add_argument(
+    parser.path(
         "--fitting",
-        type=Path,
+        "photos that people say captions fit (JSON lines), to judge what is said by",
         metavar="FILE",
-        help="photos that people say captions fit (JSON lines), to judge what is said by",
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="write into FOLDER/RUN instead of into the run"
-    )
+    parser.path("--out", "write into FOLDER/RUN instead of into the run", metavar="FOLDER")
     options = parser.parse(argv)
     overrides = options.overrides
     stem = file_stem(options.split, overrides, options.similarity)
@@ -304,8 +288,8 @@ def run_evaluate(argv: Sequence[str]) -> None:
         if _target(options, folder).resolve() != folder.resolve():
             claim_folder(_target(options, folder))
     for folder in folders:
-        name = load(folder).recipe.title or folder.name
-        data = load_data(read_recipe(folder, overrides).data)
+        name = runs.load(folder).recipe.title or folder.name
+        data = load_data(runs.read_recipe(folder, overrides).data)
         out = _target(options, folder)
         if out.resolve() != folder.resolve():
             claim_folder(out, names=_names(stem))
@@ -321,9 +305,8 @@ def run_evaluate(argv: Sequence[str]) -> None:
 
 def _names(stem: str) -> list[str]:
     """All files that an evaluation may write."""
-    plots = [stem, *(f"{stem}-reliability-{way}" for way in ("images", "captions"))]
-    tables = [f"{stem}.{ending}" for ending in ("json", "md", "tex")]
-    return [*tables, *(f"{plot}.svg" for plot in plots), f"{_against(stem)}.json"]
+    own = [f"{stem}.{ending}" for ending in ("json", "md", "tex", "svg")]
+    return [*own, f"{_against(stem)}.json"]
 
 
 def _against(stem: str) -> str:
@@ -332,12 +315,12 @@ def _against(stem: str) -> str:
 
 def _show_fits(folder: Path, out: Path, stem: str, options: Namespace, data: DataSet) -> None:
     """What the calibration that the run has says of this data, which it has not seen."""
-    if read_listed(folder, CALIBRATION) is None:
+    if runs.read_listed(folder, runs.CALIBRATION) is None:
         return
     rows = measure_kept(folder, data, options.split, options.fitting)
     print("\nWhat is said after a search, by the calibration of the run:\n")
     print(plain_table(fits_table(rows)))
-    if not is_shipped(out):
+    if not runs.is_shipped(out):
         write_json(out / f"{stem.replace('evaluation', 'fits', 1)}.json", {"fits": rows})
 
 
@@ -353,22 +336,17 @@ def _show(name: str, folder: Path, stem: str, measured: Evaluation) -> None:
     print(plain_table([("measure", "images", "captions"), *rows(measures)]))
     for note in measures.get("notes", []):
         print(f"note: {note}")
-    if is_shipped(folder):
+    if runs.is_shipped(folder):
         print("\nnothing is written into the package; --out FOLDER keeps these figures\n")
         return
     written = [f"{stem}.{ending}" for ending in ("json", "md", "tex")]
     try:
-        for picture, axes in _plots(stem, measured).items():
-            write_text(folder / f"{picture}.svg", svg(axes))
-            written.append(f"{picture}.svg")
+        if "t2i_deciles" in measures:
+            write_text(folder / f"{stem}.svg", svg(deciles(measures)))
+            written.append(f"{stem}.svg")
     except ImportError as error:
         print(f"no plots: {error}")
     print(f"\nwritten in {folder}: {', '.join(written)}\n")
-
-
-def _plots(stem: str, measured: Evaluation) -> dict[str, Any]:
-    """File name → recall by uncertainty."""
-    return {stem: deciles(measured.measures)} if "t2i_deciles" in measured.measures else {}
 
 
 def _compare(
@@ -384,8 +362,61 @@ def _compare(
         print(f"\n{folder} (ours) against {options.against} (theirs), paired over queries:")
         print(plain_table(comparison(result)))
         out = _target(options, folder)
-        if is_shipped(out):
+        if runs.is_shipped(out):
             continue
         path = out / f"{stem}.json"
         write_json(path, {"ours": str(folder), "theirs": str(options.against), "measures": result})
         print(f"written: {path}")
+
+
+# ---- the photo model's image network ----
+
+ABOUT = {
+    "stages": "how many of the network's seven stages learn, the last ones",
+    "epochs": "passes over the training photos",
+    "batch": "photos per step",
+    "seed": "of the order and the heads",
+    "rate": "highest learning rate of the network",
+    "head_rate": "highest learning rate of the heads",
+    "temperature": "of InfoNCE",
+    "boxes": "weight of object classes and their counts; 0 leaves boxes out",
+    "window": "shortest side of the window of a photo that a batch sees, as a share",
+    "text_encoder": "whose sentence embeddings the captions are",
+    "start": "the folder of an earlier fine-tuning to begin with",
+}
+
+
+def run_finetune(argv: Sequence[str]) -> None:
+    parser = Parser(
+        "finetune",
+        "Fine-tune the last stages of EfficientNet-Lite2 on photos with captions. The first stages "
+        "run once per photo; their output is kept in the folder. Resumes if interrupted.",
+        notes="Validation is on the first data set. Next, 'gaussmatch extract' with the new "
+        "weights and 'gaussmatch train photos/photos' on those features.",
+        examples=[
+            "coco flickr8k --out runs/one",
+            "coco flickr8k --stages 2 --epochs 2 --rate 5e-4 --start runs/one --out runs/two",
+        ],
+        computes=True,
+    )
+    parser.path("data", "folders of photos with captions", nargs="+")
+    parser.path("--out", "the output folder", required=True)
+    for field in fields(FineTuning):
+        default = field.default
+        parser.take(
+            f"--{field.name.replace('_', '-')}",
+            ABOUT[field.name] + (f" ({default})" if default != "" else ""),
+            default,
+        )
+    options = parser.parse(argv)
+    how = FineTuning(**{field.name: getattr(options, field.name) for field in fields(FineTuning)})
+    weights = fine_tune([_listing(path) for path in options.data], options.out, how)
+    encoder = f"timm:tf_efficientnet_lite2+whole@{weights}"
+    print(f"{weights}: next, gaussmatch extract {options.data[0]} --backbone {encoder} --out …")
+
+
+def _listing(folder: Path) -> Listing:
+    source = recognize(folder)
+    if source is coco.SOURCE:
+        return coco.read(folder, boxes=True)
+    return source.listing(DataRecipe(name=source.name), folder)

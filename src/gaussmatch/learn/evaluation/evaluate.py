@@ -22,17 +22,9 @@ from gaussmatch.core.similarities import Similarity, similarity
 from gaussmatch.data import DataSet
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.files import sha256, write_json, write_text
-from gaussmatch.learn.evaluation.reliability import ambiguity, best_scores, selective
-from gaussmatch.learn.evaluation.retrieval import (
-    FOLDED_FROM,
-    FOLDS,
-    Each,
-    Truth,
-    eccv,
-    folded,
-    measures_of,
-)
-from gaussmatch.learn.evaluation.scores import blocks_of
+from gaussmatch.learn.evaluation import retrieval
+from gaussmatch.learn.evaluation.retrieval import Each, Truth
+from gaussmatch.learn.evaluation.scores import best_scores, blocks_of
 from gaussmatch.learn.evaluation.tables import latex, markdown
 from gaussmatch.learn.evaluation.triplets import selection
 from gaussmatch.models.features import load_data
@@ -159,18 +151,19 @@ def measure(
         "images": len(images),
         "captions": len(captions),
     }
-    found, each = measures_of(s, images, captions, truth)
-    measures |= found | eccv(s, images, captions, pairs)
+    found, each = retrieval.measures_of(s, images, captions, truth)
+    measures |= found | retrieval.eccv(s, images, captions, pairs)
     notes = list(data.notes)
-    if len(images) >= FOLDED_FROM:
-        measures |= folded(s, images, captions, truth)
-        if len(images) != FOLDS * 1000:
-            notes.append(f"1K: means over {FOLDS} folds of about {len(images) // FOLDS} images")
+    if len(images) >= retrieval.FOLDED_FROM:
+        measures |= retrieval.folded(s, images, captions, truth)
+        if len(images) != retrieval.FOLDS * 1000:
+            size = len(images) // retrieval.FOLDS
+            notes.append(f"1K: means over {retrieval.FOLDS} folds of about {size} images")
     if notes:
         measures["notes"] = notes
     measures |= _selective(s, images, captions, each)
     if pairs.relevance is not None and not captions.is_point:
-        measures |= ambiguity(images, captions, pairs.relevance)
+        measures |= retrieval.ambiguity(images, captions, pairs.relevance)
     if pairs.regions is not None and pairs.images.picture(0) is not None:
         measures["selection"] = selection(model, pairs, s=s)
     measures["intervals"] = _intervals(each)
@@ -207,8 +200,8 @@ def _selective(s: Similarity, images: Gaussian, captions: Gaussian, each: Each) 
     for way, queries in (("i2t", images), ("t2i", captions)):
         correct = each[f"{way}_r1"] / 100
         if not queries.is_point:
-            measures |= selective(way, correct, queries.uncertainty().double())
-        measures |= selective(way, correct, -best[way], "score_")
+            measures |= retrieval.selective(way, correct, queries.uncertainty().double())
+        measures |= retrieval.selective(way, correct, -best[way], "score_")
     return measures
 
 

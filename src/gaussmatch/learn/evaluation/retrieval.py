@@ -1,12 +1,14 @@
 """Every retrieval measure of a split, from Gaussians to numbers: ranks in blocks, query by query,
-on the whole of it, on 1K folds and on ECCV Caption."""
+on the whole of it, on 1K folds and on ECCV Caption; and what its uncertainty is worth."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import torch
@@ -122,19 +124,12 @@ Each = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What is right for what: ``own`` and ``known`` are captions × images.
+    """What is right for what: ``own`` and ``known`` are captions × images."""
 
-    Args:
-        own: each caption with the image it was written for.
-        known: all that is known to be true, if more is known.
-        classes: (images × classes), the object classes of each image, if known.
-        image_of: (captions).
-    """
-
-    own: Relevance
-    known: Relevance | None
-    classes: Tensor | None
-    image_of: Tensor
+    own: Relevance  #: each caption with the image it was written for
+    known: Relevance | None  #: all that is known to be true, if more is known
+    classes: Tensor | None  #: (images × classes), the object classes of each image, if known
+    image_of: Tensor  #: (captions)
 
     @staticmethod
     def of(pairs: Pairs) -> Truth:
@@ -283,3 +278,70 @@ def eccv_measures(
         measures[f"{way}_eccv_r_precision"] = r_precision(rows, positives)
         measures[f"{way}_eccv_map_at_r"] = map_at_r(rows, positives)
     return measures
+
+
+# ---- is the uncertainty worth anything? ----
+
+POINTS = 50  # of a stored curve
+
+
+def ambiguity(images: Gaussian, captions: Gaussian, relevance: Relevance) -> dict[str, float]:
+    """Spearman's ρ of uncertainty with the log of the number of true matches.
+
+    For captions: images it is true of. For images: captions that are true of it. Left out where
+    it is not defined (fewer than two items, or all alike).
+    """
+    found = {
+        "caption_rho": _rho(captions, relevance.counts),
+        "image_rho": _rho(images, relevance.transpose().counts),
+    }
+    return {name: rho for name, rho in found.items() if not math.isnan(rho)}
+
+
+def selective(way: str, correct: Tensor, unsure: Tensor, by: str = "") -> dict[str, Any]:
+    """Answer only the surest queries: areas, the gain over chance, R@1 of the surest half and
+    fifth, R@1 by uncertainty decile, and the curve.
+
+    Args:
+        way: ``i2t`` or ``t2i``; ``by`` names what stands for uncertainty if not the variance.
+        correct: 1 where the first item is right.
+    """
+    curve = metrics.risk_coverage(correct, unsure)
+    name = f"{way}_{by}"
+    measures: dict[str, Any] = {
+        f"{name}aurc": curve.aurc,
+        f"{name}aurc_oracle": curve.oracle,
+        f"{name}aurc_random": curve.random,
+        f"{name}r1_surest_half": curve.accuracy_at(0.5),
+        f"{name}r1_surest_fifth": curve.accuracy_at(0.2),
+        f"{name}deciles": [vars(b) for b in metrics.accuracy_by_bin(correct, unsure)],
+        f"{name}curve": thinned(curve.coverage, curve.risk),
+    }
+    if not math.isnan(curve.gain):
+        measures[f"{name}aurc_gain"] = curve.gain
+    return measures
+
+
+def _rho(items: Gaussian, counts: Tensor) -> float:
+    known = counts > 0
+    if int(known.sum()) < 2:
+        return math.nan
+    return metrics.spearman(items.uncertainty()[known].double(), torch.log(counts[known].double()))
+
+
+def evenly(total: int, most: int) -> Tensor:
+    """Positions of at most ``most`` items, evenly spread.
+
+    >>> evenly(7, 3), evenly(2, 3)
+    (tensor([0, 3, 6]), tensor([0, 1]))
+    """
+    return torch.linspace(0, total - 1, min(total, most)).round().long().unique()
+
+
+def thinned(x: Tensor, y: Tensor) -> list[list[float]]:
+    """Some points of a curve, evenly spread."""
+    chosen = evenly(len(x), POINTS)
+    return [
+        [round(a, 6), round(b, 6)]
+        for a, b in zip(x[chosen].tolist(), y[chosen].tolist(), strict=True)
+    ]

@@ -58,11 +58,7 @@ class Blocks:
         captions: Gaussian,
         dtype: torch.dtype | None = None,
     ) -> None:
-        images, captions = similarity.prepare(images, captions, paired=False)
-        if not len(images) or not len(captions):
-            raise ValueError(f"nothing to rank: {len(images)} images and {len(captions)} captions")
-        refuse_nan("image", images)
-        refuse_nan("caption", captions)
+        images, captions = _checked(similarity, images, captions)
         work = len(images) * len(captions) * images.dim
         self.dtype = dtype or (wide(images) if work <= SMALL else torch.float32)
         self.images, self.captions = len(images), len(captions)
@@ -93,17 +89,12 @@ class Blocks:
 
         A part is only good until the next one is made: they share their memory.
         """
-        height, width = (
-            -(-size // -(-size // most))  # parts of one size, none larger than ``most``
-            for size, most in ((self.images, TILE[0]), (self.captions, TILE[1]))
-        )
+        tiles = _tiles(self.images, self.captions)
+        height, width = (side.stop for side in tiles[0])
         room = [self._left[0].new_empty(height * width) for _ in self._left[:2]]
-        for j in range(0, self.captions, width):
-            columns = slice(j, min(j + width, self.captions))
-            for i in range(0, self.images, height):
-                rows = slice(i, min(i + height, self.images))
-                left, right = [a[rows] for a in self._left], [b[columns] for b in self._right]
-                yield rows, columns, _product(left, right, room)
+        for rows, columns in tiles:
+            left, right = [a[rows] for a in self._left], [b[columns] for b in self._right]
+            yield rows, columns, _product(left, right, room)
 
     def pairs(self, image: Tensor, caption: Tensor) -> tuple[Tensor, Tensor]:
         """Closeness of listed pairs, and how much of it can be rounding: both (pairs,)."""
@@ -114,6 +105,16 @@ class Blocks:
             close.append(terms.sum(-1, dtype=self.offset.dtype).amax(0).to(self.dtype))
             rounding.append(terms.abs_().sum(-1).amax(0) * torch.finfo(self.dtype).eps)
         return torch.cat(close), torch.cat(rounding) + self._floor.to(self.dtype)
+
+
+def _tiles(images: int, captions: int) -> list[tuple[slice, slice]]:
+    """Parts of one size, none larger than ``TILE``; the first is the largest."""
+    rows, columns = (
+        [slice(i, min(i + step, size)) for i in range(0, size, step)]
+        for size, most in ((images, TILE[0]), (captions, TILE[1]))
+        for step in [-(-size // -(-size // most))]
+    )
+    return [(row, column) for column in columns for row in rows]
 
 
 @dataclass(frozen=True)
@@ -194,12 +195,17 @@ def _filled(
     return filled
 
 
-def refuse_nan(side: str, g: Gaussian) -> None:
-    """A NaN compares false with everything and would pass for a good rank."""
-    for what, values in (("mean", g.mean), ("log-variance", g.log_var)):
-        if values is not None and not _finite(values):
-            at = int((~values.isfinite()).flatten(1).any(1).nonzero()[0])
-            raise ValueError(f"the {what} of {side} {at} holds a NaN or infinity")
+def _checked(s: Similarity, images: Gaussian, captions: Gaussian) -> tuple[Gaussian, Gaussian]:
+    """As the similarity takes them. A NaN compares false with everything and would pass for a good
+    rank, so it is refused."""
+    if not len(images) or not len(captions):
+        raise ValueError(f"nothing to rank: {len(images)} images and {len(captions)} captions")
+    for side, g in (("image", images), ("caption", captions)):
+        for what, values in (("mean", g.mean), ("log-variance", g.log_var)):
+            if values is not None and not _finite(values):
+                at = int((~values.isfinite()).flatten(1).any(1).nonzero()[0])
+                raise ValueError(f"the {what} of {side} {at} holds a NaN or infinity")
+    return s.prepare(images, captions, paired=False)
 
 
 def _finite(values: Tensor) -> bool:
@@ -229,11 +235,7 @@ class PairwiseBlocks:
     """As ``Blocks``, for a similarity without a lift: its own ``matrix``, part by part."""
 
     def __init__(self, similarity: Similarity, images: Gaussian, captions: Gaussian) -> None:
-        self._images, self._captions = similarity.prepare(images, captions, paired=False)
-        if not len(images) or not len(captions):
-            raise ValueError(f"nothing to rank: {len(images)} images and {len(captions)} captions")
-        refuse_nan("image", images)
-        refuse_nan("caption", captions)
+        self._images, self._captions = _checked(similarity, images, captions)
         self._similarity = similarity
         self.images, self.captions = len(images), len(captions)
         self.offset = images.mean.new_zeros((), dtype=wide(images))
@@ -246,12 +248,8 @@ class PairwiseBlocks:
         return self._part(slice(None), slice(start, stop)).T
 
     def tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
-        height, width = TILE
-        for j in range(0, self.captions, width):
-            columns = slice(j, min(j + width, self.captions))
-            for i in range(0, self.images, height):
-                rows = slice(i, min(i + height, self.images))
-                yield rows, columns, self._part(rows, columns)
+        for rows, columns in _tiles(self.images, self.captions):
+            yield rows, columns, self._part(rows, columns)
 
     @torch.no_grad()
     def pairs(self, image: Tensor, caption: Tensor) -> tuple[Tensor, Tensor]:
@@ -336,3 +334,14 @@ def query_scores(
     if gallery == "images":
         return similarity.for_query("captions").matrix(items, queries).T
     return similarity.for_query("images").matrix(queries, items)
+
+
+def best_scores(blocks: BothWays) -> tuple[Tensor, Tensor]:
+    """The closeness of each image to its nearest caption, and of each caption to its image."""
+    i, c = blocks.image_queries, blocks.caption_queries
+    i2t = i.offset.new_full((i.images,), -torch.inf)
+    t2i = c.offset.new_full((c.captions,), -torch.inf)
+    for rows, columns, by_image, by_caption in blocks.tiles():
+        i2t[rows] = i2t[rows].maximum(by_image.amax(1))
+        t2i[columns] = t2i[columns].maximum(by_caption.amax(0))
+    return (i2t + i.offset).cpu(), (t2i + c.offset).cpu()

@@ -122,20 +122,13 @@ def selection(
     captions = model.encode_texts(words, allow_unknown=True)
     crop_row = {crop: n for n, crop in enumerate(crops)}
     word_row = {word: n for n, word in enumerate(words)}
-    measures = {}
+    score, measures = s or model.matcher.similarity, {}
     for name, found in by_threshold.items():
         if found:
-            rows = torch.tensor(
-                [
-                    [
-                        [crop_row[t.image, r.box] for r in (t.a, t.c)],
-                        [word_row[r.caption] for r in (t.a, t.c)],
-                    ]
-                    for t in found
-                ]
-            )
-            score = s or model.matcher.similarity
-            measures[name] = _measure(score, images, captions, rows[:, 0], rows[:, 1])
+            crop_of = [[crop_row[t.image, r.box] for r in (t.a, t.c)] for t in found]
+            word_of = [[word_row[r.caption] for r in (t.a, t.c)] for t in found]
+            rows = torch.tensor(crop_of), torch.tensor(word_of)
+            measures[name] = _measure(score, images, captions, *rows)
     return measures
 
 
@@ -175,16 +168,11 @@ def overlap(a: Box, b: Box) -> float:
 def _measure(
     s: Similarity, images: Gaussian, captions: Gaussian, crop: torch.Tensor, word: torch.Tensor
 ) -> dict[str, float]:
+    """Of n triplets: ``crop`` and ``word`` (n, 2) are the rows of A and C."""
+
     def scores(s: Similarity) -> torch.Tensor:
-        return torch.stack(
-            [
-                torch.stack(
-                    [s.paired(images[crop[:, i]], captions[word[:, c]]) for c in (0, 1)], -1
-                )
-                for i in (0, 1)
-            ],
-            1,
-        )
+        found = [s.paired(images[crop[:, i]], captions[word[:, c]]) for i in (0, 1) for c in (0, 1)]
+        return torch.stack(found, -1).view(-1, 2, 2)
 
     by_image, by_caption = (scores(s.for_query(side)) for side in SIDES)
     measures = {"triplets": float(len(crop)), **binary_selection(by_image, by_caption)}
@@ -273,9 +261,8 @@ def crop_pairs(data: DataRecipe, visual_genome: Path | None = None) -> Pairs:
     if visual_genome is not None:
         coco_root = data.root if data.name == "coco" else None
         recipe = DataRecipe(name="visual-genome", root=str(visual_genome), coco=coco_root)
-        return _boxed(
-            "visual-genome/all", source(recipe.name).listing(recipe, visual_genome).photos
-        )
+        photos = source(recipe.name).listing(recipe, visual_genome).photos
+        return _boxed("visual-genome/all", photos)
     if data.name == "coco" and data.root is not None:
         return _boxed("coco/test", coco.read(Path(data.root), boxes=True).splits["test"])
     raise ValueError(

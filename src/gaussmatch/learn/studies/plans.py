@@ -6,15 +6,13 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from gaussmatch.checks import known
 from gaussmatch.files import claim_folder, read_json, write_json
-from gaussmatch.learn.studies.experiment import Experiment, TableRow, slug
-from gaussmatch.learn.studies.paper import NAMES, experiment
+from gaussmatch.learn.studies.paper import NAMES, Experiment, TableRow, experiment, slug
 from gaussmatch.learn.studies.study import Cell, Run, Study
 from gaussmatch.models.recipe import find_recipe, load_recipe, read_layers, recipe_folder
 from gaussmatch.models.recipe.load import EVALUATION_ONLY
@@ -62,24 +60,17 @@ class Search:
     """A search for the fields of recipes on validation: one file of ``recipes/search``. Every row
     gets as many trials, and the one with the best validation rsum is its choice.
 
-    Args:
-        title: what is searched.
-        budget: trials of each row.
-        rows: row → its recipe, and what may vary for it alone.
-        data: the folder of the recipes; if not given, they are named in full.
-        grid: field → values, for every row. A value that is a mapping gives several fields at once
-            (a loss with its own margin or scale); its key is then only a name.
-        fields: fields that all trials share.
-        seed: of the draw.
+    ``grid`` is field → values, for every row. A value that is a mapping gives several fields at
+    once (a loss with its own margin or scale); its key is then only a name.
     """
 
     title: str
-    budget: int
-    rows: Mapping[str, Mapping[str, Any]]
-    data: str = ""
+    budget: int  #: trials of each row
+    rows: Mapping[str, Mapping[str, Any]]  #: row → its recipe, and what may vary for it alone
+    data: str = ""  #: the folder of the recipes; if not given, they are named in full
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    seed: int = 0
+    fields: Mapping[str, Any] = field(default_factory=dict)  #: that all trials share
+    seed: int = 0  #: of the draw
 
     def __post_init__(self) -> None:
         if self.budget < 1:
@@ -178,34 +169,26 @@ def tune(
 class Setting:
     """On what a reproduction is made, and how much of it.
 
-    Args:
-        data: which recipes, ``recipes/{data}/``.
-        fast: the small setting of scenes, for half an hour on two cores.
-        seeds: runs of each row; none for what each experiment sets.
-        rows: patterns of the titles of rows, if not all.
-        overrides: fields for every recipe.
-        visual_genome: the folder of boxes for the experiments on crops of photos.
-        pooled: features of photos for all models that take one vector (``data.extracted``).
-        regions: the same for all that take regions; the published {split}_ims.npy will do.
-        weights: a local file of the image network's weights, for extraction and fine-tuning.
-        checkpointing: fine-tune with less memory and more time.
-        judgments: what people said: ``fitting``, ``chains`` and ``specificity`` → file, for peers.
-        imported: row title → run folder: rows that are measured as they are, not trained, such as
-            imported official checkpoints.
+    ``pooled`` and ``regions`` are features of photos (``data.extracted``) for all models that take
+    one vector, or regions; the published {split}_ims.npy will do.
     """
 
-    data: str
-    fast: bool = False
-    seeds: int | None = None
-    rows: Sequence[str] = ()
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-    visual_genome: str | None = None
+    data: str  #: which recipes, ``recipes/{data}/``
+    fast: bool = False  #: the small setting of scenes, for half an hour on two cores
+    seeds: int | None = None  #: runs of each row; none for what each experiment sets
+    rows: Sequence[str] = ()  #: patterns of the titles of rows, if not all
+    overrides: Mapping[str, Any] = field(default_factory=dict)  #: fields for every recipe
+    visual_genome: str | None = None  #: the folder of boxes for crops of photos
     pooled: str | None = None
     regions: str | None = None
-    weights: str | None = None
-    checkpointing: bool = False
-    judgments: Mapping[str, str] = field(default_factory=dict)
-    imported: Mapping[str, str] = field(default_factory=dict)
+    weights: str | None = None  #: of the image network, a local file
+    checkpointing: bool = False  #: fine-tune with less memory and more time
+    judgments: Mapping[str, str] = field(
+        default_factory=dict
+    )  #: what people said → file, for peers
+    imported: Mapping[str, str] = field(
+        default_factory=dict
+    )  #: row title → run that is only measured
 
     def __post_init__(self) -> None:
         if self.seeds is not None and self.seeds < 1:
@@ -253,7 +236,7 @@ how everything works, not how well."""
 
 
 def fast_overrides(recipe: str) -> dict[str, Any]:
-    """Mapping[str, Any] of a recipe in the fast setting.
+    """Fields of a recipe in the fast setting.
 
     >>> fast_overrides("vsepp-kl")
     {'data.size': 'small'}
@@ -320,14 +303,10 @@ def reproduction(names: Sequence[str], setting: Setting, out: Path) -> Reproduct
         if title not in titles:
             raise ValueError(f"--imported: no row {title!r}; choose from {', '.join(titles)}")
 
-    @cache
-    def first(at: int, number: int) -> Run | str:
-        return _first(tables[at], tables[at].rows[number], setting, out)
-
     cells = []
-    for at, one in enumerate(tables):
-        for seed, (number, row) in product(range(setting.seeds_of(one)), enumerate(one.rows)):
-            made = first(at, number)
+    for one in tables:
+        firsts = [(row, _first(one, row, setting, out)) for row in one.rows]
+        for seed, (row, made) in product(range(setting.seeds_of(one)), firsts):
             if isinstance(made, Run) and seed and made.kind == "given":
                 made = f"{made.folder} is one run, and there is no other with this seed"
             if isinstance(made, str):

@@ -30,7 +30,7 @@ from gaussmatch.learn.evaluation.triplets import (
 )
 from gaussmatch.learn.plot import ambiguity, bars, curves, ellipses, lines, save, svg
 from gaussmatch.learn.studies import results
-from gaussmatch.learn.studies.experiment import Column, Experiment
+from gaussmatch.learn.studies.paper import Column, Experiment
 from gaussmatch.learn.studies.plans import Reproduction
 from gaussmatch.learn.studies.results import Line, Table, Verdict, table, verdicts
 from gaussmatch.learn.training.loop import read_log

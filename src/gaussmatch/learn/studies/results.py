@@ -7,8 +7,8 @@ import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +18,45 @@ from torch import Tensor
 from gaussmatch.files import load_tensors, rendered
 from gaussmatch.learn.evaluation.evaluate import paired
 from gaussmatch.learn.evaluation.tables import tex
-from gaussmatch.learn.studies.experiment import (
+from gaussmatch.learn.studies.paper import (
     Claim,
     Column,
     Experiment,
     Place,
     TableRow,
-    mean_std,
-    value_of,
 )
 from gaussmatch.learn.studies.plans import Reproduction
 
 
+def mean_std(values: Sequence[float]) -> tuple[float | None, float]:
+    """Mean and sample standard deviation over runs: zero for one run, no mean of none.
+
+    >>> mean_std([1.0, 3.0]), mean_std([1.0]), mean_std([])
+    ((2.0, 1.4142135623730951), (1.0, 0.0), (None, 0.0))
+    """
+    mean = statistics.fmean(values) if values else None
+    return mean, statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def value_of(measures: Mapping[str, Any], key: str) -> float | None:
+    """A measure by key, ``None`` if it was not measured.
+
+    >>> value_of({"rsum": 3.0}, "rsum"), value_of({}, "rsum")
+    (3.0, None)
+    """
+    value = measures.get(key)
+    return float(value) if isinstance(value, int | float) else None
+
+
 @dataclass(frozen=True)
 class Value:
-    """A figure in a table.
+    """A figure in a table."""
 
-    Args:
-        mean: over the runs; ``None`` if nothing was measured.
-        std: sample standard deviation, zero for one run.
-        published: as printed in the paper.
-        true: the same, put right where it is a slip.
-        best: whether it is the best of its group.
-    """
-
-    mean: float | None
-    std: float
-    published: float | None
-    true: float | None
-    best: bool = False
+    mean: float | None  #: over the runs; ``None`` if nothing was measured
+    std: float  #: sample standard deviation, zero for one run
+    published: float | None  #: as printed in the paper
+    true: float | None  #: the same, put right if it is a slip
+    best: bool = False  #: of its group
 
     @property
     def difference(self) -> float | None:
@@ -84,20 +94,14 @@ class PairedTest:
 
 @dataclass(frozen=True)
 class Table:
-    """What an experiment found.
-
-    Args:
-        papers_data: whether the published figures are of the same data.
-        columns: those that were measured.
-        measures: row title → all measures of each of its runs.
-    """
+    """What an experiment found."""
 
     experiment: Experiment
-    papers_data: bool
-    columns: Sequence[Column]
+    papers_data: bool  #: whether the published figures are of the same data
+    columns: Sequence[Column]  #: those that were measured
     lines: Sequence[Line]
     tests: Sequence[PairedTest]
-    measures: Mapping[str, Sequence[Mapping[str, Any]]]
+    measures: Mapping[str, Sequence[Mapping[str, Any]]]  #: row title → those of each of its runs
 
 
 @dataclass(frozen=True)
@@ -229,68 +233,55 @@ def t_interval(a: Sequence[float], b: Sequence[float] | None = None) -> tuple[fl
 
 
 def table(one: Experiment, study: Reproduction, records: Sequence[Mapping[str, Any]]) -> Table:
-    """The table of one experiment.
-
-    Args:
-        records: of all its cells (``Reproduction.records``).
-    """
+    """The table of one experiment, from the records of all its cells."""
     measured = {key for record in records for key in record["measures"]}
     columns = [column for column in one.columns if column.key in measured]
-    lines = [_line(row, columns, [r for r in records if r["row"] == row.title]) for row in one.rows]
-    each: dict[str, dict[int, Path]] = {row.title: {} for row in one.rows}
-    measures: dict[str, list[Mapping[str, Any]]] = {row.title: [] for row in one.rows}
+    of = {row.title: [r for r in records if r["row"] == row.title] for row in one.rows}
+    measures = {
+        title: [r["measures"] for r in own if r["state"] == "done"] for title, own in of.items()
+    }
+    figures = {
+        (title, c.key): mean_std([v for m in done if (v := value_of(m, c.key)) is not None])
+        for title, done in measures.items()
+        for c in columns
+    }
+    best, lines = _best(one, columns, figures), []
+    for row in one.rows:
+        title, own = row.title, of[row.title]
+        values = {
+            c.key: Value(
+                *figures[title, c.key],
+                row.published.get(c.key),
+                row.true_figure(c.key),
+                (title, c.key) in best,
+            )
+            for c in columns
+        }
+        errors = [f"seed {r['seed']}: {r['error']}" for r in own if r["state"] == "failed"]
+        lines.append(Line(row, len(measures[title]), len(own), values, errors))
+    each: dict[str, dict[int, Path]] = {title: {} for title in of}
     for cell, record in zip(study.of(one), records, strict=True):
         if record["state"] == "done" and cell.run is not None:
             each[cell.row.title][cell.seed] = cell.run.each(one.split)
-            measures[cell.row.title].append(record["measures"])
-    tests = [
-        test
-        for row in one.rows
-        if row.against is not None
-        and (test := _test(row.title, row.against, columns, each[row.title], each[row.against]))
-    ]
-    papers = one.data == study.setting.data
-    return Table(one, papers, columns, _with_best(one, columns, lines), tests, measures)
+    against = ((row.title, row.against) for row in one.rows if row.against is not None)
+    tests = [t for a, b in against if (t := _test(a, b, columns, each[a], each[b])) is not None]
+    return Table(one, one.data == study.setting.data, columns, lines, tests, measures)
 
 
-def _line(row: TableRow, columns: Sequence[Column], records: Sequence[Mapping[str, Any]]) -> Line:
-    done = [record["measures"] for record in records if record["state"] == "done"]
-    figures = {}
-    for column in columns:
-        key = column.key
-        values = [v for one in done if (v := value_of(one, key)) is not None]
-        figures[key] = Value(*mean_std(values), row.published.get(key), row.true_figure(key))
-    errors = [
-        f"seed {record['seed']}: {record['error']}"
-        for record in records
-        if record["state"] == "failed"
-    ]
-    return Line(row, len(done), len(records), figures, errors)
-
-
-def _with_best(one: Experiment, columns: Sequence[Column], lines: Sequence[Line]) -> list[Line]:
+def _best(
+    one: Experiment, columns: Sequence[Column], figures: Mapping[Place, tuple[float | None, float]]
+) -> set[Place]:
     """The best of each group as it is shown: equal digits are equally good."""
-    best: set[tuple[str, str]] = set()
-    by_row = {line.row.title: line for line in lines}
-    for group in one.groups:
-        for column in columns:
-            if column.lower is None:
-                continue
-            means = {row.title: by_row[row.title].figures[column.key].mean for row in group}
-            shown = {t: round(m, column.digits) for t, m in means.items() if m is not None}
-            if len(shown) > 1:
-                top = min(shown.values()) if column.lower else max(shown.values())
-                best |= {(title, column.key) for title, m in shown.items() if m == top}
-    return [
-        replace(
-            line,
-            figures={
-                key: replace(figure, best=(line.row.title, key) in best)
-                for key, figure in line.figures.items()
-            },
-        )
-        for line in lines
-    ]
+    best: set[Place] = set()
+    for group, column in product(one.groups, columns):
+        if column.lower is None:
+            continue
+        means = {(row.title, column.key): figures[row.title, column.key][0] for row in group}
+        shown = {place: round(m, column.digits) for place, m in means.items() if m is not None}
+        if len(shown) > 1:
+            top = min(shown.values()) if column.lower else max(shown.values())
+            best |= {place for place, m in shown.items() if m == top}
+    return best
 
 
 def _test(

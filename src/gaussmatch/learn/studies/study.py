@@ -17,7 +17,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -33,7 +33,7 @@ from gaussmatch.data.pairs import Pairs
 from gaussmatch.files import read_json, save_tensors, write_json
 from gaussmatch.learn.evaluation.evaluate import Evaluation, measure_run
 from gaussmatch.learn.evaluation.triplets import Features, choose, crop_pairs
-from gaussmatch.learn.studies.experiment import SplitName, TableRow
+from gaussmatch.learn.studies.paper import SplitName, TableRow
 from gaussmatch.learn.training.loop import train
 from gaussmatch.models.features import load_data
 from gaussmatch.models.recipe import DataRecipe, Recipe, identity
@@ -55,15 +55,11 @@ Trust = Callable[[Path, DataSet], Evaluation]
 @dataclass(frozen=True)
 class Run:
     """A recipe (with its seed), its folder, what it starts from, and what is to be measured of it.
-
-    Args:
-        place: its folder; of a shared run the folder of all, where it is named by its content.
-        kind: own is one cell's; shared may be that of several, by whatever table they are in; given
-            was not trained here and is only measured.
-    """
+    It is one cell's own, or shared by several of whatever table, or given: it was not trained here
+    and is only measured."""
 
     recipe: Recipe
-    place: Path
+    place: Path  #: its folder; of a shared run the folder of all, where its content names it
     kind: Literal["own", "shared", "given"] = "own"
     start: Run | None = None
     wants: frozenset[SplitName] = field(default=frozenset(), compare=False)
@@ -207,18 +203,12 @@ class Cell:
 
 @dataclass
 class Study:
-    """All cells, the runs behind them, and what went wrong.
+    """All cells, the runs behind them, and what went wrong."""
 
-    Args:
-        out: where results are written.
-        visual_genome: the folder of boxes for the crops of photos.
-        errors: run → what went wrong, filled by ``run``.
-    """
-
-    out: Path
+    out: Path  #: where results are written
     cells: Sequence[Cell]
-    visual_genome: str | None = None
-    errors: dict[Run, str] = field(default_factory=dict)
+    visual_genome: str | None = None  #: the folder of boxes for the crops of photos
+    errors: dict[Run, str] = field(default_factory=dict)  #: filled by ``run``
 
     @property
     def runs(self) -> list[Run]:
@@ -237,7 +227,12 @@ class Study:
         todo = self.todo
         after = {run: run.start for run in todo if run.start in todo and run.start is not None}
         work = partial(Run.finish, visual_genome=self.visual_genome, bar=jobs == 1, trust=trust)
-        self.errors |= run_all(todo, work, jobs, unit, lambda run: run.folder, after)
+        with tqdm(total=len(todo), desc=f"{unit}s", unit=unit, disable=not todo) as bar:
+            for run, error in run_jobs(todo, work, jobs, after):
+                bar.update()
+                if error is not None:
+                    self.errors[run] = error
+                    bar.write(f"failed: {run.folder}: {error}")
 
 
 def merged(runs: Iterable[Run]) -> list[Run]:
@@ -264,6 +259,9 @@ def run_jobs(
 ) -> Iterator[tuple[Item, str | None]]:
     """Do ``work`` for each item; yields (item, its error or ``None``) as they finish.
 
+    If a process dies, those that were running are tried again alone, and one that dies alone has
+    failed.
+
     Args:
         work: called in this process with one job, else in processes that share the cores (and the
             GPUs, one each in turn).
@@ -271,34 +269,45 @@ def run_jobs(
     """
     if jobs < 1:
         raise ValueError(f"at least one job is needed, got {jobs}")
-    after, failed = after or {}, set[Item]()
-    if jobs == 1 or len(items) < 2:
-        for item in _ordered(items, after):
-            error = _blocked(item, after, failed) or attempt(work, item)
-            if error is not None:
+    after = after or {}
+    start = _Here if jobs == 1 or len(items) < 2 else partial(_processes, jobs)
+    waiting, suspects = deque(items), deque[Item]()
+    flying: dict[Future[str | None], Item] = {}
+    failed, done = set[Item](), set[Item]()
+    pool: Any = start()
+    try:
+        while waiting or suspects or flying:
+            for item in [i for i in waiting if after.get(i) in failed]:
+                waiting.remove(item)
                 failed.add(item)
-            yield item, error
-        return
-    yield from _Pool(work, jobs, after).run(items)
-
-
-def run_all(
-    items: Sequence[Item],
-    work: Callable[[Item], None],
-    jobs: int,
-    unit: str,
-    name: Callable[[Item], object],
-    after: Mapping[Item, Item] | None = None,
-) -> dict[Item, str]:
-    """As ``run_jobs``, with a progress bar; returns the errors by item."""
-    errors: dict[Item, str] = {}
-    with tqdm(total=len(items), desc=f"{unit}s", unit=unit, disable=not items) as bar:
-        for item, error in run_jobs(items, work, jobs, after):
-            bar.update()
-            if error is not None:
-                errors[item] = error
-                bar.write(f"failed: {name(item)}: {error}")
-    return errors
+                yield item, "what it starts from failed"
+            source, most = (suspects, 1) if suspects else (waiting, jobs)
+            ready = [i for i in source if after.get(i) in done or after.get(i) not in items]
+            for item in ready[: most - len(flying)]:
+                source.remove(item)
+                flying[pool.submit(attempt, work, item)] = item
+            ended, _ = wait(flying, return_when=FIRST_COMPLETED)
+            for future in ended:
+                item = flying.pop(future)
+                try:
+                    error = future.result()
+                except BrokenProcessPool:
+                    if most > 1:
+                        suspects.append(item)
+                        continue
+                    error = "its process died (out of memory, or killed)"
+                (done if error is None else failed).add(item)
+                yield item, error
+            if ended and getattr(pool, "_broken", False):
+                suspects.extend(flying.values())
+                flying.clear()
+                pool.shutdown(wait=False)
+                pool = start()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        if flying:  # interrupted: do not continue for a program that has ended
+            for process in (getattr(pool, "_processes", None) or {}).values():
+                process.terminate()
 
 
 def attempt(work: Callable[[Item], None], item: Item) -> str | None:
@@ -310,68 +319,20 @@ def attempt(work: Callable[[Item], None], item: Item) -> str | None:
     return None
 
 
-class _Pool:
-    """As many processes as jobs. If one dies, those that were running are tried again alone, and
-    one that dies alone has failed."""
+class _Here(Executor):
+    """Does at once, in this process, what it is given."""
 
-    def __init__(self, work: Callable[[Any], None], jobs: int, after: Mapping[Any, Any]) -> None:
-        self.work, self.jobs, self.after = work, jobs, after
-        self.failed: set[Any] = set()
-        self.done: set[Any] = set()
+    def submit(self, work: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(work(*args, **options))
+        return future
 
-    def run(self, items: Sequence[Any]) -> Iterator[tuple[Any, str | None]]:
-        queue, suspects = deque(items), deque[Any]()
-        flying: dict[Future[str | None], Any] = {}
-        pool = self._start()
-        try:
-            while queue or suspects or flying:
-                blocked = [i for i in queue if _blocked(i, self.after, self.failed)]
-                for item in blocked:
-                    queue.remove(item)
-                    self.failed.add(item)
-                    yield item, _blocked(item, self.after, self.failed)
-                source, most = (suspects, 1) if suspects else (queue, self.jobs)
-                ready = [i for i in source if self._ready(i, items)][: most - len(flying)]
-                for item in ready:
-                    source.remove(item)
-                    flying[pool.submit(attempt, self.work, item)] = item
-                alone = most == 1
-                ended, _ = wait(flying, return_when=FIRST_COMPLETED)
-                for future in ended:
-                    item = flying.pop(future)
-                    try:
-                        error = future.result()
-                    except BrokenProcessPool:
-                        if not alone:
-                            suspects.append(item)
-                            continue
-                        error = "its process died (out of memory, or killed)"
-                    (self.done if error is None else self.failed).add(item)
-                    yield item, error
-                if ended and _broken(pool):
-                    suspects.extend(flying.values())
-                    flying.clear()
-                    pool.shutdown(wait=False)
-                    pool = self._start()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            if flying:  # interrupted: do not continue for a program that has ended
-                for process in (pool._processes or {}).values():
-                    process.terminate()
 
-    def _ready(self, item: Any, items: Sequence[Any]) -> bool:
-        before = self.after.get(item)
-        return before is None or before in self.done or before not in items
-
-    def _start(self) -> ProcessPoolExecutor:
-        context = multiprocessing.get_context("spawn")
-        threads = max(1, torch.get_num_threads() // self.jobs)
-        return ProcessPoolExecutor(
-            self.jobs,
-            mp_context=context,
-            initializer=_start_worker,
-            initargs=(threads, context.Value("i", 0)),
-        )
+def _processes(jobs: int) -> ProcessPoolExecutor:
+    context = multiprocessing.get_context("spawn")
+    threads = max(1, torch.get_num_threads() // jobs)
+    given = threads, context.Value("i", 0)
+    return ProcessPoolExecutor(jobs, context, initializer=_start_worker, initargs=given)
 
 
 def _start_worker(threads: int, started: Any) -> None:
@@ -390,21 +351,3 @@ def _exit_with(sentinel: int) -> None:
     """Exit with the parent: no child may go on training and write into the files of a successor."""
     wait_for([sentinel])
     os._exit(1)
-
-
-def _broken(pool: ProcessPoolExecutor) -> bool:
-    return bool(pool._broken)
-
-
-def _ordered(items: Sequence[Item], after: Mapping[Item, Item]) -> list[Item]:
-    """Every item after the one that it needs, else as given."""
-    order: dict[Item, None] = {}
-    for item in items:
-        if item in after and after[item] in items:
-            order.setdefault(after[item])
-        order.setdefault(item)
-    return list(order)
-
-
-def _blocked(item: Item, after: Mapping[Item, Item], failed: set[Item]) -> str | None:
-    return "what it starts from failed" if after.get(item) in failed else None

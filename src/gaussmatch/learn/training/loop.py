@@ -29,22 +29,9 @@ from gaussmatch.data.pairs import Pairs, read_images
 from gaussmatch.device import choose_device
 from gaussmatch.files import write_text
 from gaussmatch.learn.evaluation.retrieval import recalls
-from gaussmatch.learn.training import gather
+from gaussmatch.learn.training import gather, start
 from gaussmatch.learn.training.batches import Batch, Batches, Waiting, mixed
 from gaussmatch.learn.training.posthoc import fit as fit_posthoc
-from gaussmatch.learn.training.start import (
-    CheckpointTimer,
-    Progress,
-    TrainingState,
-    find_checkpoint,
-    frozen_recipe,
-    initial_model,
-    origin_folder,
-    report_start,
-    resolved,
-    resumed_model,
-    vocabulary_of,
-)
 from gaussmatch.learn.training.step import (
     Gradients,
     Objective,
@@ -103,7 +90,7 @@ def _is_wanted(recipe: Recipe, out: Path, resume: bool) -> bool:
 def _is_resumed(recipe: Recipe, out: Path, resume: bool) -> bool:
     """Whether training continues from a checkpoint; called with the lock held."""
     run.claim(out, recipe, resume=resume)  # again: another training may have been faster
-    resumed = resume and find_checkpoint(out)
+    resumed = resume and start.find_checkpoint(out)
     if run.is_finished(out):
         if not resumed:
             raise FileNotFoundError(
@@ -128,9 +115,13 @@ def _train(
     origin = None if resumed else _origin(recipe, out, progress_bar)
     data = data if data is not None else load_data(recipe.data)
     recipe = replace(recipe, model=run.read_recipe(out).model) if resumed else recipe
-    recipe = resolved(recipe, data.train)
+    recipe = start.resolved(recipe, data.train)
     seed_everything(recipe.training.seed)
-    model = resumed_model(recipe, out) if resumed else initial_model(recipe, data.train, origin)
+    model = (
+        start.resumed_model(recipe, out)
+        if resumed
+        else start.initial_model(recipe, data.train, origin)
+    )
     model.matcher.to(device)
     if recipe.model.posthoc.fitted:
         if main:
@@ -145,7 +136,7 @@ def _train(
         state.load(out, accept_changed_data)
     gather.broadcast(model.matcher.state_dict().values())
     if main:
-        run.save_parts(out, recipe, vocabulary_of(model))
+        run.save_parts(out, recipe, start.vocabulary_of(model))
     log = RunLog(out, state.progress.step, writes=main)
     steps = Steps(recipe, state, log, precision, partial(state.save, out))
     if main and not resumed:
@@ -156,7 +147,7 @@ def _train(
         _finish(out, log)
 
 
-def _state(model: Model, data: DataSet, steps: int, precision: Precision) -> TrainingState:
+def _state(model: Model, data: DataSet, steps: int, precision: Precision) -> start.TrainingState:
     """All that changes while a run trains, before the first of ``steps`` an epoch."""
     settings = model.recipe.training
     optimizer = optimizer_of(model.matcher, settings)
@@ -166,7 +157,7 @@ def _state(model: Model, data: DataSet, steps: int, precision: Precision) -> Tra
         for name in ("train", "dev")
         for what, mark in data.split(name).fingerprint().items()
     }
-    return TrainingState(model.matcher, optimizer, rates, precision.scaler, data=marks)
+    return start.TrainingState(model.matcher, optimizer, rates, precision.scaler, data=marks)
 
 
 def _report(model: Model, data: DataSet, out: Path, steps: Steps, *, started: bool) -> None:
@@ -177,7 +168,7 @@ def _report(model: Model, data: DataSet, out: Path, steps: Steps, *, started: bo
         report_memory(model.matcher, data.train, at_once, steps.precision, steps.log)
     if started and not recipe.model.ranks_by_mean:
         dev = _validated(model, data)
-        report_start(origin_folder(recipe, out), dev["rsum"])
+        start.report_start(start.origin_folder(recipe, out), dev["rsum"])
         steps.log.write("start", 0, 0, **dev)
         _keep_best(out, model.matcher, steps.progress, 0, dev)
 
@@ -221,12 +212,12 @@ def _finish(out: Path, log: RunLog) -> None:
 def _fit(model: Model, data: DataSet, out: Path) -> None:
     """What a post-hoc method takes instead of epochs; it is short, and starts again if it was
     interrupted."""
-    run.save_parts(out, model.recipe, vocabulary_of(model))
+    run.save_parts(out, model.recipe, start.vocabulary_of(model))
     log = RunLog(out, 0, writes=True)
     found = fit_posthoc(model, data.train)
     dev = _validated(model, data)
     log.write("fit", 0, int(found.pop("steps")), **found, **dev)
-    _keep_best(out, model.matcher, Progress(), 0, dev)
+    _keep_best(out, model.matcher, start.Progress(), 0, dev)
     _finish(out, log)
 
 
@@ -253,7 +244,7 @@ def _bar(batches: Batches, epoch: int, done: int, title: str, shown: bool) -> tq
 def _keep_best(
     out: Path,
     matcher: Matcher,
-    progress: Progress,
+    progress: start.Progress,
     epoch: int,
     dev: dict[str, float],
     latest: bool = False,
@@ -270,10 +261,10 @@ def _origin(recipe: Recipe, out: Path, progress_bar: bool) -> Model | None:
     """The best model of the run to start from; a run that is only named is trained first."""
     if recipe.training.start_from is None:
         return None
-    folder = origin_folder(recipe, out)
+    folder = start.origin_folder(recipe, out)
     if run.is_run(recipe.training.start_from):
         return run.load(folder)
-    return train(frozen_recipe(recipe), folder, resume=True, progress_bar=progress_bar)
+    return train(start.frozen_recipe(recipe), folder, resume=True, progress_bar=progress_bar)
 
 
 @dataclass
@@ -281,7 +272,7 @@ class Steps:
     """Gradient steps over an epoch's batches: encode, score, loss, clip, step, report."""
 
     recipe: Recipe
-    state: TrainingState
+    state: start.TrainingState
     log: RunLog
     precision: Precision
     save: Callable[[], None]
@@ -298,7 +289,10 @@ class Steps:
             Objective.of_epoch(self.recipe.loss, epoch, self.matcher.heads),
             shortened_as=self.recipe.training.shorten_as,
         )
-        progress, interval = self.progress, CheckpointTimer(self.recipe.training.checkpoint_every)
+        progress, interval = (
+            self.progress,
+            start.CheckpointTimer(self.recipe.training.checkpoint_every),
+        )
         first, started = progress.batch, time.perf_counter()
         waiting = Waiting(bar)
         for batch in waiting:

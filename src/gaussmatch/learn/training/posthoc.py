@@ -19,7 +19,7 @@ from gaussmatch.core.losses import negatives
 from gaussmatch.data.language import canonical
 from gaussmatch.data.pairs import Pairs, read_images
 from gaussmatch.data.queries import CENTERED_SHARPNESS, FittingCounts, as_query
-from gaussmatch.learn.evaluation.reliability import evenly
+from gaussmatch.learn.evaluation.retrieval import evenly
 from gaussmatch.learn.training.start import NOTHING_TO_ADAPT
 from gaussmatch.learn.training.step import in_order
 from gaussmatch.models import run
@@ -155,14 +155,8 @@ def adapt_to_captions(
     encoder: str, captions: Sequence[str], image_of: np.ndarray, recipe: Recipe, out: Path
 ) -> None:
     """A run of a published encoder of both sides whose means, and so its ranking, are as published,
-    and whose texts know how many photos they fit, learned from captions without any photo.
-
-    Args:
-        captions: of photos, at most ``CAPTIONS`` of which are taken.
-        image_of: the photo that each was written for.
-        recipe: how to train.
-        out: the run folder.
-    """
+    and whose texts know how many photos they fit, learned from captions (``CAPTIONS`` at most)
+    without any photo; ``image_of`` says which photo each was written for."""
     with TemporaryDirectory() as folder:
         base = import_checkpoint(Path(encoder), Path(folder) / "run")
     if base.model.has_variance:

@@ -17,7 +17,6 @@ from gaussmatch.core import losses
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.learn.training import gather
 from gaussmatch.learn.training.batches import Batch
-from gaussmatch.models.encoders.base import Tokens
 from gaussmatch.models.encoders.vsrn import CaptionGenerator
 from gaussmatch.models.matcher import Matcher, loss_of
 from gaussmatch.models.recipe import LossRecipe
@@ -25,28 +24,21 @@ from gaussmatch.models.recipe.fields import PrecisionName
 
 
 class BatchOutput(NamedTuple):
-    """What a batch gave: the Gaussians, its captions, what the watched parts put out, and which
-    images are the same."""
+    """What a batch gave: the Gaussians of its images, captions and queries (``Batch.short``), and
+    what the watched parts put out."""
 
     matcher: Matcher
+    batch: Batch
     images: Gaussian
     captions: Gaussian
-    tokens: Tokens
     seen: dict[str, Any]
-    image_ids: Tensor
-    fits: Tensor | None = None
     short: Gaussian | None = None
-    short_of: Tensor | None = None
-    short_fits: Tensor | None = None
-    mixture: tuple[Tensor, Tensor] | None = None
-    """Of a batch whose images are mixed: see ``Batch.share`` and ``Batch.partner``."""
 
     @property
     def shortened(self) -> tuple[Gaussian, Tensor] | None:
         """Captions as queries beside the whole ones, and the rows of their pairs, if any."""
-        if self.short is None or self.short_of is None or not len(self.short_of):
-            return None
-        return self.short, self.short_of
+        rows = self.batch.short_of
+        return None if self.short is None or rows is None or not len(rows) else (self.short, rows)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -58,21 +50,16 @@ class BatchOutput(NamedTuple):
         """All that gradients of queries flow through, (m, …) each."""
         return [] if self.short is None else _tensors(self.short)
 
-    def with_batch(
-        self, tensors: Sequence[Tensor], short_tensors: Sequence[Tensor], batch: Batch
-    ) -> BatchOutput:
-        """The outcome of another batch, given its tensors and what it says of its pairs."""
-        rest, short_rest = iter(tensors), iter(short_tensors)
-        return self._replace(
-            images=_like(self.images, rest),
-            captions=_like(self.captions, rest),
-            seen={name: next(rest) for name in self.seen},
-            image_ids=batch.image_ids,
-            fits=batch.fits,
-            short=None if self.short is None else _like(self.short, short_rest),
-            short_of=batch.short_of,
-            short_fits=batch.short_fits,
-            mixture=batch.mixture,
+    def of(self, batch: Batch, tensors: Sequence[Tensor], short: Sequence[Tensor]) -> BatchOutput:
+        """The outcome of another batch, given its ``tensors`` and ``short_tensors``."""
+        rest, queries = iter(tensors), iter(short)
+        return BatchOutput(
+            self.matcher,
+            batch,
+            _like(self.images, rest),
+            _like(self.captions, rest),
+            {name: next(rest) for name in self.seen},
+            None if self.short is None else _like(self.short, queries),
         )
 
 
@@ -86,22 +73,17 @@ def _like(g: Gaussian, tensors: Iterator[Tensor]) -> Gaussian:
 
 @dataclass(frozen=True)
 class Term:
-    """A named addition to the loss, weighted by the field of its name in the recipe's ``loss``.
+    """A named addition to the loss, weighted by the field of its name in the recipe's ``loss``."""
 
-    Args:
-        value: outcome → scalar, already reduced over the batch.
-        watches: parts whose output it needs, as ``Matcher.part`` names them.
-    """
-
-    value: Callable[[BatchOutput], Tensor]
-    watches: tuple[str, ...] = ()
+    value: Callable[[BatchOutput], Tensor]  #: outcome → scalar, already reduced over the batch
+    watches: tuple[str, ...] = ()  #: parts whose output it needs, as ``Matcher.part`` names them
 
 
 def _generation(outcome: BatchOutput) -> Tensor:
     """The caption's words, generated from the regions of its image after the graph (VSRN)."""
     generator = outcome.matcher.get_submodule("heads.generator")
     assert isinstance(generator, CaptionGenerator)
-    ids, lengths = outcome.tokens
+    ids, lengths = outcome.batch.texts
     inputs, targets = losses.teacher_forcing(ids, lengths, generator.longest)
     logits = generator(outcome.seen[REGIONS], inputs)
     return losses.generation_loss(logits, targets.data, captions=len(lengths))
@@ -118,13 +100,14 @@ def _inclusion(outcome: BatchOutput, how: Callable[..., Tensor] = losses.inclusi
 def _fitting(outcome: BatchOutput) -> Tensor:
     """Uncertainty in the order of how many photos a text fits: among whole captions, among queries,
     among all of them, and of every query above its own caption."""
-    assert outcome.fits is not None
+    fits, short_fits = outcome.batch.fits, outcome.batch.short_fits
+    assert fits is not None
     whole = outcome.captions.mean_log_var()
     if outcome.shortened is None:
-        return losses.disorder(whole, outcome.fits)
-    assert outcome.short_fits is not None
+        return losses.disorder(whole, fits)
+    assert short_fits is not None
     queries, rows = outcome.shortened
-    return in_order(whole, outcome.fits, queries.mean_log_var(), outcome.short_fits, rows)
+    return in_order(whole, fits, queries.mean_log_var(), short_fits, rows)
 
 
 def in_order(
@@ -147,7 +130,7 @@ def in_order(
 
 def _rivals(outcome: BatchOutput) -> Tensor:
     """Uncertainty in the order of how many images of the batch score beside a text's own."""
-    texts, ids = outcome.captions, outcome.image_ids
+    texts, ids = outcome.captions, outcome.batch.image_ids
     own = torch.arange(len(ids), device=ids.device)
     if outcome.shortened is not None:
         short, rows = outcome.shortened
@@ -212,30 +195,27 @@ class Objective:
         watched = sorted({part for term in self._used.values() for part in term.watches})
         with observe({part: matcher.part(part) for part in watched}) as seen:
             images, captions = matcher(batch.images, batch.texts)
-        ids, fits = batch.image_ids, batch.fits
-        outcome = BatchOutput(
-            matcher, images, captions, batch.texts, seen, ids, fits, mixture=batch.mixture
-        )
-        if batch.short_of is None:
-            return outcome
-        short = matcher.encode_texts(batch.short) if len(batch.short_of) else captions[:0]
-        return outcome._replace(short=short, short_of=batch.short_of, short_fits=batch.short_fits)
+        short = None
+        if batch.short_of is not None:
+            short = matcher.encode_texts(batch.short) if len(batch.short_of) else captions[:0]
+        return BatchOutput(matcher, batch, images, captions, seen, short)
 
     def terms(self, outcome: BatchOutput) -> dict[str, Tensor]:
         """The named terms of a whole batch."""
-        images, captions, ids = outcome.images, outcome.captions, outcome.image_ids
+        images, captions, ids = outcome.images, outcome.captions, outcome.batch.image_ids
         similarity, shortened = outcome.matcher.similarity, outcome.shortened
+        mixture = outcome.batch.mixture
         if shortened is not None and self.shortened_as == "add":  # pairs with their caption's image
             short, rows = shortened
             images = Gaussian.cat([images, images[rows]])
             captions, ids = Gaussian.cat([captions, short]), torch.cat([ids, ids[rows]])
         negative = losses.negatives(ids, same_image_negatives=self.recipe.same_image_negatives)
         scores = similarity.both_ways(images, captions)
-        if outcome.mixture is None:
+        if mixture is None:
             terms = self.ranking(*scores, negative)
         else:
             assert isinstance(self.ranking, losses.PairwiseSigmoid)
-            terms = self.ranking(*scores, negative, losses.mixture_targets(*outcome.mixture))
+            terms = self.ranking(*scores, negative, losses.mixture_targets(*mixture))
         if shortened is not None and self.shortened_as == "query":
             assert isinstance(self.ranking, losses.InfoNCE)
             short, rows = shortened
@@ -317,8 +297,10 @@ class Gradients:
         share = shares[0]
         embedded, of_queries = share.tensors, share.short_tensors
         if cached:
-            embedded = _joined([s.tensors for s in shares])
-            of_queries = _joined([s.short_tensors for s in shares])
+            embedded, of_queries = (
+                [torch.cat(column).requires_grad_() for column in zip(*parts_of, strict=True)]
+                for parts_of in ([s.tensors for s in shares], [s.short_tensors for s in shares])
+            )
         whole = _gathered(share, embedded, of_queries, batch)
         with self.precision.forward():
             terms = objective.terms(whole)
@@ -328,7 +310,7 @@ class Gradients:
             if cached:
                 self._pass_on(objective, parts, states, embedded, of_queries)
             gather.sum_gradients(p for p in self.matcher.parameters() if p.requires_grad)
-        return terms, len(whole.image_ids)
+        return terms, len(whole.batch.image_ids)
 
     def _pass_on(
         self,
@@ -363,11 +345,6 @@ class Gradients:
         _set_random_state(after, self.precision.device)
 
 
-def _joined(parts: list[list[Tensor]]) -> list[Tensor]:
-    """The tensors of all parts as leaves that gradients are kept of."""
-    return [torch.cat(column).requires_grad_() for column in zip(*parts, strict=True)]
-
-
 def _gathered(
     share: BatchOutput, embedded: list[Tensor], of_queries: list[Tensor], batch: Batch
 ) -> BatchOutput:
@@ -380,12 +357,12 @@ def _gathered(
     pairs = gather.gather([*embedded, *there.values()])
     whole = batch._replace(**dict(zip(there, pairs[n:], strict=True)))
     if batch.short_of is None:
-        return share.with_batch(pairs[:n], [], whole)
+        return share.of(whole, pairs[:n], [])
     extra = [batch.short_of + gather.before(len(ids), ids.device)]
     extra += [] if batch.short_fits is None else [batch.short_fits]
     queries, m = gather.gather([*of_queries, *extra]), len(of_queries)
     whole = whole._replace(short_of=queries[m], short_fits=queries[-1] if len(extra) > 1 else None)
-    return share.with_batch(pairs[:n], queries[:m], whole)
+    return share.of(whole, pairs[:n], queries[:m])
 
 
 def _random_state(device: torch.device) -> list[Tensor]:
@@ -469,10 +446,8 @@ def memory_line(per_image: int, batch: int) -> str:
     >>> memory_line(1_900_000, 128)
     'activation memory: 1.9 MB an image, 0.24 GB a batch of 128'
     """
-    whole = per_image * batch / 1e9
-    return (
-        f"activation memory: {per_image / 1e6:.1f} MB an image, {whole:.2f} GB a batch of {batch}"
-    )
+    each, whole = per_image / 1e6, per_image * batch / 1e9
+    return f"activation memory: {each:.1f} MB an image, {whole:.2f} GB a batch of {batch}"
 
 
 def _kept(encoder: nn.Module, images: Tensor) -> int:

@@ -21,7 +21,7 @@ from gaussmatch.data.language import canonical, content_words
 from gaussmatch.data.pairs import DataSet, Pairs, joined, read_images, read_texts
 from gaussmatch.data.queries import shortened
 from gaussmatch.files import write_json
-from gaussmatch.learn.evaluation.reliability import evenly
+from gaussmatch.learn.evaluation.retrieval import evenly
 from gaussmatch.models.encoders.adapter import TextAdapter
 from gaussmatch.models.features import load_data
 from gaussmatch.models.features.texts import prepared

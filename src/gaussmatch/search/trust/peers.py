@@ -26,9 +26,8 @@ from gaussmatch.data import DataSet
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.files import atomic, cache_root
 from gaussmatch.learn.evaluation.evaluate import Evaluation, provenance
-from gaussmatch.learn.evaluation.reliability import best_scores, evenly, selective
-from gaussmatch.learn.evaluation.retrieval import Truth, measures_of
-from gaussmatch.learn.evaluation.scores import blocks_of, query_scores
+from gaussmatch.learn.evaluation.retrieval import Truth, evenly, measures_of, selective
+from gaussmatch.learn.evaluation.scores import best_scores, blocks_of, query_scores
 from gaussmatch.models.features.texts import prepared
 from gaussmatch.models.model import Model
 from gaussmatch.models.run import LOG, load, model_files

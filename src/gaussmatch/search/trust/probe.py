@@ -31,7 +31,7 @@ from gaussmatch.data.pictures import SUFFIXES, open_picture
 from gaussmatch.data.scenes import SIZES, balanced, make_split
 from gaussmatch.data.scenes.world import draw
 from gaussmatch.data.stored import read_lines
-from gaussmatch.learn.evaluation.reliability import evenly, thinned
+from gaussmatch.learn.evaluation.retrieval import evenly, thinned
 from gaussmatch.learn.evaluation.scores import query_scores
 from gaussmatch.learn.evaluation.triplets import crops_a_and_c
 from gaussmatch.models.model import Model
