@@ -16,8 +16,8 @@ from gaussmatch.learn.studies.paper import (
     TableRow,
     experiment,
 )
-from gaussmatch.learn.studies.plans import Setting, claim, made_before, reproduction
 from gaussmatch.learn.studies.report import _commands
+from gaussmatch.learn.studies.study import Setting, claim, made_before, reproduction
 from gaussmatch.models.encoders.pretrained.base import make_importable
 from gaussmatch.models.recipe import all_recipes, find_recipe, load_recipe
 

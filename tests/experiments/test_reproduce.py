@@ -19,8 +19,7 @@ from gaussmatch.files import read_json
 from gaussmatch.learn.studies import study
 from gaussmatch.learn.studies.estimate import Cost, estimate
 from gaussmatch.learn.studies.paper import PAPER
-from gaussmatch.learn.studies.plans import Setting, reproduction
-from gaussmatch.learn.studies.study import Run
+from gaussmatch.learn.studies.study import Run, Setting, reproduction
 from gaussmatch.models.recipe import parse_overrides
 
 FIELDS = parse_overrides(MINI[6:])

@@ -11,9 +11,8 @@ from safetensors.torch import save_file
 
 from gaussmatch.files import write_json
 from gaussmatch.learn.studies.paper import Claim, Column, Experiment, Slip, TableRow, experiment
-from gaussmatch.learn.studies.plans import Reproduction, Setting
 from gaussmatch.learn.studies.results import Table, latex, markdown, table, verdicts
-from gaussmatch.learn.studies.study import Cell, Run, merged
+from gaussmatch.learn.studies.study import Cell, Reproduction, Run, Setting, merged
 from gaussmatch.models.recipe import load_recipe
 
 KEYS = [f"{way}_r{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)]

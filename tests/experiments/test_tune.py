@@ -8,7 +8,7 @@ import pytest
 
 from gaussmatch.apps.cli import main
 from gaussmatch.files import read_json
-from gaussmatch.learn.studies.plans import Search, load_search, trials
+from gaussmatch.learn.studies.study import Search, load_search, trials
 from gaussmatch.models.recipe import load_recipe, recipe_folder
 
 SEARCH = """

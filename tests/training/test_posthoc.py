@@ -18,7 +18,7 @@ from gaussmatch.core import losses, metrics
 from gaussmatch.data.queries import FittingCounts
 from gaussmatch.files import read_json
 from gaussmatch.learn.studies.paper import experiment
-from gaussmatch.learn.studies.plans import Setting, reproduction
+from gaussmatch.learn.studies.study import Setting, reproduction
 from gaussmatch.models.encoders.posthoc import (
     METHODS,
     OURS,

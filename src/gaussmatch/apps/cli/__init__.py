@@ -45,6 +45,7 @@ HOMES = {
     "calibrate": "probe",
     "compare": "studies",
     "completion": "doctor",
+    "demo": "studies",
     "evaluate": "train",
     "extract": "embed",
     "finetune": "train",

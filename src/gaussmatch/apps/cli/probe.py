@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,14 @@ def run_calibrate(argv: Sequence[str]) -> None:
 
 OTHERS = {"words": "words", "best_score": "best score", "perplexity": "perplexity"}
 COLUMNS = ("", "Σ", *OTHERS.values(), "combined", *TITLES.values())
+COUNTS = {
+    "fitting_photos": "photos that fit",
+    "true_counts": "true photos",
+    "judged_counts": "photos judged true, of a few",
+    "balanced": "true photos, equal length",
+    "crowd": "the crowd's judgment",
+}
+"""What the uncertainty of captions is held against, and its title."""
 IMAGES = {
     "crowd_images": "photos: other captions that the crowd accepts",
     "near_captions": "images: captions of others that say the same",
@@ -219,57 +227,47 @@ def _draw(folder: Path, found: Mapping[str, Any]) -> list[Path]:
     return [stem.with_name(f"{stem.name}.svg") for stem in stems]
 
 
-def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Measure, the variance, and what needs none."""
-    rows = []
-    names = {
-        "fitting_photos": "photos that fit",
-        "true_counts": "true photos",
-        "judged_counts": "photos judged true, of a few",
-        "balanced": "true photos, equal length",
-        "crowd": "the crowd's judgment",
-    }
-    for key, title in names.items():
+def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    for title, values in _figures(found):
+        cells = ["" if value is None else f"{value:.3f}" for value in values]
+        yield (title, *cells, *[""] * (len(COLUMNS) - 1 - len(cells)))
+
+
+def _figures(found: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[float | None]]]:
+    """Measure → of the variance, and of what needs none."""
+    for key, title in COUNTS.items():
         if key in found:
             rho = found[key]
-            values = [rho.get("rho"), rho["rho_length"], rho["rho_best_score"]]
-            rows.append(_row(f"{title}, ρ", [*values, rho["rho_perplexity"]]))
-            rows.append(_row("  given length", [rho.get("rho_given_length")]))
+            others = [rho[f"rho_{name}"] for name in ("length", "best_score", "perplexity")]
+            yield f"{title}, ρ", [rho.get("rho"), *others]
+            yield "  given length", [rho.get("rho_given_length")]
     if "chains" in found:
         chains = found["chains"]
         for figure in ("steps", "whole"):
             others = [chains[name][figure] for name in OTHERS]
-            rows.append(_row(f"chains, {figure} in order", [chains.get(figure), *others]))
+            yield f"chains, {figure} in order", [chains.get(figure), *others]
     edits = found.get("edits", {})
     for name, shares in edits.get("by_others", {}).items():
-        others = [shares[gauge] for gauge in OTHERS]
-        rows.append(_row(f"{name}, less sure", [edits.get(name), *others]))
+        yield f"{name}, less sure", [edits.get(name), *(shares[gauge] for gauge in OTHERS)]
     for name in ("fillers", "fillers_as_typed"):
         if name in edits:
-            rows.append(_row(f"{name.replace('_', ' ')}, unmoved", [edits[name]]))
+            yield f"{name.replace('_', ' ')}, unmoved", [edits[name]]
     learned = ("sigma", *OTHERS, "", *TITLES)
     for key, title in IMAGES.items():
         if key in found:
-            rows.append(_row(f"{title}, ρ", [found[key].get(n) for n in learned]))
+            yield f"{title}, ρ", [found[key].get(n) for n in learned]
     for area, gaps in found.get("crops", {}).items():
         values = [gaps.get(name, {}).get("gap") for name in learned]
-        rows.append(_row(f"crops below {area}: two things − one, in σ", values))
+        yield f"crops below {area}: two things − one, in σ", values
     photos = found.get("photo_edits", {})
     for name, by_others in photos.get("by_others", {}).items():
         values = [photos.get(name), None, by_others["best_score"], by_others["perplexity"]]
-        rows.append(_row(f"photo: {name}, less sure", values))
+        yield f"photo: {name}, less sure", values
     for side, by in found["surest_half"].items():
         for figure, title in (("ratio", "R@1 of surest half / all"), ("aurc", "AURC")):
-            names_of = ("sigma", *OTHERS, "probability")
-            rows.append(_row(f"{side}: {title}", [by.get(n, {}).get(figure) for n in names_of]))
+            names = ("sigma", *OTHERS, "probability")
+            yield f"{side}: {title}", [by.get(n, {}).get(figure) for n in names]
     for key, title in (("unfamiliar", "other domains"), ("unfamiliar_photos", "other photos")):
-        strange = found.get(key, {})
-        values = [*(strange.get(f"auroc_{n}") for n in ("sigma", *OTHERS)), strange.get("auroc")]
-        if strange:
-            rows.append(_row(f"{title}, AUROC (last: familiarity)", values))
-    return rows
-
-
-def _row(title: str, values: Sequence[float | None]) -> tuple[str, ...]:
-    cells = ["" if value is None else f"{value:.3f}" for value in values]
-    return (title, *cells, *[""] * (len(COLUMNS) - 1 - len(cells)))
+        if strange := found.get(key, {}):
+            values = [strange.get(f"auroc_{n}") for n in ("sigma", *OTHERS)]
+            yield f"{title}, AUROC (last: familiarity)", [*values, strange.get("auroc")]

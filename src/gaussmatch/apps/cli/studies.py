@@ -1,26 +1,48 @@
 """Rows × seeds: ``gaussmatch compare RECIPE …``, ``gaussmatch tune SEARCH`` and ``gaussmatch
-reproduce NAME … --data DATA``."""
+reproduce NAME … --data DATA``; and ``gaussmatch demo``: a point model, its probabilistic twin and
+the recommended recipe on the same data, compared and reported."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import time
+import warnings
 from argparse import ArgumentTypeError
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from gaussmatch.apps.cli.parser import SECTIONS, Parser
 from gaussmatch.core.metrics.measures import heading, shown
-from gaussmatch.learn.evaluation.tables import plain_table
-from gaussmatch.learn.studies import plans
+from gaussmatch.data import DataSet
+from gaussmatch.files import claim_folder
+from gaussmatch.learn.evaluation.evaluate import evaluate_run
+from gaussmatch.learn.evaluation.tables import measures_table, plain_table
+from gaussmatch.learn.studies import study as studies
 from gaussmatch.learn.studies.estimate import estimate
 from gaussmatch.learn.studies.paper import NAMES, NUMBERED, PAPER
-from gaussmatch.learn.studies.report import Section, write_page, write_sections
+from gaussmatch.learn.studies.report import (
+    Entrant,
+    Section,
+    write_page,
+    write_report,
+    write_sections,
+)
 from gaussmatch.learn.studies.results import mean_std
-from gaussmatch.models.recipe import recipe_folder
-from gaussmatch.models.run import is_run
+from gaussmatch.learn.training.loop import CollapseWarning, train
+from gaussmatch.models.features import load_data
+from gaussmatch.models.recipe import load_recipe, recipe_folder, typed
+from gaussmatch.models.run import is_run, load
+from gaussmatch.search import Index, index_pairs
+from gaussmatch.search.index import existing_index
+from gaussmatch.search.trust import kept_calibration
 from gaussmatch.search.trust.peers import measure
 
 RESULT = "comparison.json"
@@ -45,7 +67,7 @@ def run_compare(argv: Sequence[str]) -> None:
     parser.take("--out", "the output folder", Path("runs/compare"))
     parser.take("--jobs", "parallel runs, which share the cores", 1)
     o = parser.parse(argv)
-    rows = plans.compare(o.recipes, o.seeds, o.out, o.overrides, o.jobs)
+    rows = studies.compare(o.recipes, o.seeds, o.out, o.overrides, o.jobs)
     print(seeds_table(rows))
     print(f"written: {o.out / RESULT}")
     failed = [f"{row['title']}, {error}" for row in rows for error in row["errors"]]
@@ -83,10 +105,10 @@ def run_tune(argv: Sequence[str]) -> None:
     parser.take("--budget", "trials per row (default: as the search says)", type=int)
     parser.take("--jobs", "parallel trials, which share the cores", 1)
     options = parser.parse(argv)
-    search = plans.load_search(options.search)
+    search = studies.load_search(options.search)
     if options.budget is not None:
         search = replace(search, budget=options.budget)
-    found = plans.tune(search, options.out, options.overrides, options.jobs)
+    found = studies.tune(search, options.out, options.overrides, options.jobs)
     cells = [["row", "trials", "dev rsum", "epoch", "fields"]]
     for row, best in found["best"].items():
         done = sum(t["row"] == row and t["error"] is None for t in found["trials"])
@@ -117,9 +139,9 @@ def run_reproduce(argv: Sequence[str]) -> None:
     options = _parser().parse(argv)
     known = {name: file for name in JUDGEMENTS if (file := getattr(options, name)) is not None}
     given: dict[str, Any] = {
-        f.name: getattr(options, f.name) for f in fields(plans.Setting) if f.name != "judgments"
+        f.name: getattr(options, f.name) for f in fields(studies.Setting) if f.name != "judgments"
     }
-    setting = plans.Setting(**given | {"imported": dict(options.imported), "judgments": known})
+    setting = studies.Setting(**given | {"imported": dict(options.imported), "judgments": known})
     if options.data == "scenes" and "data.root" in setting.overrides:
         others = ", ".join(name for name in DATA if name != "scenes")
         raise ValueError(f"scenes are drawn and have no data.root; name the data: --data {others}")
@@ -127,13 +149,13 @@ def run_reproduce(argv: Sequence[str]) -> None:
     jobs = options.jobs or (2 if options.data == "scenes" else 1)
     named = dict.fromkeys(NUMBERED.get(name, name) for name in options.names)
     names = PAPER if "all" in named else tuple(named)
-    study = plans.reproduction(names, setting, out)
+    study = studies.reproduction(names, setting, out)
     study.check()
     if options.dry_run:
         print(estimate(study, jobs))
         return
     started = time.perf_counter()
-    plans.claim(out, setting, names)
+    studies.claim(out, setting, names)
     try:
         study.run(jobs, trust=partial(measure, judgments=known))
     finally:  # interrupted or not, show what is there
@@ -201,11 +223,11 @@ def row_and_folder(text: str) -> tuple[str, str]:
     return row, folder
 
 
-def _earlier(study: plans.Reproduction) -> list[Section]:
+def _earlier(study: studies.Reproduction) -> list[Section]:
     """Experiments that were made in this folder before belong to its report too."""
     shown = {one.name for one in study.experiments}
-    before = {name: s for name, s in plans.made_before(study.out).items() if name not in shown}
-    made = [plans.reproduction([name], setting, study.out) for name, setting in before.items()]
+    before = {name: s for name, s in studies.made_before(study.out).items() if name not in shown}
+    made = [studies.reproduction([name], setting, study.out) for name, setting in before.items()]
     return [section for one in made for section in write_sections(one)]
 
 
@@ -219,3 +241,101 @@ def _summary(sections: Sequence[Section]) -> str:
                   sum(bool(line.errors) for line in lines))  # fmt: skip
         cells.append((s.experiment.name, *map(str, counts)))  # type: ignore[arg-type]
     return plain_table(cells)
+
+
+# ---- the demo ----
+
+
+def run_demo(argv: Sequence[str]) -> None:
+    parser = Parser(
+        "demo",
+        "Make scenes, train VSE++ as points and as Gaussians with the same budget, then by the "
+        "recommended recipe, compare them and write a report. What is already trained in the "
+        "folder is used.",
+        notes="Any field of the recipes can be given too.",
+        examples=["", "--out runs/quick --data.size tiny --training.epochs 2", "--threads 1"],
+        fields=SECTIONS,
+        computes=True,
+    )
+    parser.take("--out", "the output folder", Path("runs/demo"))
+    options = parser.parse(argv)
+    started = time.perf_counter()
+    entrants, report, index = make_demo(options.out, options.overrides)
+    print(measures_table([(e.name, e.measures) for e in entrants]))
+    rho = entrants[-1].measures["caption_rho"]
+    print(
+        f"\nρ captions = {rho:.2f}: how well a caption's uncertainty follows the number of images "
+        "it is true of (1 = same order).\n"
+        + ("" if entrants[0].measures["images"] >= 1000 else "Small data: a look, not a result.\n")
+        + f"{(time.perf_counter() - started) / 60:.1f} minutes. Open the report: {report}\n"
+        f"Search the pictures in your browser: {_command()} serve {index}"
+    )
+
+
+def _command() -> str:
+    """As the user can type it: the command in an environment that is not active has a path."""
+    here = Path(sys.argv[0])
+    if here.name != "gaussmatch" or shutil.which("gaussmatch") is not None:
+        return "gaussmatch"
+    return os.path.relpath(here)
+
+
+RUNS = {
+    "point": "scenes/vsepp",
+    "probabilistic": "scenes/vsepp-kl",
+    "recommended": "scenes/recommended",
+}
+"""Run name → recipe. The first two have the same budget, loss and network: the paper's claim. The
+last has the uncertainty to rely on (docs/uncertainty.md), and is the one to search with."""
+
+
+def make_demo(out: Path, overrides: Mapping[str, Any] = {}) -> tuple[list[Entrant], Path, Path]:
+    """Train, measure and report all, then index the test split to search it; finished runs in
+    ``out`` are used as they are. Gives all with their measures, the report, the index."""
+    recipes = {name: load_recipe(recipe, overrides) for name, recipe in RUNS.items()}
+    claim_folder(out, names=[*RUNS, "report.html", "index"])
+    data = load_data(recipes["point"].data)
+    entrants = []
+    for name, recipe in recipes.items():
+        with _collapse_explained(recipe.title):
+            train(recipe, out / name, resume=True, data=data)
+        entrants.append(Entrant(recipe.title, out / name, evaluate_run(out / name, data=data)))
+    report = out / "report.html"
+    commands = [
+        " ".join(["gaussmatch train", recipe, "--out", str(out / name), *typed(overrides)])
+        for name, recipe in RUNS.items()
+    ]
+    write_report(report, entrants, load(out / "recommended"), data.test, commands)
+    return entrants, report, _index(out, data)
+
+
+@contextmanager
+def _collapse_explained(title: str) -> Iterator[None]:
+    """The point model's loss is stuck for a while; here that needs no action."""
+    shown = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if not issubclass(category, CollapseWarning):
+            shown(message, category, *where, **more)
+            return
+        tqdm.write(
+            f"note: the loss of {title} stays at the margin for some epochs. That is expected "
+            "here: captions of scenes fit many pictures, so the hardest negative is often a true "
+            "match. The best epoch on validation is kept; docs/results.md compares other mining.",
+            file=sys.stderr,
+        )
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+def _index(out: Path, data: DataSet) -> Path:
+    """The pictures and captions of the test split, found by the model just trained. An index of
+    an earlier demo is made again, as it takes seconds and the model may be another."""
+    run, folder = out / "recommended", out / "index"
+    if (old := existing_index(folder)) is not None:
+        old.drop()
+    index = Index.create(folder, run, calibration=kept_calibration(run))
+    index_pairs(index, data.test, "test")
+    return folder

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from shlex import quote
+from tempfile import TemporaryDirectory
 
 from gaussmatch.apps.cli.parser import SECTIONS, Parser
 from gaussmatch.core.gaussian import Gaussian
@@ -27,11 +28,13 @@ from gaussmatch.learn.plot import deciles, svg
 from gaussmatch.learn.training.gather import is_main
 from gaussmatch.learn.training.loop import train
 from gaussmatch.learn.training.posthoc import adapt_to_captions
+from gaussmatch.learn.training.start import NOTHING_TO_ADAPT
 from gaussmatch.models import run as runs
 from gaussmatch.models.encoders.posthoc import METHODS, OURS
 from gaussmatch.models.features import load_data
 from gaussmatch.models.features.texts import prepared_texts
 from gaussmatch.models.model import Model
+from gaussmatch.models.official import import_checkpoint
 from gaussmatch.models.recipe import Recipe, load_recipe, recipe_parser
 from gaussmatch.search.trust.gauges import verdict_line
 from gaussmatch.search.trust.learn import (
@@ -135,11 +138,15 @@ def _from_captions(options: Namespace) -> None:
     if runs.is_run(options.out):
         raise FileExistsError(f"{options.out} already holds a run; choose another with --out")
     captions, image_of = read_corpus(options.captions)
+    with TemporaryDirectory() as folder:
+        base = import_checkpoint(Path(options.encoder), Path(folder) / "run")
+    if base.model.has_variance:
+        raise ValueError(NOTHING_TO_ADAPT.format(options.encoder))
     fields = {"model.posthoc.method": "captions", **options.overrides}
     sides = [image_of % 10 != 0, image_of % 10 == 0]
     train, held_out = ([captions[i] for i in side.nonzero()[0]] for side in sides)
     recipe = load_recipe("adapter/posthoc", fields)
-    adapt_to_captions(options.encoder, train, image_of[sides[0]], recipe, options.out)
+    adapt_to_captions(base, train, image_of[sides[0]], recipe, options.out)
     found = calibrate_captions(options.out, train, held_out, options.captions.name)
     shares = {n: v for n, v in found["edits"].items() if isinstance(v, float)}
     said = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())

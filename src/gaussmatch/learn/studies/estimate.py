@@ -27,8 +27,7 @@ from gaussmatch.data import scenes, source
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.data.stored import StoredFeatures
 from gaussmatch.learn.evaluation.evaluate import measure_run
-from gaussmatch.learn.studies.plans import Reproduction
-from gaussmatch.learn.studies.study import Run
+from gaussmatch.learn.studies.study import Reproduction, Run
 from gaussmatch.learn.training.loop import read_log, train
 from gaussmatch.models.encoders.backbone import Backbone
 from gaussmatch.models.features import listed, load_data

@@ -21,18 +21,12 @@ from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.metrics.measures import heading
 from gaussmatch.data.pairs import Box, Pairs
 from gaussmatch.files import write_json, write_text
-from gaussmatch.learn.evaluation.triplets import (
-    SCENES_THRESHOLDS,
-    crop_pairs,
-    cut,
-    cut_at_scale,
-    triplets,
-)
+from gaussmatch.learn.evaluation import triplets
 from gaussmatch.learn.plot import ambiguity, bars, curves, ellipses, lines, save, svg
 from gaussmatch.learn.studies import results
 from gaussmatch.learn.studies.paper import Column, Experiment
-from gaussmatch.learn.studies.plans import Reproduction
 from gaussmatch.learn.studies.results import Line, Table, Verdict, table, verdicts
+from gaussmatch.learn.studies.study import Reproduction
 from gaussmatch.learn.training.loop import read_log
 from gaussmatch.models.features import load_data
 from gaussmatch.models.model import Model
@@ -364,15 +358,16 @@ def _examples(study: Reproduction) -> Records:
         return []
     folder = study.visual_genome
     try:
-        pairs = crop_pairs(recipes[0], None if folder is None else Path(folder))
+        pairs = triplets.crop_pairs(recipes[0], None if folder is None else Path(folder))
     except (ValueError, OSError) as error:
         warnings.warn(f"no examples of crops: {error}", stacklevel=2)
         return []
-    small = recipes[0].name == "scenes"
-    limits, crop = (SCENES_THRESHOLDS, cut_at_scale) if small else ((0.1, 0.3, 0.5), cut)
+    limits, crop = (0.1, 0.3, 0.5), triplets.cut
+    if recipes[0].name == "scenes":
+        limits, crop = triplets.SCENES_THRESHOLDS[::2], triplets.cut_at_scale
     examples = []
-    for n, limit in enumerate(limits[:: len(limits) // 2]):
-        found = triplets(pairs, limit, most=n + 1)
+    for n, limit in enumerate(limits):
+        found = triplets.triplets(pairs, limit, most=n + 1)
         if len(found) > n:
             one = found[n]
             picture = pairs.images.picture(one.image)

@@ -18,14 +18,8 @@ from torch import Tensor
 from gaussmatch.files import load_tensors, rendered
 from gaussmatch.learn.evaluation.evaluate import paired
 from gaussmatch.learn.evaluation.tables import tex
-from gaussmatch.learn.studies.paper import (
-    Claim,
-    Column,
-    Experiment,
-    Place,
-    TableRow,
-)
-from gaussmatch.learn.studies.plans import Reproduction
+from gaussmatch.learn.studies.paper import Claim, Column, Experiment, Place, TableRow
+from gaussmatch.learn.studies.study import Reproduction
 
 
 def mean_std(values: Sequence[float]) -> tuple[float | None, float]:

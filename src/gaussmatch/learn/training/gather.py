@@ -87,25 +87,20 @@ def gather(tensors: Sequence[Tensor]) -> list[Tensor]:
     """
     if ranks() == 1:
         return list(tensors)
+    lengths = numbers(len(tensors[0]), tensors[0].device)
     with _together():
-        lengths = _numbers(len(tensors[0]), tensors[0].device)
         return [_Gather.apply(tensor, lengths) for tensor in tensors]
 
 
-def before(rows: int, device: torch.device) -> int:
-    """How many rows the ranks before this one have together; ``rows`` are those of this one."""
+def numbers(own: int, device: torch.device) -> list[int]:
+    """One of every rank; ``own`` is that of this one."""
     if ranks() == 1:
-        return 0
+        return [own]
+    given = torch.tensor([own], device=device)
+    found = [torch.empty_like(given) for _ in range(ranks())]
     with _together():
-        return sum(_numbers(rows, device)[: rank()])
-
-
-def largest(number: int, device: torch.device) -> int:
-    """Of the numbers of all ranks."""
-    if ranks() == 1:
-        return number
-    with _together():
-        return max(_numbers(number, device))
+        dist.all_gather(found, given)
+    return [int(number) for number in found]
 
 
 def sum_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
@@ -117,14 +112,6 @@ def sum_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             dist.all_reduce(parameter.grad)
-
-
-def _numbers(own: int, device: torch.device) -> list[int]:
-    """One of every rank."""
-    given = torch.tensor([own], device=device)
-    found = [torch.empty_like(given) for _ in range(ranks())]
-    dist.all_gather(found, given)
-    return [int(number) for number in found]
 
 
 class _Gather(torch.autograd.Function):

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -20,14 +19,12 @@ from gaussmatch.data.language import canonical
 from gaussmatch.data.pairs import Pairs, read_images
 from gaussmatch.data.queries import CENTERED_SHARPNESS, FittingCounts, as_query
 from gaussmatch.learn.evaluation.retrieval import evenly
-from gaussmatch.learn.training.start import NOTHING_TO_ADAPT
 from gaussmatch.learn.training.step import in_order
 from gaussmatch.models import run
 from gaussmatch.models.encoders.posthoc import FromCaptions, Learned, Method, Posthoc
 from gaussmatch.models.features.texts import prepared, prepared_texts
 from gaussmatch.models.matcher import build
 from gaussmatch.models.model import Model
-from gaussmatch.models.official import import_checkpoint
 from gaussmatch.models.recipe import Recipe
 
 PAIRS = 100_000
@@ -152,15 +149,11 @@ def _descend(
 
 
 def adapt_to_captions(
-    encoder: str, captions: Sequence[str], image_of: np.ndarray, recipe: Recipe, out: Path
+    base: Recipe, captions: Sequence[str], image_of: np.ndarray, recipe: Recipe, out: Path
 ) -> None:
-    """A run of a published encoder of both sides whose means, and so its ranking, are as published,
-    and whose texts know how many photos they fit, learned from captions (``CAPTIONS`` at most)
-    without any photo; ``image_of`` says which photo each was written for."""
-    with TemporaryDirectory() as folder:
-        base = import_checkpoint(Path(encoder), Path(folder) / "run")
-    if base.model.has_variance:
-        raise ValueError(NOTHING_TO_ADAPT.format(encoder))
+    """A run of the encoder that ``base`` names. Its means, and so its ranking, are as published;
+    its texts know how many photos they fit, learned from captions (``CAPTIONS`` at most) without
+    any photo. ``image_of`` says which photo each was written for."""
     named, dim = base.model.published, base.model.dim
     adapter = replace(
         recipe.model.adapter,

@@ -287,7 +287,9 @@ class Gradients:
         """Gradients of this rank's share of a batch; gives the terms and how many pairs it has."""
         parts = batch.split(self.micro_batch or len(batch.image_ids))
         # the same on all ranks: they meet in the backward pass of the gather
-        cached = bool(self.micro_batch) and gather.largest(len(parts), batch.image_ids.device) > 1
+        cached = (
+            bool(self.micro_batch) and max(gather.numbers(len(parts), batch.image_ids.device)) > 1
+        )
         states, shares = [], []
         with torch.set_grad_enabled(not cached):
             for part in parts:
@@ -350,15 +352,16 @@ def _gathered(
 ) -> BatchOutput:
     """The outcome of the whole batch, of which each process has encoded a share."""
     ids, n = batch.image_ids, len(embedded)
+    before = sum(gather.numbers(len(ids), ids.device)[: gather.rank()])  # pairs of other processes
     known = {"image_ids": ids, "fits": batch.fits, "share": batch.share, "partner": batch.partner}
     if batch.partner is not None:
-        known["partner"] = batch.partner + gather.before(len(ids), ids.device)
+        known["partner"] = batch.partner + before
     there = {name: value for name, value in known.items() if value is not None}
     pairs = gather.gather([*embedded, *there.values()])
     whole = batch._replace(**dict(zip(there, pairs[n:], strict=True)))
     if batch.short_of is None:
         return share.of(whole, pairs[:n], [])
-    extra = [batch.short_of + gather.before(len(ids), ids.device)]
+    extra = [batch.short_of + before]
     extra += [] if batch.short_fits is None else [batch.short_fits]
     queries, m = gather.gather([*of_queries, *extra]), len(of_queries)
     whole = whole._replace(short_of=queries[m], short_fits=queries[-1] if len(extra) > 1 else None)
