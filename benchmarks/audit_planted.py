@@ -36,8 +36,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 from gaussmatch.core.metrics import auroc
 from gaussmatch.data.pairs import Pairs, image_batches
 from gaussmatch.models.encoders.pretrained import text_tower
-from gaussmatch.models.features import load_data
-from gaussmatch.models.features.texts import embedded_once
+from gaussmatch.models.features import embedded_once, load_data
 from gaussmatch.models.recipe import DataRecipe
 from gaussmatch.models.run import load
 from gaussmatch.search.trust import duplicates

@@ -46,9 +46,8 @@ from gaussmatch.learn.evaluation.scores import Blocks
 from gaussmatch.learn.training.batches import Batch
 from gaussmatch.learn.training.loop import optimizer_of
 from gaussmatch.learn.training.step import Objective
-from gaussmatch.models.encoders.base import Tokens, pad
-from gaussmatch.models.encoders.vocabulary import SPECIALS, Vocabulary
-from gaussmatch.models.matcher import build
+from gaussmatch.models.encoders.base import SPECIALS, Tokens, Vocabulary, pad
+from gaussmatch.models.model import build
 from gaussmatch.models.recipe import LossRecipe, ModelRecipe, TrainingRecipe
 from gaussmatch.search import Index, IndexSettings, Record
 

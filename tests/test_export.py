@@ -14,10 +14,9 @@ from PIL import Image
 import gaussmatch as gm
 from gaussmatch.apps.cli import main
 from gaussmatch.core.gaussian import Gaussian
-from gaussmatch.models.encoders.base import Tokens, pad
+from gaussmatch.models.encoders.base import Tokens, Vocabulary, pad
 from gaussmatch.models.encoders.onnx import TOKENS, Network, write
-from gaussmatch.models.encoders.vocabulary import Vocabulary
-from gaussmatch.models.matcher import Matcher, build
+from gaussmatch.models.model import Matcher, build
 from gaussmatch.models.published import export_onnx
 from gaussmatch.search import Record
 

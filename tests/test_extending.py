@@ -30,7 +30,7 @@ from gaussmatch.learn.training.loop import read_log, train
 from gaussmatch.models.encoders.pretrained import LIBRARIES, image_tower
 from gaussmatch.models.encoders.systems import SYSTEMS, TrainedSystem
 from gaussmatch.models.encoders.vsepp import Projection
-from gaussmatch.models.matcher import loss_of
+from gaussmatch.models.model import loss_of
 from gaussmatch.models.recipe import LossRecipe, ModelRecipe
 from gaussmatch.search import Index, Record
 

@@ -24,7 +24,6 @@ ORDER = (
     "models.encoders",
     "models.recipe",
     "models.features",
-    "models.matcher",
     "models.model",
     "models.run",
     "models.published",

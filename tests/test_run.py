@@ -20,8 +20,7 @@ from gaussmatch.data import scenes
 from gaussmatch.files import read_json, write_json
 from gaussmatch.learn.training.loop import train
 from gaussmatch.models import run
-from gaussmatch.models.matcher import build
-from gaussmatch.models.model import UnknownWordsError
+from gaussmatch.models.model import UnknownWordsError, build
 from gaussmatch.models.recipe import ModelRecipe, identity, load
 from gaussmatch.models.run import PROBE, keeping, read_listed, replacing
 

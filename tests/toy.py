@@ -12,7 +12,7 @@ from PIL import Image
 
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.learn.training import loop
-from gaussmatch.models.encoders.vocabulary import SPECIALS, Vocabulary
+from gaussmatch.models.encoders.base import SPECIALS, Vocabulary
 from gaussmatch.models.encoders.vsepp import WordGRU
 
 WORDS = [

@@ -25,10 +25,9 @@ from encoders.small import (
 from PIL import Image
 from safetensors.torch import save_file
 
-from gaussmatch.models.encoders.backbone import Backbone
+from gaussmatch.models.encoders.backbone import Backbone, EfficientNetLite2
 from gaussmatch.models.encoders.backbone import _transform as timm_transform
 from gaussmatch.models.encoders.base import pad
-from gaussmatch.models.encoders.efficientnet import EfficientNetLite2
 from gaussmatch.models.encoders.onnx import accelerate
 from gaussmatch.models.encoders.pretrained import (
     ImageTower,

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gaussmatch.models.encoders.base import pad
-from gaussmatch.models.encoders.vocabulary import SPECIALS, Vocabulary, Words
+from gaussmatch.models.encoders.base import SPECIALS, Vocabulary, Words, pad
 
 CAPTIONS = ["a red dog", "a red cat", "A RED dog!", "a café"]
 

@@ -17,7 +17,7 @@ import gaussmatch as gm
 from gaussmatch.apps.cli import main
 from gaussmatch.files import read_json
 from gaussmatch.models.official import import_checkpoint
-from gaussmatch.models.official.translation import Weights, torchvision_rules
+from gaussmatch.models.official.systems import Weights, torchvision_rules
 
 PICTURES = torch.rand(2, 3, 64, 64)
 MEAN, STD = (torch.tensor(v).view(3, 1, 1) for v in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))

@@ -28,8 +28,7 @@ from gaussmatch.data.queries import read_corpus
 from gaussmatch.models.encoders.base import Tokens
 from gaussmatch.models.encoders.pretrained import TextTower, image_tower, text_tower
 from gaussmatch.models.encoders.pretrained.base import Subwords
-from gaussmatch.models.features import texts as text_features
-from gaussmatch.models.features.texts import embedded_once
+from gaussmatch.models.features import embedded_once
 
 IMAGES, WIDTH = 60, 12
 QUICK = ["--training.epochs=2", "--training.batch_size=32", "--model.adapter.hidden=16"]
@@ -317,7 +316,7 @@ def test_texts_are_embedded_once_and_a_kill_loses_one_shard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GAUSSMATCH_CACHE", str(tmp_path))
-    monkeypatch.setattr(text_features, "SHARD", 4)
+    monkeypatch.setattr("gaussmatch.models.features.SHARD", 4)
     tower, texts = Letters(), [f"text{c}" for c in "abcdefghij"]
     wanted = tower.encode(texts).numpy()
     whole = tower.encode

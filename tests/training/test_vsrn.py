@@ -17,7 +17,7 @@ from gaussmatch.learn.training.batches import Batch, Batches
 from gaussmatch.learn.training.loop import read_log, train
 from gaussmatch.learn.training.step import Objective
 from gaussmatch.models.encoders.base import Tokenizer
-from gaussmatch.models.matcher import build
+from gaussmatch.models.model import build
 from gaussmatch.models.recipe import (
     DataRecipe,
     GeneratorRecipe,

@@ -17,17 +17,6 @@ from gaussmatch.data import (
 from gaussmatch.data.pairs import DataSet, ImageSource, Pairs, Region
 from gaussmatch.data.recipe import Source
 
-__all__ = [
-    "SOURCES",
-    "DataSet",
-    "ImageSource",
-    "Pairs",
-    "Region",
-    "Source",
-    "recognize",
-    "source",
-]
-
 SOURCES: dict[str, Source] = {
     s.name: s
     for s in (

@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gaussmatch.core.metrics.relevance import Relevance
+from gaussmatch.core.metrics.ranking import Relevance
 from gaussmatch.data.coco import one_of
 from gaussmatch.data.language import GENERAL, STOP_WORDS, canonical, with_articles
 from gaussmatch.data.pairs import Pairs

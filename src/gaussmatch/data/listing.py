@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gaussmatch.core.metrics.relevance import Relevance
+from gaussmatch.core.metrics.ranking import Relevance
 from gaussmatch.data.pairs import SPLITS, DataSet, ImageSource, Pairs, Region
 from gaussmatch.files import read_json
 

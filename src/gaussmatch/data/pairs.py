@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from PIL import Image
 from torch import Tensor
 
-from gaussmatch.core.metrics.relevance import Relevance
+from gaussmatch.core.metrics.ranking import Relevance
 
 SPLITS = ("train", "dev", "test")
 SAMPLED = 64

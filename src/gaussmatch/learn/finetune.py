@@ -40,9 +40,8 @@ from gaussmatch.data.stored import StoredFeatures
 from gaussmatch.files import atomic, claim_folder, read_json, save_tensors, write_json
 from gaussmatch.learn.evaluation.retrieval import recalls
 from gaussmatch.models.encoders.adapter import ARRAYS, ImageAdapter, TextAdapter
-from gaussmatch.models.encoders.backbone import Backbone
-from gaussmatch.models.encoders.efficientnet import EfficientNetLite2, Inverted, SameConv
-from gaussmatch.models.features.texts import prepared
+from gaussmatch.models.encoders.backbone import Backbone, EfficientNetLite2, Inverted, SameConv
+from gaussmatch.models.features import prepared
 
 SETTINGS, MAPS, DONE, CHECKPOINT, LOG, WEIGHTS = (
     "finetune.json",

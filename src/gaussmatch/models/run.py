@@ -43,12 +43,11 @@ from gaussmatch.files import (
     to_json,
     write_json,
 )
+from gaussmatch.models.encoders.base import Vocabulary
 from gaussmatch.models.encoders.systems import SYSTEMS
-from gaussmatch.models.encoders.vocabulary import Vocabulary
 from gaussmatch.models.features import find_extracted
 from gaussmatch.models.features.photos import pixel_transform
-from gaussmatch.models.matcher import Matcher, build, exported, ranking
-from gaussmatch.models.model import Model
+from gaussmatch.models.model import Matcher, Model, build, exported, ranking
 from gaussmatch.models.recipe import FOUND, Recipe, changed, identity, load_recipe
 
 FORMAT = 3

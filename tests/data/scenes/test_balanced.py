@@ -4,7 +4,7 @@ import torch
 
 from gaussmatch.core.metrics import spearman
 from gaussmatch.data.scenes import SIZES, balanced, load, make_split
-from gaussmatch.models.encoders.vocabulary import Vocabulary
+from gaussmatch.models.encoders.base import Vocabulary
 
 SPLIT = make_split("dev", images=120)
 MADE = balanced(SPLIT.scenes, captions=400)

@@ -31,8 +31,7 @@ from gaussmatch.learn.training.posthoc import adapt_to_captions
 from gaussmatch.learn.training.start import NOTHING_TO_ADAPT
 from gaussmatch.models import run as runs
 from gaussmatch.models.encoders.posthoc import METHODS, OURS
-from gaussmatch.models.features import load_data
-from gaussmatch.models.features.texts import prepared_texts
+from gaussmatch.models.features import load_data, prepared_texts
 from gaussmatch.models.model import Model
 from gaussmatch.models.official import import_checkpoint
 from gaussmatch.models.recipe import Recipe, load_recipe, recipe_parser

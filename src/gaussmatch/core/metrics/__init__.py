@@ -10,6 +10,7 @@ from gaussmatch.core.metrics.fitting import (
 )
 from gaussmatch.core.metrics.ranking import (
     Fold,
+    Relevance,
     contiguous_folds,
     first_hits,
     first_ranks,
@@ -28,7 +29,6 @@ from gaussmatch.core.metrics.ranking import (
     restrict,
     summary,
 )
-from gaussmatch.core.metrics.relevance import Relevance
 from gaussmatch.core.metrics.statistics import (
     accuracy_by_bin,
     auroc,
@@ -40,41 +40,3 @@ from gaussmatch.core.metrics.statistics import (
     risk_coverage,
     spearman,
 )
-
-__all__ = [
-    "Fold",
-    "QuantileLine",
-    "Relevance",
-    "ResultProbability",
-    "RiskControl",
-    "accuracy_by_bin",
-    "auroc",
-    "average_ranks",
-    "binary_selection",
-    "bootstrap",
-    "brier",
-    "calibration_error",
-    "contiguous_folds",
-    "first_hits",
-    "first_ranks",
-    "fit_temperature",
-    "log_perplexity",
-    "map_at_r",
-    "map_at_r_each",
-    "median_rank",
-    "over_folds",
-    "over_queries",
-    "paired_test",
-    "partial_spearman",
-    "pmrp",
-    "pmrp_each",
-    "precision_at_r",
-    "r_precision",
-    "r_precision_each",
-    "recall_at",
-    "recall_at_k",
-    "restrict",
-    "risk_coverage",
-    "spearman",
-    "summary",
-]

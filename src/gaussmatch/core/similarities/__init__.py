@@ -36,8 +36,6 @@ SIMILARITIES: dict[str, type[Similarity]] = {
     )
 }
 
-__all__ = ["SIMILARITIES", "Lifted", "Side", "Similarity", "similarity"]
-
 
 def similarity(name: str, **settings: Any) -> Similarity:
     """The similarity called ``name``, with its settings if it has any (match_prob: ``samples``).

@@ -19,27 +19,13 @@ import torch
 from PIL import Image
 from tqdm import tqdm
 
-from gaussmatch.core.metrics.relevance import Relevance
+from gaussmatch.core.metrics.ranking import Relevance
 from gaussmatch.data.pairs import DataSet, Pairs, Region
 from gaussmatch.data.scenes.backbone import backbone_hash, load_backbone
 from gaussmatch.data.scenes.captions import SceneCaption, annotate, describe
 from gaussmatch.data.scenes.truth import Balanced, balanced, true_of
 from gaussmatch.data.scenes.world import SHAPES, WIDTH, Dice, Scene, draw, sample_scene
 from gaussmatch.files import cache_root, made_once
-
-__all__ = [
-    "SIZES",
-    "VERSION",
-    "Balanced",
-    "Features",
-    "SceneImages",
-    "Size",
-    "Split",
-    "balanced",
-    "featurize",
-    "load",
-    "make_split",
-]
 
 VERSION = 2  #: of the generator; a change in what it makes must raise it
 

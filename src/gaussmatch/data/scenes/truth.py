@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 import torch
 
-from gaussmatch.core.metrics.relevance import Relevance
+from gaussmatch.core.metrics.ranking import Relevance
 from gaussmatch.data.scenes.captions import (
     COLOUR_WORDS,
     NOUNS,

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from gaussmatch.data.pairs import Pairs, RandomViews, read_image
 from gaussmatch.data.queries import FittingCounts, as_query
 from gaussmatch.models.encoders.base import TextEncoder
-from gaussmatch.models.features.texts import prepared, prepared_texts
+from gaussmatch.models.features import prepared, prepared_texts
 from gaussmatch.models.recipe import TrainingRecipe
 
 BUCKET_BATCHES = 20

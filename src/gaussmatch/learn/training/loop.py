@@ -41,8 +41,7 @@ from gaussmatch.learn.training.step import (
 )
 from gaussmatch.models import run
 from gaussmatch.models.features import load_data
-from gaussmatch.models.matcher import Matcher
-from gaussmatch.models.model import Model
+from gaussmatch.models.model import Matcher, Model
 from gaussmatch.models.recipe import LossRecipe, Recipe, TrainingRecipe, load_recipe
 
 REPORT_EVERY = 20

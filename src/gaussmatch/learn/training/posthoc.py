@@ -22,9 +22,8 @@ from gaussmatch.learn.evaluation.retrieval import evenly
 from gaussmatch.learn.training.step import in_order
 from gaussmatch.models import run
 from gaussmatch.models.encoders.posthoc import FromCaptions, Learned, Method, Posthoc
-from gaussmatch.models.features.texts import prepared, prepared_texts
-from gaussmatch.models.matcher import build
-from gaussmatch.models.model import Model
+from gaussmatch.models.features import prepared, prepared_texts
+from gaussmatch.models.model import Model, build
 from gaussmatch.models.recipe import Recipe
 
 PAIRS = 100_000

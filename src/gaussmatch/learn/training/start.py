@@ -30,14 +30,13 @@ from gaussmatch.files import load_tensors
 from gaussmatch.models import run
 from gaussmatch.models.encoders.adapter import ARRAYS, ImageAdapter, TextAdapter
 from gaussmatch.models.encoders.backbone import Backbone, pretrained
+from gaussmatch.models.encoders.base import Vocabulary
 from gaussmatch.models.encoders.pretrained import GAUSSIAN, Spec, image_tower, text_tower
 from gaussmatch.models.encoders.probabilistic import Probabilistic
 from gaussmatch.models.encoders.systems import SYSTEMS
-from gaussmatch.models.encoders.vocabulary import Vocabulary
+from gaussmatch.models.features import prepared_texts
 from gaussmatch.models.features.photos import pixel_transform
-from gaussmatch.models.features.texts import prepared_texts
-from gaussmatch.models.matcher import Matcher, build
-from gaussmatch.models.model import Model
+from gaussmatch.models.model import Matcher, Model, build
 from gaussmatch.models.recipe import AdapterRecipe, Recipe, load_recipe
 from gaussmatch.models.recipe.fields import checkpoint_interval
 

@@ -18,7 +18,7 @@ from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.learn.training import gather
 from gaussmatch.learn.training.batches import Batch
 from gaussmatch.models.encoders.vsrn import CaptionGenerator
-from gaussmatch.models.matcher import Matcher, loss_of
+from gaussmatch.models.model import Matcher, loss_of
 from gaussmatch.models.recipe import LossRecipe
 from gaussmatch.models.recipe.fields import PrecisionName
 

@@ -8,9 +8,13 @@ from typing import Any
 
 from torch import nn
 
-from gaussmatch.models.encoders.adapter import ImageAdapter, TextAdapter
+from gaussmatch.models.encoders.adapter import (
+    ImageAdapter,
+    PublishedImages,
+    PublishedTexts,
+    TextAdapter,
+)
 from gaussmatch.models.encoders.base import TextEncoder, Tokenizer
-from gaussmatch.models.encoders.published import PublishedImages, PublishedTexts
 from gaussmatch.models.encoders.pvse import (
     PCMEImage,
     PCMEPPImage,

@@ -12,16 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from gaussmatch.files import sha256
+from gaussmatch.models.encoders.base import Vocabulary
 from gaussmatch.models.encoders.pretrained import GAUSSIAN
-from gaussmatch.models.encoders.vocabulary import Vocabulary
 from gaussmatch.models.official.checkpoint import read_checkpoint, read_words
 from gaussmatch.models.official.gaussians import import_encoders, is_named
-from gaussmatch.models.official.systems import SYSTEMS
-from gaussmatch.models.official.translation import Translation
+from gaussmatch.models.official.systems import SYSTEMS, Translation
 from gaussmatch.models.recipe import Recipe, changed
 from gaussmatch.models.run import claim_place, is_run, save_parts, save_weights, write_metrics
-
-__all__ = ["GAUSSIAN", "SYSTEMS", "import_checkpoint", "is_named", "recognized"]
 
 
 def import_checkpoint(

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from gaussmatch.models.encoders.vocabulary import SPECIALS
+from gaussmatch.models.encoders.base import SPECIALS
 
 
 class Namespace:

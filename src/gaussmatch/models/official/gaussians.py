@@ -29,9 +29,9 @@ from gaussmatch.models.encoders.pretrained import (
 )
 from gaussmatch.models.encoders.pretrained.base import weights_file
 from gaussmatch.models.encoders.pretrained.gaussians import read_side
-from gaussmatch.models.matcher import build
+from gaussmatch.models.model import build
 from gaussmatch.models.official.checkpoint import read_checkpoint
-from gaussmatch.models.official.translation import OfficialOptions, plain, state_of
+from gaussmatch.models.official.systems import OfficialOptions, plain, state_of
 from gaussmatch.models.recipe import LossRecipe, ModelRecipe, PublishedRecipe, Recipe, changed
 from gaussmatch.models.run import save_parts, save_weights, write_metrics
 

@@ -23,8 +23,7 @@ from gaussmatch.data.queries import shortened
 from gaussmatch.files import write_json
 from gaussmatch.learn.evaluation.retrieval import evenly
 from gaussmatch.models.encoders.adapter import TextAdapter
-from gaussmatch.models.features import load_data
-from gaussmatch.models.features.texts import prepared
+from gaussmatch.models.features import load_data, prepared
 from gaussmatch.models.model import Model
 from gaussmatch.models.run import CALIBRATION, PROBE, keeping, load, read_listed, read_recipe
 from gaussmatch.search.trust.calibration import IMAGE, WHOLE, Calibration, Gallery, Way

@@ -28,7 +28,7 @@ from gaussmatch.files import atomic, cache_root
 from gaussmatch.learn.evaluation.evaluate import Evaluation, provenance
 from gaussmatch.learn.evaluation.retrieval import Truth, evenly, measures_of, selective
 from gaussmatch.learn.evaluation.scores import best_scores, blocks_of, query_scores
-from gaussmatch.models.features.texts import prepared
+from gaussmatch.models.features import prepared
 from gaussmatch.models.model import Model
 from gaussmatch.models.run import LOG, load, model_files
 from gaussmatch.search.trust.probe import (

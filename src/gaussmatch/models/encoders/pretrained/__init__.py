@@ -24,8 +24,6 @@ from typing import Any, NamedTuple
 
 from gaussmatch.models.encoders.pretrained.base import ImageTower, TextTower
 
-__all__ = ["LIBRARIES", "ImageTower", "Spec", "TextTower", "image_tower", "text_tower"]
-
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "timm": ("image",),
     "open_clip": ("image", "text"),

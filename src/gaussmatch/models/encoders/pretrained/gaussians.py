@@ -1,12 +1,15 @@
-"""Published towers whose embedding is a Gaussian: the unit mean and ln σ², side by side.
+"""Published towers whose embedding is a Gaussian: the unit mean and ln σ², side by side; and
+transformers of CLIP's kind, under the names that its weights have in published files.
 
 ``prolip`` and ``pcmepp`` are such. What is made of pictures and texts by name (extraction, caches,
-the index, the service) sees one vector of 2·D values; ``models.encoders.published`` takes it apart.
+the index, the service) sees one vector of 2·D values; ``encoders.adapter`` takes it apart.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer as Cutter
 from tokenizers import normalizers
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import linear, normalize, scaled_dot_product_attention
 
 from gaussmatch.files import read_json
 from gaussmatch.models.encoders.base import Tokens
@@ -28,6 +31,143 @@ from gaussmatch.models.encoders.pretrained.base import (
     files_sha256,
 )
 from gaussmatch.models.encoders.pretrained.open_clip import CLEANING, QUOTES, SPACES
+
+
+class QuickGELU(nn.Module):
+    """x·sigmoid(1.702·x), with which OpenAI trained."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(1.702 * x)
+
+
+class LayerScale(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a stack of blocks.
+
+    Args:
+        hidden: width inside a block's two-layer network.
+        quick: its activation is ``QuickGELU`` instead of GELU.
+        epsilon: of the layer norms.
+        scaled: each residual is scaled by learned weights.
+    """
+
+    width: int
+    layers: int
+    heads: int
+    hidden: int
+    quick: bool = False
+    epsilon: float = 1e-5
+    scaled: bool = False
+
+    def norm(self) -> nn.LayerNorm:
+        return nn.LayerNorm(self.width, eps=self.epsilon)
+
+
+class AttentionBlock(nn.Module):
+    """x + attention(norm(x)), then x + network(norm(x))."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        width = shape.width
+        self.ln_1, self.ln_2 = shape.norm(), shape.norm()
+        self.attn = nn.MultiheadAttention(width, shape.heads, batch_first=True)
+        self.mlp = nn.Sequential(
+            OrderedDict(
+                c_fc=nn.Linear(width, shape.hidden),
+                gelu=QuickGELU() if shape.quick else nn.GELU(),
+                c_proj=nn.Linear(shape.hidden, width),
+            )
+        )
+        self.ls_1, self.ls_2 = (LayerScale(width) if shape.scaled else nn.Identity() for _ in "12")
+
+    def forward(
+        self, x: Float[Tensor, "n t w"], mask: Float[Tensor, "t t"] | None = None
+    ) -> Float[Tensor, "n t w"]:
+        x = x + self.ls_1(self._attended(self.ln_1(x), mask))
+        out: Tensor = x + self.ls_2(self.mlp(self.ln_2(x)))
+        return out
+
+    def _attended(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """What ``nn.MultiheadAttention`` computes; its own export fixes the number of tokens."""
+        (n, t, _), attn = x.shape, self.attn
+        three = linear(x, attn.in_proj_weight, attn.in_proj_bias)
+        q, k, v = three.reshape(n, t, 3, attn.num_heads, attn.head_dim).permute(2, 0, 3, 1, 4)
+        seen = scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
+        out: Tensor = attn.out_proj(seen.reshape(n, t, attn.embed_dim))
+        return out
+
+
+class AttentionBlocks(nn.Module):
+    """Blocks one after the other.
+
+    >>> AttentionBlocks(Shape(width=8, layers=2, heads=2, hidden=16))(torch.zeros(3, 5, 8)).shape
+    torch.Size([3, 5, 8])
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.resblocks = nn.ModuleList(AttentionBlock(shape) for _ in range(shape.layers))
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, start: int = 0, stop: int | None = None
+    ) -> Float[Tensor, "n t w"]:
+        """Through the blocks from ``start`` to before ``stop``."""
+        for block in self.resblocks[start:stop]:
+            x = block(x, mask)
+        return x
+
+
+class PatchTokens(nn.Module):
+    """A picture as tokens: learned ones in front, then its patches; each with its place.
+
+    Args:
+        size: side of the picture.
+        patch: side of a patch.
+        uncertain: a second learned token, ``unc_embedding`` (ProLIP).
+        norm: a layer norm at the end.
+    """
+
+    def __init__(
+        self, shape: Shape, size: int, patch: int, uncertain: bool = False, norm: bool = True
+    ) -> None:
+        super().__init__()
+        width, first = shape.width, 2 if uncertain else 1
+        self.conv1 = nn.Conv2d(3, width, patch, patch, bias=False)
+        self.class_embedding = nn.Parameter(width**-0.5 * torch.randn(width))
+        if uncertain:
+            self.unc_embedding = nn.Parameter(width**-0.5 * torch.randn(width))
+        places = (size // patch) ** 2 + first
+        self.positional_embedding = nn.Parameter(width**-0.5 * torch.randn(places, width))
+        self.ln_pre = shape.norm() if norm else nn.Identity()
+
+    def tokens(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n t w"]:
+        cells = self.conv1(pictures).flatten(2).transpose(1, 2)
+        first: list[Tensor] = [
+            self.class_embedding,
+            *([self.unc_embedding] if self._uncertain else []),
+        ]
+        learned = torch.stack(first).expand(cells.shape[0], -1, -1)
+        out: Tensor = self.ln_pre(torch.cat([learned, cells], 1) + self.positional_embedding)
+        return out
+
+    @property
+    def _uncertain(self) -> bool:
+        return hasattr(self, "unc_embedding")
+
+
+def causal(length: int, like: Tensor) -> Float[Tensor, "length length"]:
+    """The mask with which a token sees none that comes after it."""
+    return torch.full((length, length), -torch.inf, dtype=like.dtype, device=like.device).triu(1)
+
 
 OPENAI = Transform(
     224, (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711), 224

@@ -21,14 +21,17 @@ from gaussmatch.files import read_json
 from gaussmatch.models.encoders.pretrained.base import Transform, weights_file
 from gaussmatch.models.encoders.pretrained.gaussians import (
     OPENAI,
+    AttentionBlocks,
     GaussianImages,
     GaussianTexts,
+    PatchTokens,
+    Shape,
+    causal,
     fitted,
     read_side,
 )
 from gaussmatch.models.encoders.pretrained.open_clip import clip_words
 from gaussmatch.models.encoders.pvse import GPO, Pooled
-from gaussmatch.models.encoders.transformer import AttentionBlocks, PatchTokens, Shape, causal
 from gaussmatch.models.encoders.vsepp import at_places, padding_of
 
 TRAINED = Transform(224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), None, "bilinear")

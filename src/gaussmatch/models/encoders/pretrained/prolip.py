@@ -19,13 +19,15 @@ from gaussmatch.files import read_json
 from gaussmatch.models.encoders.base import Tokens
 from gaussmatch.models.encoders.pretrained.base import filled, weights_file
 from gaussmatch.models.encoders.pretrained.gaussians import (
+    AttentionBlocks,
     GaussianImages,
     GaussianTexts,
+    PatchTokens,
+    Shape,
     fitted,
     read_side,
     tokenizer_of,
 )
-from gaussmatch.models.encoders.transformer import AttentionBlocks, PatchTokens, Shape
 
 TOKENIZER = "timm/ViT-B-16-SigLIP"
 """Whose tokenizer ProLIP has, if its configuration names none."""
