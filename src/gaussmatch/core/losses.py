@@ -22,6 +22,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from gaussmatch.core.gaussian import Gaussian
 
 Reduction = Literal["sum", "mean"]
+Scores = Float[Tensor, "n n"]
+Mask = Bool[Tensor, "n n"]
+Terms = dict[str, Tensor]
 
 
 class ScoreLoss(Protocol):
@@ -42,7 +45,7 @@ class ScoreLoss(Protocol):
 
     def __call__(
         self, image_queries: Tensor, caption_queries: Tensor, negative: Tensor
-    ) -> dict[str, Tensor]: ...
+    ) -> Terms: ...
 
     def collapsed_value(self, batch: int) -> float:
         """Its value for a model that scores every pair alike."""
@@ -91,12 +94,7 @@ class TripletLoss:
         if self.margin < 0:
             raise ValueError(f"margin must not be negative, got {self.margin}")
 
-    def __call__(
-        self,
-        image_queries: Float[Tensor, "n n"],
-        caption_queries: Float[Tensor, "n n"],
-        negative: Bool[Tensor, "n n"],
-    ) -> dict[str, Tensor]:
+    def __call__(self, image_queries: Scores, caption_queries: Scores, negative: Mask) -> Terms:
         captions = self._one_way(image_queries, negative)
         images = self._one_way(caption_queries.T, negative.T)
         return {self.name: (captions + images) / self._terms(len(negative))}
@@ -187,12 +185,7 @@ class InfoNCE(nn.Module):
         self.log_scale = log_scale(scale, learn_scale)
         self.reduction = reduction
 
-    def forward(
-        self,
-        image_queries: Float[Tensor, "n n"],
-        caption_queries: Float[Tensor, "n n"],
-        negative: Bool[Tensor, "n n"],
-    ) -> dict[str, Tensor]:
+    def forward(self, image_queries: Scores, caption_queries: Scores, negative: Mask) -> Terms:
         scale, own = self.log_scale.exp(), torch.arange(len(negative), device=negative.device)
         captions = _one_way(scale * image_queries, negative, own)
         images = _one_way(scale * caption_queries.T, negative.T, own)
@@ -259,12 +252,7 @@ class SoftContrastive:
     def __post_init__(self) -> None:
         check_reduction(self.reduction)
 
-    def __call__(
-        self,
-        image_queries: Float[Tensor, "n n"],
-        caption_queries: Float[Tensor, "n n"],
-        negative: Bool[Tensor, "n n"],
-    ) -> dict[str, Tensor]:
+    def __call__(self, image_queries: Scores, caption_queries: Scores, negative: Mask) -> Terms:
         pairs = torch.eye(len(negative), dtype=torch.bool, device=negative.device)
         target, counted = pairs.to(image_queries), negative | pairs
         both = sum_of(match_loss(s, target, counted) for s in (image_queries, caption_queries))
@@ -279,9 +267,7 @@ class SoftContrastive:
         return 1 if self.reduction == "sum" else batch**2
 
 
-def match_loss(
-    log_odds: Float[Tensor, "n n"], target: Float[Tensor, "n n"], counted: Bool[Tensor, "n n"]
-) -> Float[Tensor, ""]:
+def match_loss(log_odds: Scores, target: Scores, counted: Mask) -> Float[Tensor, ""]:
     """Binary cross-entropy of match (target 1) or not (0), or of a share of a match, summed over
     what counts.
 
@@ -346,11 +332,11 @@ class PairwiseSigmoid(nn.Module):
 
     def forward(
         self,
-        image_queries: Float[Tensor, "n n"],
-        caption_queries: Float[Tensor, "n n"],
-        negative: Bool[Tensor, "n n"],
-        matched: Float[Tensor, "n n"] | None = None,
-    ) -> dict[str, Tensor]:
+        image_queries: Scores,
+        caption_queries: Scores,
+        negative: Mask,
+        matched: Scores | None = None,
+    ) -> Terms:
         """As every ``ScoreLoss``.
 
         Args:

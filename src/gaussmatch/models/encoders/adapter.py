@@ -95,8 +95,7 @@ class FrozenTexts(TextEncoder):
         """The encoder of texts."""
         if self.frozen is None:
             raise ValueError(UNREAD)
-        tower: TextTower = self.frozen.tower
-        return tower
+        return self.frozen.tower
 
     @property
     def tokenizer(self) -> Tokenizer:  # type: ignore[override]  # it comes with the encoder
@@ -189,21 +188,14 @@ class Adapter(nn.Module):
 
     def embedding(self, inputs: Any) -> Float[Tensor, "n w"]:
         """The published embedding of a batch."""
-        given: Tensor = inputs
-        return given
+        return inputs
 
     def forward(self, inputs: Any) -> Float[Tensor, "n d"]:
         return normalize(self.head(self.standardize(self.embedding(inputs))), dim=-1)
 
 
 class ImageAdapter(FrozenImages, Adapter):
-    """Image embeddings → points.
-
-    Args:
-        feature_dim: width of the embeddings.
-        dim, hidden, dropout, image_scale: see ``Adapter``.
-        image_encoder, image_sha256: see ``FrozenImages``.
-    """
+    """Image embeddings → points."""
 
     def __init__(
         self,
@@ -220,13 +212,7 @@ class ImageAdapter(FrozenImages, Adapter):
 
 
 class TextAdapter(FrozenTexts, Adapter):
-    """Texts, or their embeddings, → points.
-
-    Args:
-        text_encoder, text_sha256: see ``FrozenTexts``.
-        text_width: of its embeddings.
-        dim, hidden, dropout, text_scale: see ``Adapter``.
-    """
+    """Texts, or their embeddings, → points."""
 
     def __init__(
         self,
@@ -279,13 +265,7 @@ def taken_apart(embeddings: Tensor, dim: int, width: int, encoder: object) -> Ga
 
 
 class PublishedImages(FrozenImages):
-    """Pictures, or their embeddings by the encoder, → Gaussians or points.
-
-    Args:
-        dim: D.
-        feature_dim: width of the embeddings.
-        image_encoder, image_sha256: see ``FrozenImages``.
-    """
+    """Pictures, or their embeddings by the encoder, → Gaussians or points."""
 
     def __init__(
         self, dim: int, feature_dim: int, image_encoder: str, image_sha256: str | None = None
@@ -298,12 +278,7 @@ class PublishedImages(FrozenImages):
 
 
 class PublishedTexts(FrozenTexts):
-    """Texts, or their embeddings by the encoder, → Gaussians or points.
-
-    Args:
-        dim, feature_dim: see ``PublishedImages``.
-        text_encoder, text_sha256: see ``FrozenTexts``.
-    """
+    """Texts, or their embeddings by the encoder, → Gaussians or points."""
 
     def __init__(
         self, dim: int, feature_dim: int, text_encoder: str, text_sha256: str | None = None

@@ -73,8 +73,7 @@ class Separable(nn.Module):
         self.conv_pw, self.bn2 = _conv(inputs, outputs), _norm(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.bn2(self.conv_pw(relu6(self.bn1(self.conv_dw(x)))))
-        return out
+        return self.bn2(self.conv_pw(relu6(self.bn1(self.conv_dw(x)))))
 
 
 class Inverted(nn.Module):
@@ -257,8 +256,7 @@ class Backbone(ImageTower):
                 self._transforms[whole] = self.view(whole)
             except ValueError:  # a shape that only timm has
                 self._transforms[whole] = _transform(self.net, whole)
-        out: Tensor = self._transforms[whole](picture.convert("RGB"))
-        return out
+        return self._transforms[whole](picture.convert("RGB"))
 
     def view(self, whole: bool | None = None) -> Transform:
         if self.pixels is not None:
@@ -277,8 +275,7 @@ class Backbone(ImageTower):
         given = self._normalized(pictures)
         if isinstance(self.net, SceneNet):
             return self.net(given)
-        out: Tensor = self.net.forward_head(self.net.forward_features(given), pre_logits=True)
-        return out
+        return self.net.forward_head(self.net.forward_features(given), pre_logits=True)
 
     def forward_grid(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n r f"]:
         """The cells of the last feature map, row by row from the top left."""
@@ -423,8 +420,7 @@ def _config(net: Any) -> dict[str, Any]:
         return net.config
     from timm.data import resolve_model_data_config
 
-    found: dict[str, Any] = resolve_model_data_config(net)
-    return found
+    return resolve_model_data_config(net)
 
 
 def statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:

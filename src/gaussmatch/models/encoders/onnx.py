@@ -282,19 +282,13 @@ class OnnxTower(ImageTower):
         settings = read_json(beside)
         try:
             size, mean, std = (settings[name] for name in ("size", "mean", "std"))
-            self._transform = Transform(int(size), mean, std, resize=int(size))
+            self.published = Transform(int(size), mean, std, resize=int(size))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{beside}: needs size, mean and std ({error})") from error
         self.name, self._hash = f"onnx:{file.name}", files_sha256([file])
         self._network = Network(file)
         self.width = int(self(torch.zeros(1, 3, int(size), int(size))).shape[-1])
         self.freeze()
-
-    def sha256(self) -> str:
-        return self._hash
-
-    def described(self) -> Transform:
-        return self._transform
 
     def forward(self, pictures: Tensor) -> Tensor:
         if torch.onnx.is_in_onnx_export():

@@ -364,8 +364,7 @@ class FromCaptions(Method):
     def forward(self, embedding: Tensor, inner: Tensor) -> Tensor:
         if self.side == "images":
             return embedding.new_zeros(len(embedding), 1)
-        found: Tensor = self.network(self.inputs(embedding))
-        return found
+        return self.network(self.inputs(embedding))
 
 
 METHODS: dict[str, Callable[[Sizes], Method]] = {

@@ -5,6 +5,7 @@ their order (GPO)."""
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,6 +22,9 @@ from gaussmatch.models.encoders.vsepp import (
     padding_of,
     states_each_way,
 )
+
+Local = Float[Tensor, "n r f"]
+Padding = Bool[Tensor, "n r"] | None
 
 
 class Attention(nn.Module):
@@ -42,15 +46,11 @@ class Attention(nn.Module):
         for layer in (self.hidden, self.heads):
             nn.init.xavier_uniform_(layer.weight)
 
-    def forward(
-        self, local: Float[Tensor, "n r f"], padding: Bool[Tensor, "n r"] | None = None
-    ) -> Float[Tensor, "n k f"]:
+    def forward(self, local: Local, padding: Padding = None) -> Float[Tensor, "n k f"]:
         """The mean of the local features under each head's weights; padding has none."""
         return self.weights(local, padding).transpose(1, 2) @ local
 
-    def weights(
-        self, local: Float[Tensor, "n r f"], padding: Bool[Tensor, "n r"] | None = None
-    ) -> Float[Tensor, "n r k"]:
+    def weights(self, local: Local, padding: Padding = None) -> Float[Tensor, "n r k"]:
         """Where each head looks: sums to one over the r places."""
         raw: Tensor = self.heads(torch.tanh(self.hidden(local)))
         if padding is not None:
@@ -67,8 +67,7 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, attended: Float[Tensor, "n k f"]) -> Float[Tensor, "n k d"]:
-        out: Tensor = self.dropout(torch.sigmoid(self.embed(attended)))
-        return out
+        return self.dropout(torch.sigmoid(self.embed(attended)))
 
 
 class PIE(nn.Module):
@@ -93,23 +92,16 @@ class PIE(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def forward(
-        self,
-        whole: Float[Tensor, "n d"],
-        local: Float[Tensor, "n r f"],
-        padding: Bool[Tensor, "n r"] | None = None,
+        self, whole: Float[Tensor, "n d"], local: Local, padding: Padding = None
     ) -> Float[Tensor, "n ... d"]:
         residual = self.residual(self.attention(local, padding))
-        points: Tensor = self.norm(whole[:, None] + residual)
-        return points.squeeze(1)
+        return self.norm(whole[:, None] + residual).squeeze(1)
 
 
-def local_features(
-    images: Float[Tensor, "n ..."], backbone: nn.Module | None
-) -> Float[Tensor, "n r f"]:
+def local_features(images: Float[Tensor, "n ..."], backbone: Any) -> Local:
     """The cells that a backbone makes of pictures, or local features as they are given."""
     if backbone is not None:
-        grid: Tensor = backbone.forward_grid(images)  # type: ignore[operator]
-        return grid
+        return backbone.forward_grid(images)
     if images.ndim != 3:
         raise ValueError(
             f"images must be local features (n, R, F), got {tuple(images.shape)}; "
@@ -122,13 +114,9 @@ class PVSEImage(nn.Module):
     """Local features → linear of their mean, PIE over themselves → L2-norm: (n, K, D).
 
     Args:
-        feature_dim: F, the width of the features.
-        dim: D.
         embeddings: K; 1 gives plain points (n, D).
-        dropout: of the global feature and of the residual.
         backbone: a network with ``forward_grid``, pictures (n, 3, H, W) → (n, R, F); ``None`` when
             the input is local features (n, R, F) already: regions, or the cells of a grid.
-        normalize: L2-norm of the output.
     """
 
     def __init__(
@@ -148,16 +136,10 @@ class PVSEImage(nn.Module):
         self.pie = PIE(feature_dim, dim, embeddings, dropout)
 
     def forward(self, images: Float[Tensor, "n ..."]) -> Float[Tensor, "n ... d"]:
-        local = self.local(images)
+        local = local_features(images, self.backbone)
         return self.points(local, local.mean(1))
 
-    def local(self, images: Float[Tensor, "n ..."]) -> Float[Tensor, "n r f"]:
-        """The local features of the images, by the backbone if there is one."""
-        return local_features(images, self.backbone)
-
-    def points(
-        self, local: Float[Tensor, "n r f"], pooled: Float[Tensor, "n f"]
-    ) -> Float[Tensor, "n ... d"]:
+    def points(self, local: Local, pooled: Float[Tensor, "n f"]) -> Float[Tensor, "n ... d"]:
         points = self.pie(self.dropout(self.embed(pooled)), local)
         return normalize(points, dim=-1) if self.normalize else points
 
@@ -166,11 +148,8 @@ class PVSEText(WordReader):
     """Word vectors → their bi-directional GRU, PIE over themselves → L2-norm: (n, K, D).
 
     Args:
-        tokenizer, word_dim, normalize: as of ``WordReader``.
         dim: D, even: half for each direction.
         embeddings: K; 1 gives plain points (n, D).
-        dropout: of the words, of the GRU's state and of the residual.
-        state: what of the GRU is taken; see ``BiGRU``.
     """
 
     def __init__(
@@ -207,11 +186,8 @@ class ImageSpread(nn.Module):
         nn.init.constant_(self.attended.bias, start)
         self.pooled = nn.Linear(feature_dim, dim)
 
-    def forward(
-        self, local: Float[Tensor, "n r f"], pooled: Float[Tensor, "n f"]
-    ) -> Float[Tensor, "n d"]:
-        out: Tensor = self.attended(self.attention(local).squeeze(1)) + self.pooled(pooled)
-        return out
+    def forward(self, local: Local, pooled: Float[Tensor, "n f"]) -> Float[Tensor, "n d"]:
+        return self.attended(self.attention(local).squeeze(1)) + self.pooled(pooled)
 
 
 class TextSpread(nn.Module):
@@ -227,8 +203,7 @@ class TextSpread(nn.Module):
     def forward(self, words: Float[Tensor, "n t w"], tokens: Tokens) -> Float[Tensor, "n d"]:
         padding = padding_of(tokens.lengths, words.shape[1])
         attended = self.attention(words, padding).squeeze(1)
-        out: Tensor = self.attended(attended) + self.embed(words, tokens.lengths)
-        return out
+        return self.attended(attended) + self.embed(words, tokens.lengths)
 
 
 class PCMEImage(PVSEImage):
@@ -237,7 +212,6 @@ class PCMEImage(PVSEImage):
     Nothing bounds it, as in the official code; the loss term ``vib`` holds it.
 
     Args:
-        feature_dim, dim, backbone, normalize: as of ``PVSEImage``.
         log_sigma: about where ln σ starts. At 0 (published) the samples of D dimensions lie √(2D)
             apart and drown the means, until the variances have shrunk.
 
@@ -258,19 +232,13 @@ class PCMEImage(PVSEImage):
         self.spread = ImageSpread(feature_dim, dim, log_sigma)
 
     def forward(self, images: Float[Tensor, "n ..."]) -> Gaussian:  # type: ignore[override]
-        local = self.local(images)
+        local = local_features(images, self.backbone)
         pooled = local.mean(1)
         return Gaussian(self.points(local, pooled), 2 * self.spread(local, pooled))
 
 
 class PCMEText(PVSEText):
-    """The caption side of ``PCMEImage``.
-
-    Args:
-        tokenizer, dim, word_dim, normalize: as of ``PVSEText``.
-        state: what of both GRUs is taken; see ``BiGRU``.
-        log_sigma: as of ``PCMEImage``.
-    """
+    """The caption side of ``PCMEImage``."""
 
     def __init__(
         self,
@@ -310,25 +278,20 @@ class GPO(nn.Module):
         self.gru = nn.GRU(PLACES, PLACES, batch_first=True, bidirectional=True)
         self.linear = nn.Linear(PLACES, 1, bias=False)
 
-    def forward(
-        self, local: Float[Tensor, "n r f"], padding: Bool[Tensor, "n r"] | None = None
-    ) -> Float[Tensor, "n f"]:
+    def forward(self, local: Local, padding: Padding = None) -> Float[Tensor, "n f"]:
         """The pooled features; padding, wherever it stands, has no part."""
         if padding is None:
             weights = self.weights(torch.tensor([local.shape[1]], device=local.device))
             ranked = local.sort(dim=1, descending=True).values
         else:
-            weights = self._of_each((~padding).sum(1), local.shape[1])
+            lengths, row = (~padding).sum(1), slice(None)
+            if not torch.onnx.is_in_onnx_export():  # the same for items of one length
+                lengths, row = lengths.unique(return_inverse=True)
+            weights = self.weights(lengths, local.shape[1])[row]
             ranked = local.masked_fill(padding[..., None], -torch.inf)
             ranked = ranked.sort(dim=1, descending=True).values
             ranked = ranked.masked_fill(weights[..., None] == 0, 0)
         return (ranked * weights[..., None]).sum(1)
-
-    def _of_each(self, lengths: Int[Tensor, "n"], places: int) -> Float[Tensor, "n r"]:
-        if torch.onnx.is_in_onnx_export():
-            return self.weights(lengths, places)
-        some, row = lengths.unique(return_inverse=True)  # the same for items of one length
-        return self.weights(some, places)[row]
 
     def weights(self, lengths: Int[Tensor, "m"], places: int | None = None) -> Float[Tensor, "m r"]:
         """w of items with these numbers of local features; 0 after the last of them."""
@@ -367,14 +330,11 @@ class Pooled(nn.Module):
         self.mlp = _network(local_dim, dim) if deep else None
         self.gpool = GPO()
 
-    def forward(
-        self, local: Float[Tensor, "n r f"], padding: Bool[Tensor, "n r"] | None = None
-    ) -> Float[Tensor, "n d"]:
+    def forward(self, local: Local, padding: Padding = None) -> Float[Tensor, "n d"]:
         out = self.fc(local)
         if self.mlp is not None:
             out = out + self.mlp(local.flatten(0, 1)).view_as(out)
-        pooled: Tensor = self.gpool(out, padding)
-        return pooled
+        return self.gpool(out, padding)
 
 
 def _network(local_dim: int, dim: int) -> nn.Sequential:
@@ -392,9 +352,7 @@ class Halves(nn.Module):
     normalize: bool
     drop: float
 
-    def gaussian(
-        self, local: Float[Tensor, "n r f"], padding: Bool[Tensor, "n r"] | None = None
-    ) -> Gaussian:
+    def gaussian(self, local: Local, padding: Padding = None) -> Gaussian:
         if self.training and self.drop:
             if padding is None:
                 padding = torch.zeros(local.shape[:2], dtype=torch.bool, device=local.device)
@@ -418,11 +376,6 @@ class PCMEPPImage(Halves):
     Nothing bounds the log-variance, as in the official code; the loss term ``vib`` holds it.
 
     Args:
-        feature_dim: F, the width of the local features.
-        dim: D.
-        backbone: a network with ``forward_grid``, pictures (n, 3, H, W) → (n, R, F); ``None`` when
-            the input is local features (n, R, F) already.
-        normalize: L2-norm of the mean.
         deep: see ``Pooled``.
         drop: share of the local features that a training step leaves out of the pooling.
         log_var: about where ln σ² starts.
@@ -455,9 +408,7 @@ class PCMEPPText(WordReader, Halves):
     """Word vectors → the mean of a GRU each way at every word → mean and ln σ² as of an image.
 
     Args:
-        tokenizer, word_dim, normalize: as of ``WordReader``.
         dim: D, also the width of the GRUs.
-        drop, log_var: as of ``PCMEPPImage``.
     """
 
     def __init__(

@@ -28,11 +28,8 @@ class Projection(nn.Module):
     """VSE++ image side: features f(i) → linear → L2-norm.
 
     Args:
-        feature_dim: width of the features.
-        dim: D.
         backbone: pictures (n, 3, H, W) → features (n, feature_dim), trained end to end ("ft");
             ``None`` when the input is already a feature vector (n, feature_dim).
-        normalize: L2-norm of the output.
         normalize_features: L2-norm of the features, before the projection. The official code does
             so with those of its backbone and not with given ones; that is what ``None`` means.
 
@@ -174,14 +171,7 @@ class Recurrence(torch.autograd.Function):
 
 
 class WordReader(TextEncoder):
-    """A text as vectors of its words, which start in U(−0.1, 0.1).
-
-    Args:
-        tokenizer: the words.
-        dim: D.
-        word_dim: width of the word vectors.
-        normalize: L2-norm of the output.
-    """
+    """A text as vectors of its words, which start in U(−0.1, 0.1)."""
 
     def __init__(self, tokenizer: Tokenizer, dim: int, word_dim: int, normalize: bool) -> None:
         super().__init__()

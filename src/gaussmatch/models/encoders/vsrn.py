@@ -29,17 +29,7 @@ class RegionGRU(nn.Module):
 
 
 class RegionReasoning(nn.Module):
-    """Region features (n, R, F) → graph → GRU over the regions → L2-norm.
-
-    Args:
-        feature_dim: F.
-        dim: D.
-        blocks: graph blocks.
-        over: what the L2-norms of the regions run over; see ``Graph``.
-        batch_norm: the Flickr30K variant: BatchNorm after the GRU, no first L2-norm of the regions.
-        normalize: L2-norm of the output.
-        duplicate: what ``Probabilistic`` doubles for the variance: the GRU over regions, the graph
-            being shared (the paper), or all of it, the linear layer and the graph as well.
+    """Region features (n, R, F) → graph → GRU over the regions → L2-norm; settings: ``VSRNRecipe``.
 
     BatchNorm stands behind the doubled part, so it touches the mean only, as the L2-norm does: the
     log-variance is the plain state of its GRU. ``reasoning.graph`` puts out the regions that the
@@ -108,9 +98,6 @@ class Graph(nn.Module):
     """Region features → linear → L2-norm → blocks → L2-norm: regions that know of each other.
 
     Args:
-        feature_dim: F.
-        dim: D.
-        blocks: how many; VSRN has four.
         over: ``features`` gives each region unit length. ``regions`` gives each of the D features
             unit length over the regions of an image: what the published code does, needed for the
             published weights.
@@ -149,16 +136,14 @@ class Graph(nn.Module):
 
 
 class CaptionGenerator(nn.Module):
-    """Regions → encoder GRU; then a decoder GRU that attends to its states generates the words.
+    """Regions → encoder GRU; then a decoder GRU that attends to its states generates the words;
+    settings: ``GeneratorRecipe``.
 
     Args:
         vocabulary: number of words V.
         input_dim: width of the regions.
-        hidden: H, width of both GRUs.
-        word_dim: width of the word vectors; they are the generator's own.
         dropout: on the projected regions, and on the input of the decoder. (The official
             code's second rate, 0.5 between layers of a GRU, acts on nothing: there is one layer.)
-        longest: captions are truncated to this many words, start and end included.
 
     Step t: weights a = softmax(v·tanh(A [e; h])) over the region states e, from the state h so far;
     h ← GRU([word t; Σ a e], h); logits = O h. The state depends on the attention and the attention

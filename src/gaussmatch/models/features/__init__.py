@@ -273,8 +273,7 @@ def embedded_once(tower: TextTower, texts: Sequence[str], progress: bool = True)
     name = hashlib.sha256(keys.tobytes()).hexdigest()[:24]
     folder = cache_root() / "texts" / encoder / name
     made_once(folder, lambda work: _embed(tower, texts, keys, work, progress))
-    found: np.ndarray = np.load(folder / VECTORS, mmap_mode="r")
-    return found
+    return np.load(folder / VECTORS, mmap_mode="r")
 
 
 def _embed(

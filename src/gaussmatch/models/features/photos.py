@@ -92,8 +92,7 @@ def drawn_part(picture: Image.Image, crop: int, seed: int) -> Image.Image:
     time; the same for the same seed, in any thread."""
     with _DRAWING, torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
         torch.manual_seed(seed)
-        part: Image.Image = _part(crop)(picture)
-        return part
+        return _part(crop)(picture)
 
 
 @cache

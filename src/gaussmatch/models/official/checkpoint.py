@@ -55,8 +55,7 @@ def number(dtype: NumberType, data: bytes | str) -> float | int | bool:
     if not isinstance(dtype, NumberType) or dtype.code not in _NUMBERS or dtype.order not in "<>=|":
         raise pickle.UnpicklingError("a numpy value that is not a plain number")
     order = dtype.order if dtype.order in "<>" else "<"
-    value: float | int | bool = struct.unpack(order + _NUMBERS[dtype.code], raw)[0]
-    return value
+    return struct.unpack(order + _NUMBERS[dtype.code], raw)[0]
 
 
 _STAND_INS: list[tuple[Callable[..., Any], str]] = [

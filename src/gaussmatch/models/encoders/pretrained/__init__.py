@@ -86,8 +86,7 @@ def image_tower(encoder: str, weights: str | Path | None = None, whole: bool = F
 
 def text_tower(encoder: str, weights: str | Path | None = None) -> TextTower:
     """A frozen text encoder by name, see ``image_tower``."""
-    tower: TextTower = _module(encoder, "text").text(*_place(encoder, weights))
-    return tower
+    return _module(encoder, "text").text(*_place(encoder, weights))
 
 
 def _module(encoder: str, side: str) -> Any:

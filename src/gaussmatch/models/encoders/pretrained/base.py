@@ -84,6 +84,7 @@ class Tower(nn.Module):
     name: str
     width: int
     accelerated: ClassVar[bool] = False
+    _hash: str = ""
     fast: Callable[..., Sequence[Tensor]] | None = None
 
     @property
@@ -93,8 +94,7 @@ class Tower(nn.Module):
     def run(self, batch: Any) -> Float[Tensor, "n width"]:
         """``forward``, by the fastest way that there is here."""
         if self.fast is None or self.device.type != "cpu":
-            out: Tensor = self(batch)
-            return out
+            return self(batch)
         return self.fast(*([batch] if isinstance(batch, Tensor) else batch))[0]
 
     def freeze(self) -> None:
@@ -102,7 +102,7 @@ class Tower(nn.Module):
 
     def sha256(self) -> str:
         """Of the weights: two encoders with the same hash give the same embeddings."""
-        return weights_sha256(self.name, self)
+        return self._hash or weights_sha256(self.name, self)
 
 
 class ImageTower(Tower, ABC):
@@ -113,6 +113,8 @@ class ImageTower(Tower, ABC):
     """
 
     whole: bool = False
+    published: Transform | None = None
+    """The published transform, if it is data."""
 
     def transform(self, picture: Image.Image, whole: bool | None = None) -> Float[Tensor, "3 h w"]:
         """A picture as ``forward`` takes it; ``whole`` is that of the encoder if not given. Several
@@ -127,7 +129,11 @@ class ImageTower(Tower, ABC):
 
     def described(self) -> Transform:
         """The published transform as data; refused if it is code."""
-        raise ValueError(f"{self.name}: its transform is code, which cannot be changed or exported")
+        if self.published is None:
+            raise ValueError(
+                f"{self.name}: its transform is code, which cannot be changed or exported"
+            )
+        return self.published
 
     @abstractmethod
     def forward(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n width"]: ...

@@ -7,11 +7,12 @@ the index, the service) sees one vector of 2·D values; ``encoders.adapter`` tak
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -21,14 +22,17 @@ from tokenizers import normalizers
 from torch import Tensor, nn
 from torch.nn.functional import linear, normalize, scaled_dot_product_attention
 
+from gaussmatch.data import hub
 from gaussmatch.files import read_json
 from gaussmatch.models.encoders.base import Tokens
 from gaussmatch.models.encoders.pretrained.base import (
     ImageTower,
     Subwords,
     TextTower,
+    Tower,
     Transform,
     files_sha256,
+    weights_file,
 )
 from gaussmatch.models.encoders.pretrained.open_clip import CLEANING, QUOTES, SPACES
 
@@ -93,8 +97,7 @@ class AttentionBlock(nn.Module):
         self, x: Float[Tensor, "n t w"], mask: Float[Tensor, "t t"] | None = None
     ) -> Float[Tensor, "n t w"]:
         x = x + self.ls_1(self._attended(self.ln_1(x), mask))
-        out: Tensor = x + self.ls_2(self.mlp(self.ln_2(x)))
-        return out
+        return x + self.ls_2(self.mlp(self.ln_2(x)))
 
     def _attended(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """What ``nn.MultiheadAttention`` computes; its own export fixes the number of tokens."""
@@ -102,8 +105,7 @@ class AttentionBlock(nn.Module):
         three = linear(x, attn.in_proj_weight, attn.in_proj_bias)
         q, k, v = three.reshape(n, t, 3, attn.num_heads, attn.head_dim).permute(2, 0, 3, 1, 4)
         seen = scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
-        out: Tensor = attn.out_proj(seen.reshape(n, t, attn.embed_dim))
-        return out
+        return attn.out_proj(seen.reshape(n, t, attn.embed_dim))
 
 
 class AttentionBlocks(nn.Module):
@@ -151,17 +153,9 @@ class PatchTokens(nn.Module):
 
     def tokens(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n t w"]:
         cells = self.conv1(pictures).flatten(2).transpose(1, 2)
-        first: list[Tensor] = [
-            self.class_embedding,
-            *([self.unc_embedding] if self._uncertain else []),
-        ]
+        first = [getattr(self, n) for n in ("class_embedding", "unc_embedding") if hasattr(self, n)]
         learned = torch.stack(first).expand(cells.shape[0], -1, -1)
-        out: Tensor = self.ln_pre(torch.cat([learned, cells], 1) + self.positional_embedding)
-        return out
-
-    @property
-    def _uncertain(self) -> bool:
-        return hasattr(self, "unc_embedding")
+        return self.ln_pre(torch.cat([learned, cells], 1) + self.positional_embedding)
 
 
 def causal(length: int, like: Tensor) -> Float[Tensor, "length length"]:
@@ -175,73 +169,146 @@ OPENAI = Transform(
 """How CLIP of OpenAI sees a picture."""
 
 
-class _Gaussian:
+IMAGE_SIZES = {
+    "width": 768,
+    "layers": 12,
+    "head_width": 64,
+    "patch_size": 16,
+    "image_size": 224,
+}
+"""Sizes that ``vision_cfg`` may leave out."""
+
+
+class GaussianFolder(ABC):
+    """A folder in the layout of the hub, checked: ``config.json`` with the sizes of both sides, and
+    their weights.
+
+    Args:
+        name: its repository; not used if there is a place.
+        place: the folder.
+    """
+
+    library: ClassVar[str]
+    kind: ClassVar[str]
+    """What its models are called."""
+    text_sizes: ClassVar[dict[str, int]]
+    """Sizes that ``text_cfg`` may leave out; those of images are ``IMAGE_SIZES``."""
+    foreign: ClassVar[tuple[str, ...]]
+    """Settings that its models have none of."""
+
+    def __init__(self, name: str, place: Path | None) -> None:
+        self.name, self.folder = f"{self.library}:{name}", place or hub.snapshot(name)
+        self.path = self.folder / "config.json"
+        if not self.path.is_file():
+            raise FileNotFoundError(f"{self.path}: missing; a folder of {self.kind} must hold it")
+        self.config: dict[str, Any] = read_json(self.path, dict)
+        self.image, self.text = (self._section(side) for side in ("vision_cfg", "text_cfg"))
+        self.dim = self._whole(self.config, "embed_dim")
+        self.weights = weights_file(self.folder, "model.safetensors")
+
+    def _section(self, side: str) -> dict[str, Any]:
+        found = self.config.get(side)
+        self.check(side, found if isinstance(found, dict) else None)
+        assert isinstance(found, dict)
+        if strange := [name for name in self.foreign if found.get(name)]:
+            raise ValueError(f"{self.path}: {side}.{strange[0]} is set; {self.kind} has none")
+        sizes = IMAGE_SIZES if side == "vision_cfg" else self.text_sizes
+        held = {**sizes, **found}
+        return held | {name: self._whole(held, name) for name in sizes}
+
+    @abstractmethod
+    def check(self, side: str, found: Mapping[str, Any] | None) -> None:
+        """Refuse the section of a side, or none, that is of another kind of model."""
+
+    def _whole(self, held: Mapping[str, Any], name: str) -> int:
+        value = held.get(name)
+        value = value[0] if isinstance(value, list) and len({*value}) == 1 else value
+        if type(value) is not int or value < 1:
+            raise ValueError(f"{self.path}: {name} is {value!r}, not a whole number above 0")
+        return value
+
+    def shape(self, held: Mapping[str, Any]) -> Shape:
+        """The blocks of a side."""
+        width = held["width"]
+        return Shape(
+            width=width,
+            layers=held["layers"],
+            heads=held["heads"] if held is self.text else width // held["head_width"],
+            hidden=int(width * float(held.get("mlp_ratio", 4.0))),
+            quick=bool(self.config.get("quick_gelu", False)),
+            epsilon=float((held.get("norm_kwargs") or {}).get("eps", 1e-5)),
+            scaled=held.get("ls_init_value") is not None,
+        )
+
+    def network(
+        self, make: Callable[[Any], nn.Module], prefix: str, without: tuple[str, ...] = ()
+    ) -> nn.Module:
+        """The network of a side, with its weights (see ``read_side``); what is missing, spare or of
+        another shape is an error."""
+        with torch.device("meta"):  # so that a false size costs no memory
+            net = make(self)
+        found = read_side(self.weights, prefix, without)
+        self.check_weights(prefix, found)
+        wanted: dict[str, Tensor] = net.state_dict()
+        for name in sorted({*wanted} | {*found}):
+            have, like = found.get(name), wanted.get(name)
+            if have is None or like is None or have.shape != like.shape:
+                is_ = "missing" if have is None else f"{tuple(have.shape)}"
+                says = "knows none" if like is None else f"wants {tuple(like.shape)}"
+                raise ValueError(
+                    f"{self.weights}: {prefix}{name} is {is_}, but {self.path.name} {says}: the "
+                    "weights of another model"
+                )
+        net = net.to_empty(device="cpu")
+        net.load_state_dict({name: value.float() for name, value in found.items()})
+        return net
+
+    def check_weights(self, prefix: str, found: Mapping[str, Tensor]) -> None:  # noqa: B027
+        """Refuse weights that are of another kind of model."""
+
+
+class GaussianTower(Tower):
     """What the towers of both sides share; ``net`` gives a mean and ln σ² of what it is given."""
 
-    net: nn.Module
+    def __init__(self, of: GaussianFolder, net: nn.Module) -> None:
+        super().__init__()
+        self.name, self._hash = of.name, files_sha256([of.weights])
+        self.width, self.net = 2 * of.dim, net
+        self.freeze()
 
     def embedded(self, *given: Tensor) -> Float[Tensor, "n 2d"]:
         mean, log_var = self.net(*given)
         return torch.cat([normalize(mean, dim=-1), log_var], -1)
 
 
-class GaussianImages(_Gaussian, ImageTower):
-    """Pictures → unit means and ln σ², (n, 2·D).
+class GaussianImages(GaussianTower, ImageTower):
+    """Pictures → unit means and ln σ², (n, 2·D); ``view`` is how they become the network's input,
+    but for its size."""
 
-    Args:
-        name: of the tower, for messages.
-        weights: the file that its hash is taken of.
-        net: pictures → mean, ln σ².
-        dim: D.
-        size: side of the pictures that the network takes.
-        transform: how they become so.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        weights: Path,
-        net: nn.Module,
-        dim: int,
-        size: int,
-        transform: Transform = OPENAI,
-    ) -> None:
-        super().__init__()
-        self.name, self._hash, self.width, self.net = name, files_sha256([weights]), 2 * dim, net
-        resize = None if transform.resize is None else size
-        self._view = Transform(size, transform.mean, transform.std, resize, transform.interpolation)
-        self.freeze()
-
-    def sha256(self) -> str:
-        return self._hash
-
-    def described(self) -> Transform:
-        return self._view
+    def __init__(self, of: GaussianFolder, net: nn.Module, view: Transform = OPENAI) -> None:
+        super().__init__(of, net)
+        size = of.image["image_size"]
+        self.published = replace(view, size=size, resize=None if view.resize is None else size)
 
     def forward(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 2d"]:
         return self.embedded(pictures)
 
 
-class GaussianTexts(_Gaussian, TextTower):
-    """Texts → unit means and ln σ², (n, 2·D); see ``GaussianImages``."""
+class GaussianTexts(GaussianTower, TextTower):
+    """Texts → unit means and ln σ², (n, 2·D); ``given`` makes of a batch what the network takes."""
 
     def __init__(
-        self, name: str, weights: Path, net: nn.Module, dim: int, tokenizer: Subwords
+        self,
+        of: GaussianFolder,
+        net: nn.Module,
+        tokenizer: Subwords,
+        given: Callable[[Tokens], tuple[Tensor, ...]] = tuple,
     ) -> None:
-        super().__init__()
-        self.name, self._hash, self.width, self.net = name, files_sha256([weights]), 2 * dim, net
-        self.tokenizer = tokenizer
-        self.freeze()
-
-    def sha256(self) -> str:
-        return self._hash
-
-    def given(self, tokens: Tokens) -> tuple[Tensor, ...]:
-        """A batch as the network takes it."""
-        return tuple(tokens)
+        super().__init__(of, net)
+        self.tokenizer, self._given = tokenizer, given
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "n 2d"]:
-        return self.embedded(*self.given(tokens))
+        return self.embedded(*self._given(tokens))
 
 
 def read_side(path: Path, prefix: str, without: tuple[str, ...] = ()) -> dict[str, Tensor]:
@@ -261,47 +328,9 @@ def read_side(path: Path, prefix: str, without: tuple[str, ...] = ()) -> dict[st
         ) from error
 
 
-def fitted(net: nn.Module, found: Mapping[str, Tensor], where: str, config: Path) -> nn.Module:
-    """A network with its weights; what is missing, spare or of another shape is an error.
-
-    Args:
-        net: on the meta device, so that a false size costs no memory.
-        where: file and prefix of the weights, for errors.
-        config: the file that says the sizes.
-    """
-    wanted: dict[str, Tensor] = net.state_dict()
-    for name in sorted({*wanted} | {*found}):
-        have, like = found.get(name), wanted.get(name)
-        if have is None or like is None or have.shape != like.shape:
-            is_ = "missing" if have is None else f"{tuple(have.shape)}"
-            says = "knows none" if like is None else f"wants {tuple(like.shape)}"
-            raise ValueError(
-                f"{where}{name} is {is_}, but {config.name} {says}: the weights of another model"
-            )
-    net = net.to_empty(device="cpu")
-    net.load_state_dict({name: value.float() for name, value in found.items()})
-    return net
-
-
-class Cut(NamedTuple):
-    """A tokenizer, the id that texts are padded with, and whether on the left."""
-
-    path: Path
-    subwords: Subwords
-    padding: int
-    left: bool
-
-    def check(self, words: int, config: Path) -> None:
-        """Refuse a tokenizer with more tokens than a network has vectors for."""
-        if len(self.subwords) > words:
-            raise ValueError(
-                f"{self.path}: {len(self.subwords):,} tokens, but {config} has {words:,}: the "
-                "tokenizer of another model"
-            )
-
-
-def tokenizer_of(folder: Path, longest: int, cleaning: str) -> Cut:
-    """The tokenizer in a folder of the hub, with the cleaning of open_clip before it.
+def tokenizer_of(folder: Path, longest: int, cleaning: str) -> tuple[Subwords, int, bool]:
+    """The tokenizer in a folder of the hub, with the cleaning of open_clip before it; the id that
+    texts are padded with, and whether on the left.
 
     Args:
         longest: texts are cut to this many tokens.
@@ -326,4 +355,4 @@ def tokenizer_of(folder: Path, longest: int, cleaning: str) -> Cut:
     made.normalizer = normalizers.Sequence([*QUOTES, *CLEANING[cleaning], *SPACES, *then])
     made.enable_truncation(longest)
     made.no_padding()
-    return Cut(path, Subwords.of(made.to_str()), padding, held.get("padding_side") == "left")
+    return Subwords.of(made.to_str()), padding, held.get("padding_side") == "left"

@@ -153,28 +153,22 @@ class HfImages(ImageTower):
         super().__init__()
         files = _Files(name, place)
         self.name, self._hash = f"hf:{name}", files_sha256(files.weights)
-        self._transform = files.transform()
+        made = files.transform()
+        self.published = made if isinstance(made, Transform) else None
+        self._patches = made if isinstance(made, Patches) else None
         self.net = files.model()
         self.net.text_model = nn.Identity()
         with torch.no_grad():
             self.width = int(self(self.transform(Image.new("RGB", (8, 8)))[None]).shape[-1])
         self.freeze()
 
-    def sha256(self) -> str:
-        return self._hash
-
     def transform(self, picture: Image.Image, whole: bool | None = None) -> Tensor:
-        if isinstance(self._transform, Patches):  # of the whole picture always
-            return self._transform(picture)
+        if self._patches is not None:  # of the whole picture always
+            return self._patches(picture)
         return super().transform(picture, whole)
 
-    def described(self) -> Transform:
-        if isinstance(self._transform, Patches):
-            return super().described()
-        return self._transform
-
     def forward(self, pictures: Tensor) -> Tensor:
-        if not isinstance(self._transform, Patches):
+        if self._patches is None:
             return _unit(self.net.get_image_features(pixel_values=pictures))
         patches, shapes = pictures[:, :-1], pictures[:, -1, :2].long()
         there = torch.arange(patches.shape[1], device=patches.device)
@@ -211,9 +205,6 @@ class HfTexts(TextTower):
         self.tokenizer = Subwords(rows, len(cut), files.definition(cut, self._length, lower))
         self.width = int(self(Tokens(torch.tensor(rows(["a"])), torch.tensor([1]))).shape[-1])
         self.freeze()
-
-    def sha256(self) -> str:
-        return self._hash
 
     def forward(self, tokens: Tokens) -> Tensor:
         if self._masked:

@@ -38,8 +38,7 @@ class OpenClipImages(ImageTower):
     def transform(self, picture: Image.Image, whole: bool | None = None) -> Tensor:
         if self.whole if whole is None else whole:
             return self.view(whole=True)(picture)
-        out: Tensor = self._transform(picture.convert("RGB"))
-        return out
+        return self._transform(picture.convert("RGB"))
 
     def described(self) -> Transform:
         config = self.net.preprocess_cfg
@@ -89,8 +88,7 @@ class OpenClipTexts(TextTower):
 
     def forward(self, tokens: Tokens) -> Tensor:
         ids = filled(tokens, self._length, self._padding, self._left)
-        out: Tensor = self.net.encode_text(ids, normalize=True)
-        return out
+        return self.net.encode_text(ids, normalize=True)
 
 
 image, text = OpenClipImages, OpenClipTexts

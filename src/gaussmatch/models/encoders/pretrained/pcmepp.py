@@ -10,25 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from gaussmatch.data import hub
-from gaussmatch.files import read_json
-from gaussmatch.models.encoders.pretrained.base import Transform, weights_file
+from gaussmatch.models.encoders.pretrained.base import Transform
 from gaussmatch.models.encoders.pretrained.gaussians import (
-    OPENAI,
     AttentionBlocks,
+    GaussianFolder,
     GaussianImages,
     GaussianTexts,
     PatchTokens,
     Shape,
     causal,
-    fitted,
-    read_side,
 )
 from gaussmatch.models.encoders.pretrained.open_clip import clip_words
 from gaussmatch.models.encoders.pvse import GPO, Pooled
@@ -38,76 +34,44 @@ TRAINED = Transform(224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), None, "bi
 """How the official training code sees a picture: squeezed into a square."""
 
 
-class PCMEPPFolder:
-    """A folder of PCME++, checked."""
+class PCMEPPFolder(GaussianFolder):
+    library, kind = "pcmepp", "PCME++"
+    text_sizes: ClassVar = {
+        "width": 512,
+        "layers": 12,
+        "heads": 8,
+        "context_length": 77,
+        "vocab_size": 49408,
+    }
+    foreign: ClassVar[tuple[str, ...]] = (
+        "global_average_pool",
+        "attentional_pool",
+        "input_patchnorm",
+        "timm_model_name",
+    )
+    foreign += ("hf_model_name", "embed_cls")
 
-    def __init__(self, name: str, place: Path | None) -> None:
-        folder = place or hub.snapshot(name)
-        self.path = folder / "config.json"
-        if not self.path.is_file():
-            raise FileNotFoundError(f"{self.path}: missing; a folder of PCME++ must hold it")
-        held: dict[str, Any] = read_json(self.path, dict)
-        self.pooled = held.get("pooling") == "gpo"
-        self.normed = bool(held.get("normed", False))
-        self.dim = self._whole(held, "embed_dim")
-        self.image, self.text = (self._section(held, side) for side in ("vision_cfg", "text_cfg"))
-        self.quick = bool(held.get("quick_gelu", False))
-        self.weights = weights_file(folder, "model.safetensors")
-
-    def _whole(self, held: Mapping[str, Any], name: str) -> int:
-        value = held.get(name)
-        if type(value) is not int or value < 1:
-            raise ValueError(f"{self.path}: {name} is {value!r}, not a whole number above 0")
-        return value
-
-    def _section(self, held: Mapping[str, Any], side: str) -> dict[str, Any]:
-        defaults = IMAGE if side == "vision_cfg" else TEXT
-        found = held.get(side)
-        if not isinstance(found, dict) or "unc_layers" not in found:
-            what = ", ".join(list(found if isinstance(found, dict) else held)[:10]) or "nothing"
+    def check(self, side: str, found: Mapping[str, Any] | None) -> None:
+        if found is None or "unc_layers" not in found:
+            what = ", ".join(list(self.config if found is None else found)[:10]) or "nothing"
             raise ValueError(
                 f"{self.path}: no {side}.unc_layers, found {what}: not a PCME++, whose towers have "
                 "blocks of their own for the variance"
             )
-        odd = ("global_average_pool", "attentional_pool", "input_patchnorm", "timm_model_name")
-        if strange := [n for n in (*odd, "hf_model_name", "embed_cls") if found.get(n)]:
-            raise ValueError(f"{self.path}: {side}.{strange[0]} is set; PCME++ has none")
-        filled_in = {**defaults, **found}
-        for name in defaults:
-            self._whole(filled_in, name)
-        return filled_in
+
+    @property
+    def pooled(self) -> bool:
+        """Whether it is of the official training code, which pools by GPO."""
+        return bool(self.config.get("pooling") == "gpo")
+
+    def std_norm(self) -> nn.Module:
+        """Of the pooled variances."""
+        return nn.LayerNorm(self.dim) if self.config.get("normed") else nn.Identity()
 
     def shapes(self, held: Mapping[str, Any]) -> tuple[Shape, Shape]:
         """The blocks of a side, and those of its variance."""
-        width = held["width"]
-        shape = Shape(
-            width=width,
-            layers=held["layers"],
-            heads=held["heads"] if held is self.text else width // held["head_width"],
-            hidden=int(width * float(held.get("mlp_ratio", 4.0))),
-            quick=self.quick,
-            scaled=held.get("ls_init_value") is not None,
-        )
+        shape = self.shape(held)
         return shape, replace(shape, layers=held["unc_layers"])
-
-    def side(self, image: bool) -> nn.Module:
-        """The network of a side, with its weights."""
-        without: tuple[str, ...] = ()
-        with torch.device("meta"):
-            if self.pooled:
-                net: nn.Module = PooledImage(self) if image else PooledText(self)
-                prefix = "img_enc." if image else "txt_enc."
-            else:
-                net = HubImage(self) if image else HubText(self)
-                prefix = "visual." if image else ""
-                without = () if image else ("visual.", "logit_scale", "shift", "negative_scale")
-        found = read_side(self.weights, prefix, without)
-        return fitted(net, found, f"{self.weights}: {prefix}", self.path)
-
-
-IMAGE = {"width": 768, "layers": 12, "head_width": 64, "patch_size": 16, "image_size": 224}
-TEXT = {"width": 512, "layers": 12, "heads": 8, "context_length": 77, "vocab_size": 49408}
-"""Sizes that a configuration may leave out."""
 
 
 class ImageBlocks(PatchTokens):
@@ -116,10 +80,7 @@ class ImageBlocks(PatchTokens):
     def __init__(self, of: PCMEPPFolder) -> None:
         shape, own = of.shapes(of.image)
         super().__init__(shape, of.image["image_size"], of.image["patch_size"])
-        self.transformer, self.uncertainty_transformer = (
-            AttentionBlocks(shape),
-            AttentionBlocks(own),
-        )
+        self.transformer, self.uncertainty_transformer = map(AttentionBlocks, (shape, own))
         self._shared = shape.layers - own.layers
 
     def both(self, pictures: Tensor) -> tuple[Float[Tensor, "n t w"], Float[Tensor, "n t w"]]:
@@ -155,14 +116,10 @@ class TextBlocks(nn.Module):
         self._stack(shape, own)
 
     def _stack(self, shape: Shape, own: Shape) -> None:
-        self.transformer, self.uncertainty_transformer = (
-            AttentionBlocks(shape),
-            AttentionBlocks(own),
-        )
+        self.transformer, self.uncertainty_transformer = map(AttentionBlocks, (shape, own))
 
     def _spread(self, shared: Tensor, mask: Tensor) -> Tensor:
-        out: Tensor = self.uncertainty_transformer(shared, mask)
-        return out
+        return self.uncertainty_transformer(shared, mask)
 
     def both(self, ids: Int[Tensor, "n t"]) -> tuple[Tensor, Tensor]:
         x = self.token_embedding(ids)
@@ -215,7 +172,7 @@ class PooledImage(nn.Module):
         self.image_encoder, self.image_std_encoder = (
             Pooled(of.image["width"], of.dim) for _ in "12"
         )
-        self.image_std_ln = nn.LayerNorm(of.dim) if of.normed else nn.Identity()
+        self.image_std_ln = of.std_norm()
 
     def forward(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
         mean, spread = self.backbone.both(pictures)
@@ -229,7 +186,7 @@ class PooledText(nn.Module):
         self.backbone = PooledTextBlocks(of)
         self.linear, self.std_linear = (nn.Linear(width, of.dim) for _ in "12")
         self.gpool, self.std_gpool = GPO(), GPO()
-        self.text_std_ln = nn.LayerNorm(of.dim) if of.normed else nn.Identity()
+        self.text_std_ln = of.std_norm()
 
     def forward(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         mean, spread = self.backbone.both(ids)
@@ -238,28 +195,24 @@ class PooledText(nn.Module):
         return self.gpool(self.linear(mean), padding), self.text_std_ln(spread)
 
 
-class PCMEPPImages(GaussianImages):
+def image(name: str, place: Path | None) -> GaussianImages:
     """The image tower."""
-
-    def __init__(self, name: str, place: Path | None) -> None:
-        of = PCMEPPFolder(name, place)
-        view = TRAINED if of.pooled else OPENAI
-        size = of.image["image_size"]
-        super().__init__(f"pcmepp:{name}", of.weights, of.side(image=True), of.dim, size, view)
+    of = PCMEPPFolder(name, place)
+    if of.pooled:
+        return GaussianImages(of, of.network(PooledImage, "img_enc."), TRAINED)
+    return GaussianImages(of, of.network(HubImage, "visual."))
 
 
-class PCMEPPTexts(GaussianTexts):
+def text(name: str, place: Path | None) -> GaussianTexts:
     """The text tower, with the words of CLIP."""
-
-    def __init__(self, name: str, place: Path | None) -> None:
-        of = PCMEPPFolder(name, place)
-        cut = clip_words(of.text["context_length"])
-        if len(cut) > of.text["vocab_size"]:
-            raise ValueError(
-                f"{of.path}: text_cfg.vocab_size is {of.text['vocab_size']:,}, but the words of "
-                f"CLIP, which PCME++ reads, are {len(cut):,}"
-            )
-        super().__init__(f"pcmepp:{name}", of.weights, of.side(image=False), of.dim, cut)
-
-
-image, text = PCMEPPImages, PCMEPPTexts
+    of = PCMEPPFolder(name, place)
+    cut, words = clip_words(of.text["context_length"]), of.text["vocab_size"]
+    if len(cut) > words:
+        raise ValueError(
+            f"{of.path}: text_cfg.vocab_size is {words:,}, but the words of CLIP, which PCME++ "
+            f"reads, are {len(cut):,}"
+        )
+    if of.pooled:
+        return GaussianTexts(of, of.network(PooledText, "txt_enc."), cut)
+    other = ("visual.", "logit_scale", "shift", "negative_scale")
+    return GaussianTexts(of, of.network(HubText, "", other), cut)

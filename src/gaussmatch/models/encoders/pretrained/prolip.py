@@ -8,24 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gaussmatch.data import hub
-from gaussmatch.files import read_json
-from gaussmatch.models.encoders.base import Tokens
-from gaussmatch.models.encoders.pretrained.base import filled, weights_file
+from gaussmatch.models.encoders.pretrained.base import filled
 from gaussmatch.models.encoders.pretrained.gaussians import (
     AttentionBlocks,
+    GaussianFolder,
     GaussianImages,
     GaussianTexts,
     PatchTokens,
-    Shape,
-    fitted,
-    read_side,
     tokenizer_of,
 )
 
@@ -38,31 +34,22 @@ HEADS = {
 """What a CLIP without uncertainty lacks, on each side."""
 
 
-class ProLIPFolder:
-    """A folder of ProLIP, checked.
+class ProLIPFolder(GaussianFolder):
+    library, kind = "prolip", "ProLIP"
+    text_sizes: ClassVar = {
+        "width": 768,
+        "layers": 12,
+        "heads": 12,
+        "context_length": 64,
+        "vocab_size": 32100,
+    }
+    foreign = ("timm_model_name", "hf_model_name", "attentional_pool", "act_kwargs")
 
-    Args:
-        name: its repository; not used if there is a place.
-        place: the folder.
-    """
-
-    def __init__(self, name: str, place: Path | None) -> None:
-        self.folder = place or hub.snapshot(name)
-        self.path = self.folder / "config.json"
-        if not self.path.is_file():
-            raise FileNotFoundError(f"{self.path}: missing; a folder of ProLIP must hold it")
-        held: dict[str, Any] = read_json(self.path, dict)
-        self.image, self.text = (self._section(held, side) for side in ("vision_cfg", "text_cfg"))
-        self.quick = bool(held.get("quick_gelu", False))
-        self.dim = self._whole(held, "embed_dim")
-        self.weights = weights_file(self.folder, "model.safetensors")
-
-    def _section(self, held: Mapping[str, Any], side: str) -> dict[str, Any]:
-        found = held.get(side)
-        if not isinstance(found, dict):
+    def check(self, side: str, found: Mapping[str, Any] | None) -> None:
+        if found is None:
             raise ValueError(
-                f"{self.path}: no {side}, found {', '.join(list(held)[:10]) or 'nothing'}; the "
-                "configuration of ProLIP has embed_dim, vision_cfg and text_cfg"
+                f"{self.path}: no {side}, found {', '.join(list(self.config)[:10]) or 'nothing'}; "
+                "the configuration of ProLIP has embed_dim, vision_cfg and text_cfg"
             )
         if "unc_layers" in found:
             raise ValueError(
@@ -74,62 +61,13 @@ class ProLIPFolder:
                 f"{self.path}: {side}.embed_unc is not true, so this model has no uncertainty "
                 "heads; a plain CLIP is open_clip:ARCH@FILE or hf:REPO@FOLDER"
             )
-        other = ("timm_model_name", "hf_model_name", "attentional_pool", "act_kwargs")
-        if strange := [name for name in other if found.get(name)]:
-            raise ValueError(f"{self.path}: {side}.{strange[0]} is set; ProLIP has none")
-        return found
 
-    def _whole(self, held: Mapping[str, Any], name: str, default: int | None = None) -> int:
-        value = held.get(name, default)
-        value = value[0] if isinstance(value, list) and len({*value}) == 1 else value
-        if type(value) is not int or value < 1:
-            raise ValueError(f"{self.path}: {name} is {value!r}, not a whole number above 0")
-        return value
-
-    def shape(self, held: Mapping[str, Any]) -> Shape:
-        """The blocks of a side."""
-        width = self._whole(held, "width", 768)
-        heads = held.get("heads", 12)
-        if held is self.image:
-            heads = width // self._whole(held, "head_width", 64)
-        return Shape(
-            width=width,
-            layers=self._whole(held, "layers", 12),
-            heads=int(heads),
-            hidden=int(width * float(held.get("mlp_ratio", 4.0))),
-            quick=self.quick,
-            epsilon=float((held.get("norm_kwargs") or {}).get("eps", 1e-5)),
-            scaled=held.get("ls_init_value") is not None,
-        )
-
-    def side(self, image: bool) -> nn.Module:
-        """The network of a side, with its weights."""
-        with torch.device("meta"):
-            net = ProLIPImage(self) if image else ProLIPText(self)
-        prefix = "visual." if image else "text."
-        found = read_side(self.weights, prefix)
+    def check_weights(self, prefix: str, found: Mapping[str, Tensor]) -> None:
         if lacking := [name for name in HEADS[prefix] if name not in found]:
             raise ValueError(
                 f"{self.weights}: no uncertainty heads, {prefix}{lacking[0]} is missing; found "
                 f"{len(found)} other weights of this side, as of a CLIP without uncertainty"
             )
-        return fitted(net, found, f"{self.weights}: {prefix}", self.path)
-
-    @property
-    def size(self) -> int:
-        return self._whole(self.image, "image_size", 224)
-
-    @property
-    def patch(self) -> int:
-        return self._whole(self.image, "patch_size", 16)
-
-    @property
-    def context(self) -> int:
-        return self._whole(self.text, "context_length", 64)
-
-    @property
-    def words(self) -> int:
-        return self._whole(self.text, "vocab_size", 32100)
 
 
 class ProLIPImage(PatchTokens):
@@ -139,9 +77,9 @@ class ProLIPImage(PatchTokens):
     """
 
     def __init__(self, of: ProLIPFolder) -> None:
-        shape = of.shape(of.image)
-        norm = not of.image.get("no_ln_pre", False)
-        super().__init__(shape, of.size, of.patch, uncertain=True, norm=norm)
+        shape, held = of.shape(of.image), of.image
+        size, patch, norm = held["image_size"], held["patch_size"], not held.get("no_ln_pre", False)
+        super().__init__(shape, size, patch, uncertain=True, norm=norm)
         self.transformer = AttentionBlocks(shape)
         self.ln_post = shape.norm()
         self.proj = nn.Parameter(torch.empty(shape.width, of.dim))
@@ -161,10 +99,10 @@ class ProLIPText(nn.Module):
 
     def __init__(self, of: ProLIPFolder) -> None:
         super().__init__()
-        shape = of.shape(of.text)
-        self.token_embedding = nn.Embedding(of.words, shape.width)
+        shape, places = of.shape(of.text), of.text["context_length"] + 2
+        self.token_embedding = nn.Embedding(of.text["vocab_size"], shape.width)
         self.unc_emb, self.cls_emb = (nn.Parameter(torch.empty(shape.width)) for _ in "12")
-        self.positional_embedding = nn.Parameter(torch.empty(of.context + 2, shape.width))
+        self.positional_embedding = nn.Parameter(torch.empty(places, shape.width))
         self.transformer = AttentionBlocks(shape)
         self.ln_final = shape.norm()
         if of.text.get("proj_bias", True):
@@ -182,30 +120,25 @@ class ProLIPText(nn.Module):
         return mean, self.text_uncertainty_projection(mean)
 
 
-class ProLIPImages(GaussianImages):
+def image(name: str, place: Path | None) -> GaussianImages:
     """The image tower."""
-
-    def __init__(self, name: str, place: Path | None) -> None:
-        of = ProLIPFolder(name, place)
-        super().__init__(f"prolip:{name}", of.weights, of.side(image=True), of.dim, of.size)
+    of = ProLIPFolder(name, place)
+    return GaussianImages(of, of.network(ProLIPImage, "visual."))
 
 
-class ProLIPTexts(GaussianTexts):
+def text(name: str, place: Path | None) -> GaussianTexts:
     """The text tower."""
-
-    def __init__(self, name: str, place: Path | None) -> None:
-        of = ProLIPFolder(name, place)
-        home = of.folder
-        if not (home / "tokenizer.json").is_file():
-            home = hub.snapshot(of.text.get("hf_tokenizer_name") or TOKENIZER, hub.TOKENIZERS)
-        cleaning = (of.text.get("tokenizer_kwargs") or {}).get("clean", "canonicalize")
-        cut = tokenizer_of(home, of.context, cleaning)
-        cut.check(of.words, of.path)
-        super().__init__(f"prolip:{name}", of.weights, of.side(image=False), of.dim, cut.subwords)
-        self._length, self._padding, self._left = of.context, cut.padding, cut.left
-
-    def given(self, tokens: Tokens) -> tuple[Tensor, ...]:
-        return (filled(tokens, self._length, self._padding, self._left),)
-
-
-image, text = ProLIPImages, ProLIPTexts
+    of = ProLIPFolder(name, place)
+    home = of.folder
+    if not (home / "tokenizer.json").is_file():
+        home = hub.snapshot(of.text.get("hf_tokenizer_name") or TOKENIZER, hub.TOKENIZERS)
+    longest, words = of.text["context_length"], of.text["vocab_size"]
+    cleaning = (of.text.get("tokenizer_kwargs") or {}).get("clean", "canonicalize")
+    cut, padding, left = tokenizer_of(home, longest, cleaning)
+    if len(cut) > words:
+        raise ValueError(
+            f"{home / 'tokenizer.json'}: {len(cut):,} tokens, but {of.path} has {words:,}: the "
+            "tokenizer of another model"
+        )
+    given = lambda tokens: (filled(tokens, longest, padding, left),)  # noqa: E731
+    return GaussianTexts(of, of.network(ProLIPText, "text."), cut, given)
