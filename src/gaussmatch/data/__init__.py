@@ -5,15 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gaussmatch.checks import known
-from gaussmatch.data import (
-    coco,
-    datasets,
-    embeddings,
-    flickr,
-    folder,
-    scenes,
-    stored,
-)
+from gaussmatch.data import coco, datasets, embeddings, flickr, folder, scenes, stored
 from gaussmatch.data.pairs import DataSet, ImageSource, Pairs, Region
 from gaussmatch.data.recipe import Source
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import hashlib
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +36,22 @@ PER_IMAGE = 5
 
 
 @dataclass(frozen=True)
-class Annotated:
-    """What COCO's files say: by image number the file and its folder, by caption id the words."""
+class CocoImage:
+    """What COCO's files say of an image."""
 
-    images: dict[int, Path]
-    year_of: dict[int, str]  #: such as ``val2014``
-    captions: dict[int, tuple[int, str, str]]  #: caption id → image number, words, file
-    things: dict[int, list[tuple[str, Box | None]]]  #: class and box; none for a crowd
-    class_names: tuple[str, ...]
-    size_of: dict[int, tuple[int, int]]  #: width and height that the boxes are in
+    path: Path
+    year: str  #: such as ``val2014``
+    size: tuple[int, int] | None  #: width and height that the boxes are in
+    things: list[tuple[str, Box | None]] = field(default_factory=list)  #: class; no box of a crowd
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """What COCO's files say."""
+
+    images: dict[int, CocoImage]
+    captions: dict[int, tuple[int, Caption]]  #: by its number, with that of its image
+    class_names: tuple[str, ...] = ()
 
 
 def read(root: Path, cxc: Path | None = None, boxes: bool = False) -> Listing:
@@ -104,21 +111,22 @@ def read_annotations(root: Path) -> Annotated:
     files = sorted(folder.glob("captions_*.json"))
     if not files:
         raise FileNotFoundError(f"{folder}: no captions_*.json; see 'gaussmatch data where coco'")
-    annotated = Annotated({}, {}, {}, {}, (), {})
+    annotated = Annotated({}, {})
     for path in files:
         content, year = _content(path), path.stem.removeprefix("captions_")
         photos = next((p for p in (root / year, root / "images" / year) if p.is_dir()), root / year)
         for i, image in enumerate(content["images"]):
             number, name = fields_of(image, f"{path}, image {i}", "id", "file_name")
-            annotated.images[number], annotated.year_of[number] = photos / name, year
-            if "width" in image and "height" in image:
-                annotated.size_of[number] = (image["width"], image["height"])
+            size = (image["width"], image["height"]) if {"width", "height"} <= {*image} else None
+            annotated.images[number] = CocoImage(photos / name, year, size)
         for i, said in enumerate(content["annotations"]):
             place = f"{path}, annotation {i}"
             caption, number, words = fields_of(said, place, "id", "image_id", "caption")
             if number not in annotated.images:
                 raise ValueError(f"{place}: image_id {number} is not among the file's images")
-            annotated.captions[caption] = (number, " ".join(words.split()), path.name)
+            at = f"{path.name}, annotation {caption}"
+            made = Caption(str(caption), " ".join(words.split()), at)
+            annotated.captions[caption] = (number, made)
     names: dict[int, str] = {}
     for path in sorted(folder.glob("instances_*.json")):
         content = _content(path)
@@ -131,8 +139,9 @@ def read_annotations(root: Path) -> Annotated:
             )
             if category not in names:
                 raise ValueError(f"{path}, annotation {i}: no category {category} in 'categories'")
-            box = None if thing.get("iscrowd") else _box(thing.get("bbox"))
-            annotated.things.setdefault(number, []).append((names[category], box))
+            if number in annotated.images:
+                box = None if thing.get("iscrowd") else _box(thing.get("bbox"))
+                annotated.images[number].things.append((names[category], box))
     return replace(annotated, class_names=tuple(names[key] for key in sorted(names)))
 
 
@@ -192,38 +201,27 @@ def _known(place: str, captions: Iterable[int], annotated: Annotated) -> None:
 
 def _own_split(annotated: Annotated) -> tuple[Chosen, list[str]]:
     of: dict[int, list[int]] = {}
-    for caption, (image, _, _) in annotated.captions.items():
+    for caption, (image, _) in annotated.captions.items():
         of.setdefault(image, []).append(caption)
-    chosen: Chosen = {split: {} for split in SPLITS}
-    val = {}
-    for image, captions in of.items():
-        if annotated.year_of[image].startswith("train"):
-            chosen["train"][image] = captions
-        else:
-            val[image] = captions
+    train = [image for image in of if annotated.images[image].year.startswith("train")]
+    val = {*of}.difference(train)
     order = sorted(val, key=lambda image: hashlib.sha256(str(image).encode()).digest())
     half = len(order) // 2
-    chosen["dev"] = {image: val[image] for image in order[:half]}
-    chosen["test"] = {image: val[image] for image in order[half:]}
+    images = {"train": train, "dev": order[:half], "test": order[half:]}
     note = "no Karpathy split found: train is COCO's train, dev and test are halves of its val"
-    return chosen, [note]
+    return {split: {image: of[image] for image in some} for split, some in images.items()}, [note]
 
 
-def _photo(annotated: Annotated, image: int, captions: list[int], boxes: bool) -> Photo:
-    things = annotated.things.get(image, [])
+def _photo(annotated: Annotated, number: int, captions: list[int], boxes: bool) -> Photo:
+    image = annotated.images[number]
     return Photo(
-        str(image),
-        annotated.images[image],
-        tuple(_caption(annotated, c) for c in captions),
-        frozenset(name for name, _ in things),
-        tuple(Region(box, one_of(name)) for name, box in things if box) if boxes else (),
-        annotated.size_of.get(image),
+        str(number),
+        image.path,
+        tuple(annotated.captions[c][1] for c in captions),
+        frozenset(name for name, _ in image.things),
+        tuple(Region(box, one_of(name)) for name, box in image.things if box) if boxes else (),
+        image.size,
     )
-
-
-def _caption(annotated: Annotated, number: int) -> Caption:
-    _, words, file = annotated.captions[number]
-    return Caption(str(number), words, f"{file}, annotation {number}")
 
 
 PLURAL = ("skis", "scissors", "broccoli")
@@ -354,7 +352,11 @@ def read_visual_genome(root: Path, exclude: Collection[int] | None = None) -> Li
     Args:
         exclude: numbers of COCO images to leave out.
     """
-    sizes = _sizes(root / "image_data.json")
+    sizes, path = {}, root / "image_data.json"
+    for i, record in enumerate(_list(path)):
+        names = ("image_id", "width", "height")
+        number, width, height = fields_of(record, f"{path}, image {i}", *names)
+        sizes[number] = (width, height, record.get("coco_id"))
     path = root / "region_descriptions.json"
     photos, left_out, empty = [], 0, 0
     for i, record in enumerate(_list(path)):
@@ -381,15 +383,6 @@ def read_visual_genome(root: Path, exclude: Collection[int] | None = None) -> Li
     if empty:
         notes.append(f"{empty} images have no region with words inside the image; not used")
     return Listing("visual-genome", cut(photos), notes)
-
-
-def _sizes(path: Path) -> dict[int, tuple[int, int, int | None]]:
-    sizes = {}
-    for i, record in enumerate(_list(path)):
-        place = f"{path}, image {i}"
-        number, width, height = fields_of(record, place, "image_id", "width", "height")
-        sizes[number] = (width, height, record.get("coco_id"))
-    return sizes
 
 
 def _region(record: Any, width: int, height: int, place: str) -> Region | None:

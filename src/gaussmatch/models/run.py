@@ -191,6 +191,19 @@ def save_weights(state: dict[str, torch.Tensor], folder: Path) -> None:
         save_tensors(temporary, state)
 
 
+def save_imported(
+    folder: Path,
+    recipe: Recipe,
+    words: Vocabulary | None,
+    weights: dict[str, torch.Tensor],
+    about: Mapping[str, Any],
+) -> None:
+    """A finished run of a model that was trained elsewhere; ``about`` says where it comes from."""
+    save_weights(weights, folder)
+    write_metrics(folder, finished=True, dev={}, imported=dict(about))
+    save_parts(folder, recipe, words)
+
+
 def check_shapes(matcher: Matcher, path: Path) -> None:
     """Raise a clear error unless a file of weights holds what a network needs, by its header."""
     try:

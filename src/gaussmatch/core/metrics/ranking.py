@@ -261,13 +261,8 @@ def recall_at_k(
     """
     if any(k < 1 for k in ks):
         raise ValueError(f"every K must be at least 1, got {list(ks)}")
-    rows = as_ranked(ranked, positives)
-    deepest = min(max(ks), rows.shape[1])
-    found = np.zeros(len(ks))
-    for start in range(0, len(rows), BLOCK):
-        right = hits(rows[start : start + BLOCK, :deepest], positives, start)
-        found += [right[:, :k].any(1).sum() for k in ks]
-    return [float(100 * n / len(rows)) for n in found]
+    places = first_hits(as_ranked(ranked, positives)[:, : max(ks)], positives)
+    return [float(100 * (places < k).sum() / len(places)) for k in ks]
 
 
 def r_precision(ranked: Ranked, positives: Positives) -> float:
@@ -284,7 +279,7 @@ def r_precision(ranked: Ranked, positives: Positives) -> float:
 
 def r_precision_each(ranked: Ranked, positives: Positives) -> Float[np.ndarray, "queries"]:
     """R-Precision of each query in [0, 1]; NaN for a query without positives."""
-    return _each(ranked, positives, _precision)
+    return _each(ranked, positives, lambda right, r: right.sum(1) / r)
 
 
 def map_at_r(ranked: Ranked, positives: Positives) -> float:
@@ -298,7 +293,12 @@ def map_at_r(ranked: Ranked, positives: Positives) -> float:
 
 def map_at_r_each(ranked: Ranked, positives: Positives) -> Float[np.ndarray, "queries"]:
     """Average precision within the first r of each query, in [0, 1]; NaN without positives."""
-    return _each(ranked, positives, _average_precision)
+
+    def measure(right: np.ndarray, r: np.ndarray) -> np.ndarray:
+        precision = right.cumsum(1) / np.arange(1, right.shape[1] + 1)
+        return np.asarray((precision * right).sum(1) / r)
+
+    return _each(ranked, positives, measure)
 
 
 def first_hits(ranked: Ranked, positives: Positives) -> Int[np.ndarray, "queries"]:
@@ -365,15 +365,6 @@ def _each(ranked: Ranked, positives: Positives, measure: Measure) -> Float[np.nd
     return values
 
 
-def _precision(right: np.ndarray, r: np.ndarray) -> np.ndarray:
-    return np.asarray(right.sum(1) / r)
-
-
-def _average_precision(right: np.ndarray, r: np.ndarray) -> np.ndarray:
-    precision = right.cumsum(1) / np.arange(1, right.shape[1] + 1)
-    return np.asarray((precision * right).sum(1) / r)
-
-
 def _percent(values: np.ndarray) -> float:
     known = values[~np.isnan(values)]
     return float(100 * known.mean()) if len(known) else float("nan")
@@ -435,8 +426,7 @@ def restrict(
             f"the ranking of query {int(queries[short[0]])} holds {int(kept[short[0]].sum())} of "
             f"the {len(gallery)} items of a part of the gallery; rank the whole gallery"
         )
-    part: np.ndarray = rows[kept].reshape(len(rows), len(gallery))
-    return part
+    return np.asarray(rows[kept].reshape(len(rows), len(gallery)))
 
 
 def over_folds(
@@ -499,11 +489,8 @@ def pmrp(
     [0.0, 100.0]
     """
     rows = as_ranked(ranked)
-    parts: Sequence[tuple[slice | np.ndarray, np.ndarray | None]] = (
-        [(slice(None), None)] if folds is None else list(folds)
-    )
     values = []
-    for queries, gallery in parts:
+    for queries, gallery in [(slice(None), None)] if folds is None else folds:
         each = pmrp_each(rows[queries], query_classes[queries], gallery_classes, zetas, gallery)
         known = ~np.isnan(each).any(1)
         if not known.any():

@@ -41,9 +41,13 @@ def bootstrap(
     >>> interval.mean, 0.44 < interval.low < 0.46, 0.54 < interval.high < 0.56
     (0.5, True, True)
     """
-    x = _known(values)
-    tail = (1 - level) / 2
-    low, high = _resampled_means(x, samples, seed).quantile(torch.tensor([tail, 1 - tail]).double())
+    x, tail = _known(values), (1 - level) / 2
+    dice = torch.Generator().manual_seed(seed)
+    draws = (
+        torch.randint(0, len(x), (size, len(x)), generator=dice) for size in _sizes(samples, len(x))
+    )
+    means = torch.cat([x[drawn].mean(1) for drawn in draws])
+    low, high = means.quantile(torch.tensor([tail, 1 - tail]).double())
     return Interval(float(x.mean()), float(low), float(high))
 
 
@@ -84,16 +88,6 @@ def _known(values: Tensor) -> Tensor:
     if not len(x):
         raise ValueError("no queries: there is nothing to average over")
     return x
-
-
-def _resampled_means(x: Tensor, samples: int, seed: int) -> Tensor:
-    dice = torch.Generator().manual_seed(seed)
-    return torch.cat(
-        [
-            x[torch.randint(0, len(x), (size, len(x)), generator=dice)].mean(1)
-            for size in _sizes(samples, len(x))
-        ]
-    )
 
 
 def _sizes(samples: int, queries: int) -> list[int]:

@@ -159,8 +159,11 @@ class Divergence(Similarity):
         return super().precision(g)
 
     def reference(self, g: Moments[A]) -> A:
-        """q of KL(p ‖ q) as a vector."""
-        lifted = _reference(g)
+        """q of KL(p ‖ q) as a vector: [−½/σ², μ/σ², 1, −½(Σμ²/σ² + ln det Σ − D)]."""
+        precision: A = g.variance**-1
+        scaled: A = g.mean * precision
+        constant: A = -0.5 * (dot(g.mean, scaled) + g.uncertainty() - g.dim)[..., None]
+        lifted = joined(-0.5 * precision, scaled, 1.0, constant)
         return lifted / g.dim if self.per_dimension else lifted
 
 
@@ -248,11 +251,3 @@ def _divergent(g: Moments[A]) -> A:
         second = total(second)[..., None]
     half_log_det: A = 0.5 * g.uncertainty()[..., None]
     return joined(second, g.mean, half_log_det, 1.0)
-
-
-def _reference(g: Moments[A]) -> A:
-    """q of KL(p ‖ q) as a vector: [−½/σ², μ/σ², 1, −½(Σμ²/σ² + ln det Σ − D)]."""
-    precision: A = g.variance**-1
-    scaled: A = g.mean * precision
-    constant: A = -0.5 * (dot(g.mean, scaled) + g.uncertainty() - g.dim)[..., None]
-    return joined(-0.5 * precision, scaled, 1.0, constant)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import permutations, product
 
 from gaussmatch.data.scenes.world import (
     ATTRIBUTES,
@@ -274,7 +274,18 @@ class Both:
 
 Form = Exists | Count | Related | On | Both
 
-RELATIONS = ("left of", "right of", "above", "below", "next to", "bigger than", "coloured like")
+RELATIONS: dict[str, Callable[[Thing, Thing], bool]] = {
+    "left of": lambda a, b: b.x - a.x >= MARGIN,
+    "right of": lambda a, b: a.x - b.x >= MARGIN,
+    "above": lambda a, b: b.y - a.y >= MARGIN,
+    "below": lambda a, b: a.y - b.y >= MARGIN,
+    "next to": lambda a, b: (
+        (a.x - b.x) ** 2 + (a.y - b.y) ** 2 <= (a.radius + b.radius + MARGIN) ** 2
+    ),
+    "bigger than": lambda a, b: SIZES.index(a.size) > SIZES.index(b.size),
+    "coloured like": lambda a, b: a.colour == b.colour,
+}
+"""How one thing stands to another."""
 
 
 def related(a: Thing, how: str, b: Thing) -> bool:
@@ -284,23 +295,9 @@ def related(a: Thing, how: str, b: Thing) -> bool:
     >>> [how for how in RELATIONS if related(a, how, b)]
     ['left of', 'coloured like']
     """
-    match how:
-        case "left of":
-            return b.x - a.x >= MARGIN
-        case "right of":
-            return a.x - b.x >= MARGIN
-        case "above":
-            return b.y - a.y >= MARGIN
-        case "below":
-            return a.y - b.y >= MARGIN
-        case "next to":
-            reach = a.radius + b.radius + MARGIN
-            return (a.x - b.x) ** 2 + (a.y - b.y) ** 2 <= reach**2
-        case "bigger than":
-            return SIZES.index(a.size) > SIZES.index(b.size)
-        case "coloured like":
-            return a.colour == b.colour
-    raise ValueError(f"unknown relation {how!r}; choose from {', '.join(RELATIONS)}")
+    if how not in RELATIONS:
+        raise ValueError(f"unknown relation {how!r}; choose from {', '.join(RELATIONS)}")
+    return RELATIONS[how](a, b)
 
 
 def all_of(parts: Sequence[Form]) -> Form:
@@ -410,8 +407,12 @@ def lister(dice: Dice, scene: Scene) -> tuple[str, Form]:
 
 def surveyor(dice: Dice, scene: Scene) -> tuple[str, Form]:
     """How two things lie to each other; alone in the picture, where the one thing is."""
-    ways = [(a, how, b) for a in scene.things for b in scene.things if a is not b
-            for how in RELATIONS[:-1] if related(a, how, b)]  # fmt: skip
+    ways = [
+        (a, how, b)
+        for a, b in product(scene.things, repeat=2)
+        for how, holds in RELATIONS.items()
+        if a is not b and how != "coloured like" and holds(a, b)
+    ]
     if not ways or dice.chance(0.2):
         thing = dice.pick(scene.things)
         kind = replace(kind_of(thing, *_few(dice)), place=_where(dice, thing))

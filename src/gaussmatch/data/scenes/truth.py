@@ -30,7 +30,6 @@ from gaussmatch.data.scenes.captions import (
     kind_of,
     listed,
     phrase,
-    related,
 )
 from gaussmatch.data.scenes.world import ATTRIBUTES, MOST, PLACES, Dice, Scene
 
@@ -75,8 +74,8 @@ class _Table:
                 for value in seen:
                     self.values.setdefault(value, np.zeros(n, np.uint8))[i] |= bit
                 for j, other in enumerate(scene.things):
-                    for how in RELATIONS:
-                        if j != k and related(thing, how, other):
+                    for how, holds in RELATIONS.items():
+                        if j != k and holds(thing, other):
                             self.others[how][i, k] |= 1 << j
 
     def of(self, kind: Kind) -> np.ndarray:

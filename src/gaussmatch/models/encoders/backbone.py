@@ -8,6 +8,7 @@ network of the photo model, is in plain torch: it needs neither timm nor torchvi
 from __future__ import annotations
 
 import math
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -93,10 +94,6 @@ class Inverted(nn.Module):
         return out + x if self.residual else out
 
 
-def _unused(name: str) -> bool:
-    return name.startswith("classifier.") or name.endswith(".num_batches_tracked")
-
-
 class EfficientNetLite2(nn.Module):
     """Pictures → a map of 1,280 features, and its mean. Weights have the names of timm's.
 
@@ -141,8 +138,9 @@ class EfficientNetLite2(nn.Module):
         if "_conv_stem.weight" in state:
             state = dict(zip(self.state_dict(), state.values(), strict=True))
         if "classifier.weight" not in state:  # fine-tuned, see learn/finetune.py
-            own = self.state_dict()
-            state |= {k: torch.zeros_like(own[k]) for k in own.keys() - state.keys() if _unused(k)}
+            unused = re.compile(r"classifier\..*|.*\.num_batches_tracked")
+            own = {k: v for k, v in self.state_dict().items() if unused.fullmatch(k)}
+            state = {k: torch.zeros_like(v) for k, v in own.items()} | state
         self.load_state_dict(state)
 
     def split(self, last: int) -> tuple[nn.Sequential, nn.Sequential]:
@@ -218,19 +216,17 @@ class Backbone(ImageTower):
         super().__init__()
         self.name, self.norm = name, norm
         self._transforms: dict[bool, Any] = {}
-        mean: tuple[float, ...] = (0.0, 0.0, 0.0)
-        std: tuple[float, ...] = (1.0, 1.0, 1.0)
         if name == "scenenet":
-            net = SceneNet() if net is None else net
-            self.width = SceneNet.features
+            net, self.width = net or SceneNet(), SceneNet.features
         else:
-            net = create(name, classes=0) if net is None else net
+            net = net or create(name, num_classes=0)
             self.width = int(getattr(net, "head_hidden_size", None) or net.num_features)
-            mean, std = statistics(name)
         if checkpointing:
-            _checkpoint(net, name)
+            if not hasattr(net, "set_grad_checkpointing"):
+                raise ValueError(f"model.checkpointing: {name} has no blocks to compute again")
+            net.set_grad_checkpointing(True)
         self.net = net.to(memory_format=torch.channels_last)  # twice as fast on a CPU
-        for buffer, values in (("_mean", mean), ("_std", std)):
+        for buffer, values in zip(("_mean", "_std"), statistics(name), strict=True):
             shaped = torch.tensor(values).view(3, 1, 1)
             self.register_buffer(buffer, shaped, persistent=False)
 
@@ -291,21 +287,14 @@ class Backbone(ImageTower):
         self, pictures: Float[Tensor, "n 3 h w"], boxes: Float[Tensor, "n r 4"]
     ) -> Float[Tensor, "n r f"]:
         """The mean over each box (left, top, right, bottom as shares of the side) of the map."""
-        n, r = boxes.shape[:2]
         steps = (torch.arange(_POINTS, device=boxes.device) + 0.5) / _POINTS
         low, size = boxes[..., :2], boxes[..., 2:] - boxes[..., :2]
         x = low[..., 0, None] + size[..., 0, None] * steps  # n r p
         y = low[..., 1, None] + size[..., 1, None] * steps
-        at = torch.stack(
-            [
-                x[:, :, None].expand(n, r, _POINTS, _POINTS),
-                y[..., None].expand(n, r, _POINTS, _POINTS),
-            ],
-            -1,
-        ).flatten(2, 3)
-        sampled = grid_sample(
-            self.map(pictures), 2 * at - 1, align_corners=False, padding_mode="border"
-        )
+        grid = torch.broadcast_tensors(x[:, :, None], y[..., None])
+        at = 2 * torch.stack(grid, -1).flatten(2, 3) - 1
+        maps = self.map(pictures)
+        sampled = grid_sample(maps, at, align_corners=False, padding_mode="border")
         return sampled.mean(-1).transpose(1, 2)
 
     def map(self, pictures: Tensor) -> Float[Tensor, "n f h w"]:
@@ -346,13 +335,6 @@ image = Backbone.pretrained
 """``timm:NAME``: any image network of timm, without its classifier."""
 
 
-def _checkpoint(net: Any, name: str) -> None:
-    switch = getattr(net, "set_grad_checkpointing", None)
-    if switch is None:
-        raise ValueError(f"model.checkpointing: {name} has no blocks to compute again")
-    switch(True)
-
-
 def _timm() -> Any:
     make_importable()
     with extra("vision", "an image network"):
@@ -360,9 +342,9 @@ def _timm() -> Any:
     return timm
 
 
-def create(name: str, classes: int | None = None) -> Any:
-    """A network of timm with random weights; with ``classes=0`` it has no classifier."""
-    return _known(name).create_model(name, **({} if classes is None else {"num_classes": classes}))
+def create(name: str, **settings: Any) -> Any:
+    """A network of timm with random weights; with ``num_classes=0`` it has no classifier."""
+    return _known(name).create_model(name, **settings)
 
 
 def pretrained(name: str, weights: str | Path | None) -> Any:
@@ -373,7 +355,9 @@ def pretrained(name: str, weights: str | Path | None) -> Any:
     if weights is None:
         timm = _known(name)
         try:
-            _check_hub(timm.get_pretrained_cfg(name))
+            repository = getattr(timm.get_pretrained_cfg(name), "hf_hub_id", None)
+            if repository and not hub.is_cached(repository, "model.safetensors"):
+                hub.check_reachable(repository)  # refused at once, instead of its many retries
             return timm.create_model(name, pretrained=True)
         except Exception as error:  # the hub raises many types when offline
             raise OSError(
@@ -407,13 +391,6 @@ def _carried(name: str) -> Path | None:
     return path
 
 
-def _check_hub(config: Any) -> None:
-    """Refuse at once what is neither in the hub's cache nor can be downloaded."""
-    repository = getattr(config, "hf_hub_id", None)
-    if repository and not hub.is_cached(repository, "model.safetensors"):
-        hub.check_reachable(repository)
-
-
 def _config(net: Any) -> dict[str, Any]:
     """How the pictures of a network are prepared, in the words of timm."""
     if isinstance(net, EfficientNetLite2):
@@ -425,6 +402,8 @@ def _config(net: Any) -> dict[str, Any]:
 
 def statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of the pixels, by channel, that a network was trained with."""
+    if name == "scenenet":  # it does so itself
+        return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
     if name in LITE2:
         return EfficientNetLite2.config["mean"], EfficientNetLite2.config["std"]
     config = _known(name).get_pretrained_cfg(name)

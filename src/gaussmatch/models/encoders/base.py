@@ -12,15 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from PIL import Image
-from tokenizers import (
-    Encoding,
-    Regex,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from tokenizers import Encoding, Regex, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Cutter
 from torch import Tensor, nn
 

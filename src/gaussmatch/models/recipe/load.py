@@ -41,10 +41,7 @@ def changed(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
 def _made(content: dict[str, Any], overrides: Mapping[str, Any], where: str) -> Recipe:
     for name, value in overrides.items():
         _check_key(name, "fields")
-        *sections, last = name.split(".")
-        holder = content
-        for section in sections:
-            holder = holder.setdefault(section, {})
+        holder, last = _holder(content, name)
         holder[last] = os.fspath(value) if isinstance(value, os.PathLike) else value
     parser = recipe_parser()
     try:
@@ -52,6 +49,14 @@ def _made(content: dict[str, Any], overrides: Mapping[str, Any], where: str) -> 
         return Recipe(made.title, made.data, made.model, made.loss, made.training)
     except (ArgumentError, ValueError) as error:
         raise ValueError(f"{where}: {' '.join(str(error).split())}") from error
+
+
+def _holder(content: dict[str, Any], name: str) -> tuple[dict[str, Any], str]:
+    """The mapping that holds a field, and the field's name in it."""
+    *sections, last = name.split(".")
+    for section in sections:
+        content = content.setdefault(section, {})
+    return content, last
 
 
 def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
@@ -240,21 +245,12 @@ EVALUATION_ONLY = ("data.cxc", "training.calibrate")
 
 def migrated(content: dict[str, Any]) -> dict[str, Any]:
     """A recipe as read from a file, with the fields that were renamed under their new names."""
-    for old, new in RENAMED.items():
-        *sections, name = old.split(".")
-        holder: Any = content
-        for section in sections:
-            holder = holder.get(section) if isinstance(holder, dict) else None
-        if not isinstance(holder, dict) or name not in holder:
-            continue
-        value = holder.pop(name)
-        *sections, name = new.split(".")
-        holder = content
-        for section in sections:
-            holder = holder.setdefault(section, {})
-        if name in holder:
+    for old in RENAMED.keys() & flat(content):
+        new = RENAMED[old]
+        (before, was), (after, name) = _holder(content, old), _holder(content, new)
+        if name in after:
             raise ValueError(f"{old} is the old name of {new}: give one of them")
-        holder[name] = value
+        after[name] = before.pop(was)
     return content
 
 

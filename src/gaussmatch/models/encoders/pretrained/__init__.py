@@ -79,28 +79,24 @@ def image_tower(encoder: str, weights: str | Path | None = None, whole: bool = F
         weights: a local file or folder; the same as ``@PLACE`` in the name.
         whole: the same as ``+whole`` in the name.
     """
-    tower: ImageTower = _module(encoder, "image").image(*_place(encoder, weights))
+    tower: ImageTower = _tower("image", encoder, weights)
     tower.whole = whole or Spec.of(encoder).whole
     return tower
 
 
 def text_tower(encoder: str, weights: str | Path | None = None) -> TextTower:
     """A frozen text encoder by name, see ``image_tower``."""
-    return _module(encoder, "text").text(*_place(encoder, weights))
+    return _tower("text", encoder, weights)
 
 
-def _module(encoder: str, side: str) -> Any:
-    library = Spec.of(encoder).library
+def _tower(side: str, encoder: str, weights: str | Path | None) -> Any:
+    library, name, place, _ = Spec.of(encoder)
     if side not in LIBRARIES[library]:
         can = [name for name, sides in LIBRARIES.items() if side in sides]
         raise ValueError(f"{library}: encodes no {side}s ({encoder!r}); take one of {_listed(can)}")
-    return import_module(ELSEWHERE.get(library, f"{__name__}.{library}"))
-
-
-def _place(encoder: str, weights: str | Path | None) -> tuple[str, Path | None]:
-    spec = Spec.of(encoder)
-    place = spec.place if weights is None else weights
-    return spec.name, None if place is None else Path(place).expanduser()
+    module = import_module(ELSEWHERE.get(library, f"{__name__}.{library}"))
+    given = place if weights is None else weights
+    return getattr(module, side)(name, None if given is None else Path(given).expanduser())
 
 
 def _listed(libraries: Iterable[str]) -> str:

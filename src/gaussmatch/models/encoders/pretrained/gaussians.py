@@ -169,13 +169,7 @@ OPENAI = Transform(
 """How CLIP of OpenAI sees a picture."""
 
 
-IMAGE_SIZES = {
-    "width": 768,
-    "layers": 12,
-    "head_width": 64,
-    "patch_size": 16,
-    "image_size": 224,
-}
+IMAGE_SIZES = {"width": 768, "layers": 12, "head_width": 64, "patch_size": 16, "image_size": 224}
 """Sizes that ``vision_cfg`` may leave out."""
 
 
