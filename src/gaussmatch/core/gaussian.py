@@ -107,7 +107,7 @@ class Gaussian(Moments[Tensor]):
             )
         shape = mean.shape
         if not shape or shape[-1] == 0:
-            raise ValueError(f"mean must have shape (..., D) with D ≥ 1, got {_shape(mean)}")
+            raise ValueError(f"mean must have shape (..., D) with D ≥ 1, got {tuple(shape)}")
         if log_var is None:
             return
         if not isinstance(log_var, Tensor) or not log_var.is_floating_point():
@@ -117,7 +117,7 @@ class Gaussian(Moments[Tensor]):
             )
         if log_var.shape not in (shape, (*shape[:-1], 1)):
             raise ValueError(
-                f"log_var {_shape(log_var)} does not fit mean {_shape(mean)}: "
+                f"log_var {tuple(log_var.shape)} does not fit mean {tuple(shape)}: "
                 "it must be (..., D) for an ellipsoid or (..., 1) for a sphere"
             )
 
@@ -358,10 +358,6 @@ def _kind(value: object) -> str:
     kind = f"{type(value).__name__} {tuple(value.shape)}"
     floating = value.is_floating_point() if isinstance(value, Tensor) else value.dtype.kind == "f"
     return kind if floating else f"{kind} of {value.dtype}"
-
-
-def _shape(tensor: Tensor) -> tuple[int, ...]:
-    return tuple(tensor.shape)
 
 
 def _array(key: object) -> bool:

@@ -151,9 +151,9 @@ def read_lines(path: Path) -> list[str]:
 
 
 def features_by_name(
-    features: Path, ids: Sequence[str], paths: Sequence[Path], dims: Sequence[int] = (2, 3)
+    features: Path, photos: Sequence[Photo], dims: Sequence[int] = (2, 3)
 ) -> StoredFeatures:
-    """Features of the named images: packed (``.npz``, which names its rows), or an array whose rows
+    """Features of photos: packed (``.npz``, which names its rows), or an array whose rows
     ``{stem}_files.txt`` names."""
     array: Array
     if features.suffix == ".npz":
@@ -171,12 +171,12 @@ def features_by_name(
         raise ValueError(f"{listed}: {len(names)} names, but {features.name} has {len(array)} rows")
     row = {name: i for i, name in enumerate(names)}
     rows = []
-    for name, path in zip(ids, paths, strict=True):
-        found = row.get(name, row.get(path.name))
+    for photo in photos:
+        found = row.get(photo.id, row.get(photo.path.name))
         if found is None:
-            raise ValueError(f"{listed}: does not name {path.name}; extract its features too")
+            raise ValueError(f"{listed}: does not name {photo.path.name}; extract its features too")
         rows.append(found)
-    return StoredFeatures(array, rows, paths)
+    return StoredFeatures(array, rows, [photo.path for photo in photos])
 
 
 PER_IMAGE = 5

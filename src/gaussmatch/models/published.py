@@ -92,10 +92,7 @@ def save_pretrained(
         halved = {name: t.half() if t.is_floating_point() else t for name, t in whole.items()}
         save_tensors(target / WEIGHTS, halved)
     recipe = read_recipe(source)
-    if recipe.model.system in (
-        "adapter",
-        "published",
-    ):  # needs no data again: nobody need know where it was
+    if recipe.model.system in ("adapter", "published"):  # needs no data again: hide where it was
         recipe = replace(recipe, data=replace(recipe.data, root=None, also={}))
         recipe.save(target / RECIPE)
     write_json(target / CONFIG, {"library_name": LIBRARY, "recipe": asdict(recipe)})
@@ -225,7 +222,10 @@ def _image_network(model: Model) -> _Network:
         notes["transform"] = asdict(tower.view())
         see = lambda pictures: encoder(tower(pictures))  # noqa: E731
         return _Network(see, picture_examples(tower), PICTURES, notes)
-    return _Network(encoder, examples(*_feature_shape(model)), {"features": ("n",)}, notes)
+    width = model.recipe.model.feature_dim
+    assert width is not None
+    shape = (width,) if model.recipe.data.features == "pooled" else (36, width)
+    return _Network(encoder, examples(*shape), {"features": ("n",)}, notes)
 
 
 def _text_network(model: Model) -> _Network:
@@ -250,13 +250,6 @@ def _check_size(name: str, *modules: nn.Module) -> None:
             f"{name} cannot be exported: its weights are {size / 1e9:.1f} GB, and one ONNX file "
             f"holds {LARGEST / 1e9:.1f} GB"
         )
-
-
-def _feature_shape(model: Model) -> tuple[int, ...]:
-    """Of one item that the image encoder of a model takes, of the sizes of its recipe."""
-    width = model.recipe.model.feature_dim
-    assert width is not None
-    return (width,) if model.recipe.data.features == "pooled" else (36, width)
 
 
 def from_pretrained(name: str | os.PathLike[str], device: str | None = None) -> Model:

@@ -1,8 +1,8 @@
 """``scenes``: drawn pictures with captions, for which it is known what is true of what.
 
 Splits are made from a seed and are the same on every machine (pictures up to the rounding of the
-installed Pillow). See ``world`` for what a scene is, ``captions`` for who writes, ``forms`` for
-what is meant, ``truth`` for what is true, ``backbone`` for the frozen features.
+installed Pillow). See ``world`` for what a scene is, ``captions`` for who writes
+and what is meant, ``truth`` for what is true, ``backbone`` for the frozen features.
 """
 
 from __future__ import annotations

@@ -71,13 +71,6 @@ class SceneNet(nn.Module):
             _layer(128, self.features, 1),
         )
 
-    @property
-    def norm_of_features(self) -> nn.BatchNorm2d:
-        """The last normalization, which sets the scale of the features."""
-        norm = self.body.get_submodule("5.1")
-        assert isinstance(norm, nn.BatchNorm2d)
-        return norm
-
     def forward_grid(self, pictures: Float[Tensor, "n 3 64 64"]) -> Float[Tensor, "n 36 256"]:
         """One feature vector for each cell; pictures hold values in [0, 1]."""
         grid: Tensor = self.body(pictures * 2 - 1)
@@ -183,7 +176,8 @@ def _even_out(net: SceneNet, pictures: Float[Tensor, "n 3 64 64"]) -> None:
     """
     spread = torch.cat([net(block) for block in pictures.split(250)]).std(0)
     factor = SPREAD / spread.clamp(min=0.02)
-    last = net.norm_of_features
+    last = net.body.get_submodule("5.1")
+    assert isinstance(last, nn.BatchNorm2d)
     last.weight.mul_(factor)
     last.bias.mul_(factor)
 

@@ -311,7 +311,7 @@ def all_of(parts: Sequence[Form]) -> Form:
 # From the most to the least specific: the thorough one names everything; the pointer one thing in
 # detail, the lister a few things in little; the surveyor relations and places; the painter looks at
 # colours, sizes and patterns and never names a shape; the counter counts; the dreamer is vague.
-# What the captions mean is in ``forms.py``.
+# What the captions mean is above.
 
 
 @dataclass(frozen=True)

@@ -128,15 +128,23 @@ def photo_images(
     given = find_extracted(recipe, root)
     if given is None:
         given = _extracted_once(recipe, listing, skip_unreadable)
-    listing = _without_unreadable(listing, given)
+    if (given / UNREADABLE).is_file():  # left out by extract --skip-unreadable
+        lost = set(read_lines(given / UNREADABLE))
+        kept = {s: [p for p in some if p.id not in lost] for s, some in listing.splits.items()}
+        listing = replace(listing, splits=kept)
 
     def images(split: str, photos: Sequence[Photo]) -> ImageSource:
         array = given if given.suffix in (".npy", ".npz") else given / f"{split}_ims.npy"
         if given.is_dir() and not (given / f"{split}_ims_files.txt").is_file():
             source = stored.of_photos(given, split, photos)  # published: rows without names
         else:
-            source = features_by_name(array, [p.id for p in photos], [p.path for p in photos])
-        _check_shape(recipe, array, source[0].shape)
+            source = features_by_name(array, photos)
+        shape = source[0].shape
+        if layout_of(recipe) != (held := "pooled" if len(shape) == 1 else "regions"):
+            raise ValueError(
+                f"data.features is {recipe.features}, but {array} holds {shape} for each image; "
+                f"set data.features to {held}"
+            )
         if not recipe.crops or split != "train":
             return source
         path = given / f"{CROPS}_ims.npy"
@@ -145,8 +153,7 @@ def photo_images(
                 f"{path}: data.crops is {recipe.crops}, but {given} holds no crops; extract with "
                 f"--crops {recipe.crops}, or set data.crops to 0"
             )
-        crops = features_by_name(path, [p.id for p in photos], [p.path for p in photos], (3, 4))
-        return CachedCrops(source, crops)
+        return CachedCrops(source, features_by_name(path, photos, (3, 4)))
 
     return listing, images
 
@@ -165,7 +172,7 @@ def _check_origin(
             f"{given}: no photo found to check that {recipe.backbone} made it", stacklevel=3
         )
         return
-    held = features_by_name(given, [photo.id], [photo.path])[0].ravel()
+    held = features_by_name(given, [photo])[0].ravel()
     made = featurize([open_picture(photo.path)])[0].ravel()
     same = held.shape == made.shape
     cosine = float(held @ made / np.linalg.norm(held) / np.linalg.norm(made)) if same else 0.0
@@ -202,24 +209,6 @@ def layout_of(recipe: DataRecipe) -> Layout:
             f"data.features is pixels, which {recipe.name} has none of; choose pooled or regions"
         )
     return recipe.features
-
-
-def _check_shape(recipe: DataRecipe, array: Path, shape: tuple[int, ...]) -> None:
-    held = "pooled" if len(shape) == 1 else "regions"
-    if layout_of(recipe) != held:
-        raise ValueError(
-            f"data.features is {recipe.features}, but {array} holds {shape} for each image; "
-            f"set data.features to {held}"
-        )
-
-
-def _without_unreadable(listing: Listing, given: Path) -> Listing:
-    """Leave out the photos that ``extract --skip-unreadable`` left out."""
-    if not (given / UNREADABLE).is_file():
-        return listing
-    lost = set(read_lines(given / UNREADABLE))
-    splits = {s: [p for p in photos if p.id not in lost] for s, photos in listing.splits.items()}
-    return replace(listing, splits=splits)
 
 
 def _extracted_once(recipe: DataRecipe, listing: Listing, skip_unreadable: bool) -> Path:

@@ -110,17 +110,14 @@ def _tokenizer(architecture: str, place: Path | None) -> Any:
     if not repository:
         return library.get_tokenizer(architecture)
     beside = [] if place is None else [place if place.is_dir() else place.parent]
-    folders = (folder for folder in (*beside, Path(repository)) if _has_tokenizer(folder))
+    held = ("tokenizer.json", "tokenizer_config.json")
+    folders = (f for f in (*beside, Path(repository)) if any((f / n).is_file() for n in held))
     return library.tokenizer.HFTokenizer(
         str(next(folders, None) or hub.snapshot(repository, hub.TOKENIZERS)),
         context_length=config.get("context_length", library.tokenizer.DEFAULT_CONTEXT_LENGTH),
         tokenizer_mode=config.get("tokenizer_mode"),
         **config.get("tokenizer_kwargs", {}),
     )
-
-
-def _has_tokenizer(folder: Path) -> bool:
-    return (folder / "tokenizer.json").is_file() or (folder / "tokenizer_config.json").is_file()
 
 
 def _definition(cut: Any) -> str | None:
@@ -205,7 +202,11 @@ def _load(name: str, place: Path | None) -> tuple[Any, Any]:
         hint = did_you_mean(tag, tags) or f"there are {', '.join(tags) or 'none'}"
         raise ValueError(f"open_clip:{name}: no pretrained weights {tag!r} (ARCH/TAG); {hint}")
     trained = library.get_pretrained_cfg(architecture, tag) if tag else {}
-    file = _download(trained) if place is None else weights_file(place, *FILES)
+    if place is None:
+        repository, _, held = str(trained["hf_hub"]).rpartition("/")
+        file = hub.weights(repository, *((Path(held).stem + ".safetensors",) if held else FILES))
+    else:
+        file = weights_file(place, *FILES)
     if file.suffix != ".safetensors":
         raise ValueError(f"{file}: only .safetensors are loaded")
     inner = library.get_model_config(architecture)["text_cfg"].get("hf_model_name")
@@ -222,11 +223,6 @@ def _load(name: str, place: Path | None) -> tuple[Any, Any]:
         first = str(error).strip().splitlines()[0]
         raise ValueError(f"{file}: not the weights of open_clip:{name} ({first})") from error
     return model, transform
-
-
-def _download(trained: dict[str, Any]) -> Path:
-    repository, _, file = str(trained["hf_hub"]).rpartition("/")
-    return hub.weights(repository, *((Path(file).stem + ".safetensors",) if file else FILES))
 
 
 def _width(model: Any) -> int:
