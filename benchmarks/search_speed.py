@@ -34,7 +34,7 @@ import torch
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.similarities import similarity
 from gaussmatch.search import Index, IndexSettings, Record
-from gaussmatch.search.backends.folder.graph import Hnsw
+from gaussmatch.search.backends.folder.structure import Hnsw
 
 K = 10
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}

@@ -15,7 +15,7 @@ from similarities.contract import Largest
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.similarities import similarity
 from gaussmatch.search import Index, IndexSettings, Record
-from gaussmatch.search.backends.folder import graph, structure
+from gaussmatch.search.backends.folder import structure
 from gaussmatch.search.backends.folder.segment import FILTERS
 from gaussmatch.search.where import Where
 
@@ -111,7 +111,7 @@ def test_a_filter_on_a_graph_finds_the_best_of_what_it_leaves(
     tmp_path, monkeypatch, percent, skipped
 ):
     """By decoding a few vectors, by looking at the coded ones in order, or by a wider walk."""
-    monkeypatch.setattr(graph, "SKIPPED", skipped)
+    monkeypatch.setattr(structure, "SKIPPED", skipped)
     items, queries = clustered(4000, 16), clustered(50, 16, seed=1)
     settings = IndexSettings(structure="hnsw", flat_below=5)
     index = Index.create(tmp_path / "i", similarity="kl", settings=settings)

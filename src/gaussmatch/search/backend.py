@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.similarities import Similarity
@@ -25,13 +25,21 @@ from gaussmatch.search.manifest import Gallery, IndexManifest, IndexSettings, Re
 from gaussmatch.search.topk import Searchable
 from gaussmatch.search.where import Where
 
-__all__ = ["BUILDING", "Backend", "Block", "IndexBusyError"]
+__all__ = ["BUILDING", "Backend", "Block", "IndexBusyError", "batched"]
+
+T = TypeVar("T")
 
 Block = tuple[Gaussian, list[Record]]
 BUILDING = "building"
 """Note in the source of an index that is not whole yet."""
 FIELD_ITEMS = 10_000
 """Items that are asked which metadata they have."""
+
+
+def batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """At most ``size`` of them at a time."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 class Backend(ABC):

@@ -53,11 +53,14 @@ def check_items(g: Gaussian, records: Sequence[Record]) -> Gaussian:
     if len(g) != len(records):
         raise ValueError(f"{len(g)} Gaussians, but {len(records)} records")
     g = g.detach().to("cpu", torch.float32)
-    at = _strange(g)
-    if at is not None:
-        raise ValueError(f"the embedding of {records[at].id!r} holds a NaN or infinity in float32")
-    at = _extreme(g)
-    if at is not None:
+    for values in (g.mean, g.log_var):
+        if values is not None and not math.isfinite(_largest(values.numpy())):
+            at = int((~values.isfinite()).any(-1).nonzero()[0])
+            raise ValueError(
+                f"the embedding of {records[at].id!r} holds a NaN or infinity in float32"
+            )
+    if g.log_var is not None and _largest(g.log_var.numpy()) > MOST_LOG_VARIANCE:
+        at = int((g.log_var.abs() > MOST_LOG_VARIANCE).any(-1).nonzero()[0])
         raise ValueError(
             f"the log-variances of {records[at].id!r} are beyond ±{MOST_LOG_VARIANCE:g}, where "
             "scores would lose all meaning; bound them before adding the item"
@@ -123,21 +126,6 @@ def check_query(
 def _form(form: Mapping[str, int]) -> str:
     shapes = {0: "no variances", 1: "one variance (spheres)"}
     return f"D = {form['dim']} and {shapes.get(form['variances'], 'D variances (ellipsoids)')}"
-
-
-def _extreme(g: Gaussian) -> int | None:
-    """The first item whose log-variances are out of bounds."""
-    if g.log_var is None or _largest(g.log_var.numpy()) <= MOST_LOG_VARIANCE:
-        return None
-    return int((g.log_var.abs() > MOST_LOG_VARIANCE).any(-1).nonzero()[0])
-
-
-def _strange(g: Gaussian) -> int | None:
-    """The first item that is not finite."""
-    for values in (g.mean, g.log_var):
-        if values is not None and not math.isfinite(_largest(values.numpy())):
-            return int((~values.isfinite()).any(-1).nonzero()[0])
-    return None
 
 
 def _square(values: np.ndarray | None) -> float:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -37,6 +38,7 @@ from gaussmatch.files import (
 )
 from gaussmatch.models.model import Model
 from gaussmatch.models.run import load
+from gaussmatch.search.backend import batched
 from gaussmatch.search.index import Index
 from gaussmatch.search.manifest import GALLERIES, Gallery, Record, hashes
 from gaussmatch.search.sources import ItemSource, describe_source, find_source
@@ -75,61 +77,56 @@ class ShardContent:
     skipped: Sequence[str] = ()
 
     def save(self, path: Path) -> None:
-        g = self.gaussians
-        tensors = {} if g is None else {"mean": g.mean.contiguous()}
-        if g is not None and g.log_var is not None:
-            tensors["log_var"] = g.log_var.contiguous()
-        small = [record.thumbnail for record in self.records]
+        g, small = self.gaussians, [record.thumbnail for record in self.records]
         rows = [
             {"id": r.id, "meta": json.loads(r.meta_json()), "source": r.source}
             for r in self.records
         ]
-        tensors |= {
+        tensors = {
             "records": _bytes(json.dumps(rows, ensure_ascii=False).encode()),
             "thumbnails": _bytes(b"".join(jpeg or b"" for jpeg in small)),
             "thumbnail_sizes": torch.tensor([-1 if jpeg is None else len(jpeg) for jpeg in small]),
             "skipped": _bytes(json.dumps(list(self.skipped)).encode()),
         }
+        if g is not None:
+            tensors["mean"] = g.mean.contiguous()
+        if g is not None and g.log_var is not None:
+            tensors["log_var"] = g.log_var.contiguous()
         save_tensors(path, tensors)
 
     @staticmethod
     def load(path: Path) -> ShardContent:
+        again = "run 'gaussmatch embed' again"
         try:
             held = load_tensors(path)
-            records = _records(held)
-            skipped = json.loads(held["skipped"].numpy().tobytes())
+            rows, skipped = (json.loads(held[name].numpy().tobytes()) for name in _JSON)
+            jpegs, sizes = held["thumbnails"].numpy().tobytes(), held["thumbnail_sizes"].tolist()
+            ends = accumulate(max(size, 0) for size in sizes)
+            small = [
+                None if n < 0 else jpegs[end - n : end] for n, end in zip(sizes, ends, strict=True)
+            ]
+            both = zip(rows, small, strict=True)
+            records = [Record(r["id"], r["meta"], jpeg, r["source"]) for r, jpeg in both]
         except FileNotFoundError:
             raise FileNotFoundError(
-                f"{path}: this shard is missing; run 'gaussmatch embed' again, it makes only what "
-                "is missing"
+                f"{path}: this shard is missing; {again}, it makes only what is missing"
             ) from None
         except (KeyError, ValueError, TypeError, RecursionError) as error:
             raise ValueError(
-                f"{path}: not a complete shard ({error}); delete it and run 'gaussmatch embed' "
-                "again"
+                f"{path}: not a complete shard ({error}); delete it and {again}"
             ) from error
         mean = held.get("mean")
-        g = None if mean is None else Gaussian(mean, held.get("log_var"))
-        if (0 if g is None else len(g)) != len(records):
+        if (0 if mean is None else len(mean)) != len(records):
             raise ValueError(f"{path}: as many Gaussians as records are needed; delete it")
+        g = None if mean is None else Gaussian(mean, held.get("log_var"))
         return ShardContent(g, records, skipped)
 
 
-def _records(held: dict[str, Tensor]) -> list[Record]:
-    rows: list[dict[str, Any]] = json.loads(held["records"].numpy().tobytes())
-    jpegs, sizes = held["thumbnails"].numpy().tobytes(), held["thumbnail_sizes"].tolist()
-    ends = accumulate(max(size, 0) for size in sizes)
-    return [
-        Record(r["id"], r["meta"], None if size < 0 else jpegs[end - size : end], r["source"])
-        for r, size, end in zip(rows, sizes, ends, strict=True)
-    ]
+_JSON = ("records", "skipped")
 
 
 def _bytes(content: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else _EMPTY
-
-
-_EMPTY = torch.empty(0, dtype=torch.uint8)
+    return torch.from_numpy(np.frombuffer(content, np.uint8).copy())
 
 
 FILE = "embedding.json"
@@ -154,20 +151,6 @@ class EmbeddingManifest:
     source: Mapping[str, Any]
     shard: int
     galleries: Mapping[str, Mapping[str, Any]]
-
-    @staticmethod
-    def of(
-        run: Mapping[str, str], source: ItemSource, about: Mapping[str, Any], shard: int
-    ) -> EmbeddingManifest:
-        if shard < 1 or shard % BATCH:
-            raise ValueError(f"a shard must be a multiple of {BATCH} items, got {shard}")
-        galleries: dict[str, dict[str, Any]] = {}
-        for gallery in GALLERIES:
-            ids = source.ids(gallery)
-            words = "\n".join([*ids, *source.content(gallery)])
-            digest = hashlib.sha256(words.encode("utf-8", "surrogatepass"))
-            galleries[gallery] = {"items": len(ids), "ids": digest.hexdigest()}
-        return EmbeddingManifest(run, dict(about), shard, galleries)
 
     def shards(self) -> list[Shard]:
         """All shards, images first."""
@@ -273,14 +256,13 @@ def encode(
     before = len(source.skipped)
     gaussians: list[Gaussian] = []
     records: list[Record] = []
-    for start in range(shard.start, shard.stop, size):
-        numbers = range(start, min(start + size, shard.stop))
-        found = source.encode(model, shard.gallery, numbers)
+    for ids in batched(source.ids(shard.gallery)[shard.start : shard.stop], size):
+        found = source.encode(model, shard.gallery, ids)
         if found is not None:
             gaussians.append(found[0])
             records += found[1]
         if bar is not None:
-            bar.update(len(numbers))
+            bar.update(len(ids))
     skipped = list(source.skipped)[before:]
     return ShardContent(Gaussian.cat(gaussians) if gaussians else None, records, skipped)
 
@@ -305,7 +287,15 @@ class Work:
         return model, find_source(model, self.source, strict=self.strict)
 
     def embedding(self, source: ItemSource, shard: int) -> EmbeddingManifest:
-        return EmbeddingManifest.of(hashes(self.run), source, describe_source(source), shard)
+        if shard < 1 or shard % BATCH:
+            raise ValueError(f"a shard must be a multiple of {BATCH} items, got {shard}")
+        galleries: dict[str, dict[str, Any]] = {}
+        for gallery in GALLERIES:
+            ids = source.ids(gallery)
+            words = "\n".join([*ids, *source.content(gallery)])
+            digest = hashlib.sha256(words.encode("utf-8", "surrogatepass"))
+            galleries[gallery] = {"items": len(ids), "ids": digest.hexdigest()}
+        return EmbeddingManifest(hashes(self.run), describe_source(source), shard, galleries)
 
 
 def index_embeddings(
@@ -337,16 +327,12 @@ def index_embeddings(
                 kept = [
                     n
                     for n, r in enumerate(content.records)
-                    if (r.id not in held or not same(held[r.id], r))
+                    if held.get(r.id) != replace(r, thumbnail=None)
                     and (gallery == "images" or r.meta.get("image") not in skipped)
                 ]
                 if kept and content.gaussians is not None:
-                    index.add(
-                        content.gaussians[kept],
-                        [content.records[n] for n in kept],
-                        gallery,
-                        replace=True,
-                    )
+                    records = [content.records[n] for n in kept]
+                    index.add(content.gaussians[kept], records, gallery, replace=True)
                 bar.update(len(shard))
     index.compact()
 
@@ -361,11 +347,6 @@ def whole_embedding(folder: Path) -> EmbeddingManifest:
             f"({lost[0].path(folder).name}, …); run 'gaussmatch embed' again, it makes only those"
         )
     return embedding
-
-
-def same(a: object, b: object) -> bool:
-    """Whether an item is held as it is, whatever its picture looks like."""
-    return replace(a, thumbnail=None) == replace(b, thumbnail=None)  # type: ignore[type-var]
 
 
 Worker = Callable[[], tuple[Model, ItemSource]]
@@ -416,8 +397,7 @@ def embed_with_ray(
             num_cpus=1,
         )
         shards = embedding.shards()
-        total = sum(len(shards[n]) for n in todo)
-        with tqdm(total=total, desc="embed", unit="item") as bar:
+        with tqdm(total=sum(len(shards[n]) for n in todo), desc="embed", unit="item") as bar:
             for batch in made.iter_batches(batch_size=1):
                 bar.update(sum(len(shards[n]) for n in batch["shard"].tolist()))
     finally:
@@ -441,7 +421,7 @@ def check_reachable(address: str) -> None:
 
 
 class Actor:
-    """Holds model and source, and makes the shards that it is handed."""
+    """Makes the shards that it is handed."""
 
     def __init__(self, worker: Worker, embedding: EmbeddingManifest, out: Path) -> None:
         self.model, self.source = worker()

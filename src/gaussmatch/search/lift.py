@@ -64,7 +64,8 @@ class Lift:
         scales = [_spread(a) for a in lifted]
         if similarity.metric == "squared_l2":
             scales = [s.square().median().sqrt().expand_as(s).clone() for s in scales]
-        held = [center(a).numpy() for a in lifted], [_nonzero(s).numpy() for s in scales]
+        scales = [torch.where(s > 0, s, 1.0) for s in scales]  # what never changes is not scaled
+        held = ([a.numpy() for a in some] for some in (map(center, lifted), scales))
         return Lift(centered, gallery, *map(tuple, held))
 
     @property
@@ -168,11 +169,6 @@ def _spread(a: Tensor) -> Tensor:
     low, high = (a.kthvalue(k, 0).values for k in (quarter, len(a) + 1 - quarter))
     spread = (high - low) / 1.349
     return torch.where(spread > 0, spread, a.std(0, unbiased=False))
-
-
-def _nonzero(scale: Tensor) -> Tensor:
-    """A coordinate that never changes is not scaled."""
-    return torch.where(scale > 0, scale, 1.0)
 
 
 def _float32(a: np.ndarray) -> np.ndarray:

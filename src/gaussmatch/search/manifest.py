@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -163,8 +163,15 @@ class IndexManifest:
         """The settings, checked."""
         return IndexSettings(**self.settings)
 
-    def with_parts(self, gallery: Gallery, parts: tuple[SegmentInfo, ...]) -> IndexManifest:
-        return replace(self, galleries={**self.galleries, gallery: parts})
+    def with_parts(
+        self,
+        gallery: Gallery,
+        parts: Iterable[SegmentInfo],
+        form: Mapping[str, int] | None = None,
+    ) -> IndexManifest:
+        """The same with other parts of a gallery; ``form`` if they are the first of all."""
+        galleries = {**self.galleries, gallery: tuple(parts)}
+        return replace(self, galleries=galleries, form=form or self.form)
 
     def next(self) -> IndexManifest:
         return replace(self, generation=self.generation + 1)

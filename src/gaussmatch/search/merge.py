@@ -4,24 +4,21 @@ they are kept."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-import numpy as np
 from tqdm import tqdm
 
-from gaussmatch.core.gaussian import ArrayGaussian
 from gaussmatch.models.run import CALIBRATION
 from gaussmatch.search.backend import BUILDING, Backend, Block
 from gaussmatch.search.backends import Place, backend_of
 from gaussmatch.search.index import Index
-from gaussmatch.search.lift import LiftedQueries
 from gaussmatch.search.manifest import GALLERIES, Gallery, IndexManifest, IndexSettings, Record
-from gaussmatch.search.topk import Candidates, Scanned, Searchable, proposed, together
+from gaussmatch.search.topk import Searchable, Several
 from gaussmatch.search.where import Where
 
 
@@ -99,80 +96,7 @@ class Joined(Backend):
             shard.backend.similarity = self.similarity  # of one model, which is loaded once
             found = shard.backend.searchable(gallery, where, exclude)
             parts += [part for part in found if part.reach]
-        return [JoinedView(parts)] if parts else []
-
-
-class JoinedView:
-    """One search of several parts; a ``Searchable``. Row r of part p is row r·P + p here."""
-
-    def __init__(self, parts: Sequence[Searchable]) -> None:
-        self.parts, self.reach = parts, sum(part.reach for part in parts)
-        self.exact = all(part.exact for part in parts)
-
-    def lifted(self, queries: ArrayGaussian) -> LiftedQueries:
-        """Exact scores are the same by the lift of any part."""
-        return self.parts[0].lifted(queries)
-
-    def candidates(self, queries: LiftedQueries, count: int) -> Candidates:
-        return self._best(self.parts, queries, count)
-
-    def scan(self, queries: LiftedQueries, count: int) -> Candidates:
-        return self._best([Scanned(part) for part in self.parts], queries, count)
-
-    def _best(self, parts: Sequence[Searchable], queries: LiftedQueries, count: int) -> Candidates:
-        """The best of each part; an item that several have stays where it scores best."""
-        found = {
-            p: proposed(part, queries.queries, count, count)[1] for p, part in enumerate(parts)
-        }
-        place, every = together(found, sum(c.rows.shape[1] for c in found.values()))
-        rows = np.where(every.rows < 0, -1, every.rows * len(parts) + place)
-        order = np.argsort(-every.scores, axis=1, kind="stable")
-        rows, scores = (np.take_along_axis(a, order, 1) for a in (rows, every.scores))
-        for q in range(len(rows)):
-            ids = np.array(self.described(rows[q][rows[q] >= 0])[0], dtype=object)
-            _, first = np.unique(ids, return_index=True)
-            again = np.setdiff1d(np.arange(len(ids)), first)
-            rows[q, again], scores[q, again] = -1, -np.inf
-        return Candidates(rows, scores, every.bound)
-
-    def sample(self, count: int) -> np.ndarray:
-        """Of each part as its share is."""
-        shares = [-(-count * part.reach // self.reach) for part in self.parts]
-        drawn = [
-            part.sample(n) * len(self.parts) + p
-            for p, (part, n) in enumerate(zip(self.parts, shares, strict=True))
-        ]
-        return np.concatenate(drawn)[:count]
-
-    def arrays(self, rows: np.ndarray) -> ArrayGaussian:
-        found = self._each(rows, lambda part, some: part.arrays(some))
-        order = np.argsort(np.concatenate([at for at, _ in found]))
-        both = [(g.mean, g.log_var) for _, g in found]
-        mean = np.concatenate([mean for mean, _ in both])[order]
-        widths = [log_var for _, log_var in both if log_var is not None]
-        return ArrayGaussian(mean, np.concatenate(widths)[order] if widths else None)
-
-    def described(self, rows: np.ndarray) -> tuple[list[str], list[Mapping[str, Any]]]:
-        ids: list[str] = [""] * len(rows)
-        metas: list[Mapping[str, Any]] = [{}] * len(rows)
-        for at, (names, some) in self._each(rows, lambda part, some: part.described(some)):
-            for n, id_, meta in zip(at.tolist(), names, some, strict=True):
-                ids[n], metas[n] = id_, meta
-        return ids, metas
-
-    def uncertainty(self, rows: np.ndarray) -> np.ndarray | None:
-        found = np.full(len(rows), np.nan)
-        for at, own in self._each(rows, lambda part, some: part.uncertainty(some)):
-            found[at] = np.nan if own is None else own
-        return None if np.isnan(found).any() else found
-
-    def _each(
-        self, rows: np.ndarray, ask: Callable[[Searchable, np.ndarray], Any]
-    ) -> list[tuple[np.ndarray, Any]]:
-        """What each part says of its rows, and where they are among all."""
-        row, place = np.divmod(rows, len(self.parts))
-        at = [np.flatnonzero(place == p) for p in range(len(self.parts))]
-        return [(here, ask(self.parts[p], row[here])) for p, here in enumerate(at) if len(here)]
+        return [Several(parts, unique=True)]
 
 
 def check_one_model(indexes: Sequence[Index]) -> None:

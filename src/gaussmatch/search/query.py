@@ -35,7 +35,7 @@ from gaussmatch.models.model import UnknownWordsError
 from gaussmatch.search.checks import check_query
 from gaussmatch.search.hits import TRUNCATED, Hit, Hits
 from gaussmatch.search.manifest import Gallery, known
-from gaussmatch.search.topk import Scanned, TopK, described, sample_of, scores_of, top_k
+from gaussmatch.search.topk import Scanned, Several, TopK, scores_of, top_k
 from gaussmatch.search.trust.calibration import Judgment, Promise
 from gaussmatch.search.trust.familiarity import CLEARLY
 from gaussmatch.search.trust.verdict import FitCount, quoted
@@ -376,8 +376,8 @@ class Ranking:
 
     def __init__(self, index: Index, scope: Scope) -> None:
         self.index, self.scope, self.gallery = index, scope, scope.gallery
-        self.parts = index.backend.searchable(scope.gallery, scope.where, scope.exclude)
-        self.size = sum(part.reach for part in self.parts)
+        self.items = Several.of(index.backend.searchable(scope.gallery, scope.where, scope.exclude))
+        self.size = self.items.reach
         if not self.size:
             index.check_fields(scope.where, scope.gallery)
 
@@ -401,26 +401,22 @@ class Ranking:
     def listed(self, k: int, without: Sequence[Queries]) -> list[Hits]:
         """Everything of some time, newest first; or what is least like what is excluded, of at most
         ``SCANNED`` items."""
-        rows = [
-            part.sample(-(-SCANNED * part.reach // max(self.size, SCANNED))) for part in self.parts
-        ]
-        row = np.concatenate([np.empty(0, dtype=np.int64), *rows])
-        part = np.repeat(np.arange(len(self.parts)), [len(some) for some in rows])
-        found, judged = TopK(part[None], row[None], np.zeros((1, len(row)))), Judgment()
+        row = self.items.sample(min(SCANNED, self.size))
+        found, judged = TopK(row[None], np.zeros((1, len(row)))), Judgment()
         remarks = list[str]()
         if without and self.size:
             found, judged, remarks = self._reordered(found, judged, None, without)
         else:
-            taken = [str(meta.get(TAKEN, "")) for meta in described(self.parts, part, row)[1]]
+            taken = [str(meta.get(TAKEN, "")) for meta in self.items.described(row)[1]]
             order = sorted(range(len(taken)), key=lambda at: taken[at], reverse=True)
-            found = TopK(part[None, order], row[None, order], found.score)
+            found = TopK(row[None, order], found.score)
         side = other_side(self.gallery)
         kept = [min(k, found.row.shape[1])]
         return self._hits(found, judged, side, kept, [], remarks)
 
     def best(self, queries: Queries, k: int) -> TopK:
         """The k best items for each query."""
-        return top_k(self.parts, queries.arrays, k, self.index.settings.rescore).complete()
+        return top_k(self.items, queries.arrays, k, self.index.settings.rescore).complete()
 
     def judged(self, queries: Queries, found: TopK) -> Judgment:
         """What is known of queries and of all that was found."""
@@ -440,11 +436,14 @@ class Ranking:
         index, gallery = self.index, self.gallery
         lifted = index.samples(
             (index.manifest.generation, gallery, self.scope.where),
-            lambda: index.among(gallery).against(sample_of(self.parts, SAMPLE), gallery),
+            lambda: index.among(gallery).against(self._sample(), gallery),
         )
         with torch.no_grad():  # a similarity may have learned parameters
             sampled: np.ndarray = lifted(queries.arrays.gaussian()).double().numpy()
         return sampled
+
+    def _sample(self) -> Gaussian:
+        return self.items.arrays(self.items.sample(min(SAMPLE, self.size))).gaussian()
 
     # ---- promises ----
 
@@ -469,15 +468,12 @@ class Ranking:
     def _missed(self) -> float:
         """The share of the exact best results that a search fails to find, measured with training
         items as queries; 0 where every search is exact."""
-        parts = self.index.backend.searchable(self.gallery, EVERYTHING, ())
+        items = Several.of(self.index.backend.searchable(self.gallery, EVERYTHING, ()))
         reference = self.index.calibration.reference.get(other_side(self.gallery))
-        if reference is None or all(part.exact for part in parts):
+        if reference is None or items.exact:
             return 0.0
-        sample = reference[:MISSED_QUERIES].numpy()
-        near, exact = (
-            top_k(some, sample, TOP, self.index.settings.rescore)
-            for some in (parts, [Scanned(part) for part in parts])
-        )
+        sample, rescore = reference[:MISSED_QUERIES].numpy(), self.index.settings.rescore
+        near, exact = (top_k(some, sample, TOP, rescore) for some in (items, Scanned(items)))
         worst = exact.score[:, -1:] - 1e-9 * np.abs(exact.score[:, -1:])
         return float(1 - (near.score >= worst).mean())
 
@@ -506,12 +502,10 @@ class Ranking:
         order = np.tile(np.arange(value.shape[1]), (len(value), 1))
         pool = slice(None) if queries is None else slice(POOL)
         order[:, pool] = np.argsort(-value[:, pool], axis=1, kind="stable")
-        part, row, score = (
-            np.take_along_axis(x, order, 1) for x in (found.part, found.row, found.score)
-        )
+        row, score = (np.take_along_axis(x, order, 1) for x in (found.row, found.score))
         if probability is not None:
             probability = np.take_along_axis(probability, order, 1)
-        return TopK(part, row, score), replace(judged, probability=probability, count=None), remarks
+        return TopK(row, score), replace(judged, probability=probability, count=None), remarks
 
     def _away(
         self, without: Queries, found: TopK
@@ -536,7 +530,7 @@ class Ranking:
         )
         scores = np.stack(
             [
-                scores_of(self.parts, without.arrays[m : m + 1], found).ravel()
+                scores_of(self.items, without.arrays[m : m + 1], found.row).ravel()
                 for m in range(len(without))
             ]
         )
@@ -566,18 +560,16 @@ class Ranking:
     ) -> list[Hits]:
         """Of each query the first ``kept`` results."""
         n, k = len(kept), max(kept, default=0)
-        part, row, score = (x[:, :k] for x in (found.part, found.row, found.score))
+        row, score = found.row[:, :k].ravel(), found.score[:, :k].ravel()
         calibration, scope = self.index.calibration, self.scope
-        ids, metas, items = described(self.parts, part.ravel(), row.ravel())
+        (ids, metas), items = self.items.described(row), self.items.uncertainty(row)
         of_items = None if items is None else items.reshape(n, k)
         shares = None if of_items is None else calibration.percentile(self.gallery, of_items)
         likely = None if judged.probability is None else judged.probability[:, :k]
         columns = (_listed(x, n * k) for x in (likely, items, shares))
         hits = [
             Hit(id=i, score=s, probability=p, uncertainty=u, percentile=share, meta=meta)
-            for i, s, p, u, share, meta in zip(
-                ids, score.ravel().tolist(), *columns, metas, strict=True
-            )
+            for i, s, p, u, share, meta in zip(ids, score.tolist(), *columns, metas, strict=True)
         ]
         names = ("uncertainty", "percentile", "familiar", "absent", "nothing")
         about = {name: _listed(getattr(judged, name), n) for name in names}

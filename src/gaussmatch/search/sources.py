@@ -10,13 +10,12 @@ import json
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from PIL import Image
 from tqdm import tqdm
@@ -27,6 +26,7 @@ from gaussmatch.data.pairs import SPLITS, Pairs, read_images, read_texts
 from gaussmatch.data.pictures import SUFFIXES, jpeg, named, read_picture
 from gaussmatch.models.features import load_data
 from gaussmatch.models.model import Model
+from gaussmatch.search.backend import Block, batched
 from gaussmatch.search.index import Index
 from gaussmatch.search.manifest import GALLERIES, Gallery, Record, encodable
 from gaussmatch.search.near import sketch
@@ -53,16 +53,13 @@ IGNORED = {
 }
 """Files beside photos that are counted and not indexed: why, and how they end."""
 
-Encoded = tuple[Gaussian, list[Record]] | None
+Encoded = Block | None
 """Items, or ``None`` if none of those requested could be read."""
 
 
 class ItemSource(Protocol):
-    """Items in a fixed order.
-
-    ``batch`` images are in memory at once; ``skipped`` has the ids of those that could not be read,
-    each with the reason.
-    """
+    """Items in a fixed order, by id. ``batch`` images are in memory at once; ``skipped`` has the
+    ids of those that could not be read, each with the reason."""
 
     name: str
     batch: int
@@ -72,7 +69,7 @@ class ItemSource(Protocol):
     def content(self, gallery: Gallery) -> Sequence[str]:
         """What differs if an item with the same id is another one."""
 
-    def encode(self, model: Model, gallery: Gallery, numbers: Sequence[int]) -> Encoded: ...
+    def encode(self, model: Model, gallery: Gallery, ids: Sequence[str]) -> Encoded: ...
 
 
 class SplitSource:
@@ -87,40 +84,39 @@ class SplitSource:
     def __init__(self, pairs: Pairs, split: str) -> None:
         self.pairs, self.split, self.name = pairs, split, pairs.name
         self.skipped: dict[str, str] = {}
-        self._image_of = pairs.image_of.tolist()
-        self._texts: dict[int, list[int]] = {}
-        for caption, image in enumerate(self._image_of):
-            self._texts.setdefault(image, []).append(caption)
-        self._here = {c: k for captions in self._texts.values() for k, c in enumerate(captions)}
+        self._said: dict[str, list[int]] = {
+            f"{self.name}/{i}": [] for i in range(len(pairs.images))
+        }
+        self._captions: dict[str, tuple[int, str]] = {}
+        for caption, number in enumerate(pairs.image_of.tolist()):
+            image = f"{self.name}/{number}"
+            self._captions[f"{image}#{len(self._said[image])}"] = caption, image
+            self._said[image].append(caption)
+        self._ids = {"images": [*self._said], "captions": [*self._captions]}
 
     def ids(self, gallery: Gallery) -> Sequence[str]:
-        if gallery == "images":
-            return [self._image(i) for i in range(len(self.pairs.images))]
-        return [f"{self._image(i)}#{self._here[c]}" for c, i in enumerate(self._image_of)]
+        return self._ids[gallery]
 
     def content(self, gallery: Gallery) -> Sequence[str]:
         return [] if gallery == "images" else self.pairs.captions
 
-    def encode(self, model: Model, gallery: Gallery, numbers: Sequence[int]) -> Encoded:
+    def encode(self, model: Model, gallery: Gallery, ids: Sequence[str]) -> Encoded:
+        about, texts = {"split": self.split}, self.pairs.captions
         if gallery == "images":
-            g = model.encode_images(read_images(self.pairs, numbers))
-            return g, [self._image_record(i) for i in numbers]
-        said = [self.pairs.captions[c] for c in numbers]
-        records = []
-        for c, text in zip(numbers, said, strict=True):
-            image = self._image(self._image_of[c])
-            meta = {"split": self.split, "caption": text, "image": image}
-            records.append(Record(f"{image}#{self._here[c]}", meta))
-        return model.encode_texts(read_texts(self.pairs, numbers), allow_unknown=True), records
-
-    def _image(self, number: int) -> str:
-        return f"{self.pairs.name}/{number}"
-
-    def _image_record(self, number: int) -> Record:
-        picture = self.pairs.images.picture(number)
-        said = [self.pairs.captions[c] for c in self._texts.get(number, [])]
-        small = None if picture is None else thumbnail(picture)
-        return Record(self._image(number), {"split": self.split, "captions": said}, small)
+            numbers = [int(id_.rpartition("/")[2]) for id_ in ids]
+            pictures = map(self.pairs.images.picture, numbers)
+            small = [None if picture is None else thumbnail(picture) for picture in pictures]
+            said = [[texts[c] for c in self._said[id_]] for id_ in ids]
+            both = zip(ids, said, small, strict=True)
+            images = [Record(id_, {**about, "captions": own}, jpeg) for id_, own, jpeg in both]
+            return model.encode_images(read_images(self.pairs, numbers)), images
+        found = {id_: self._captions[id_] for id_ in ids}
+        captions = [
+            Record(id_, {**about, "caption": texts[c], "image": image})
+            for id_, (c, image) in found.items()
+        ]
+        read = read_texts(self.pairs, [c for c, _ in found.values()])
+        return model.encode_texts(read, allow_unknown=True), captions
 
 
 class PhotoSource:
@@ -160,48 +156,44 @@ class PhotoSource:
             for id_, texts in self.said.items()
             for k, text in enumerate(texts)
         }
-        self._ids, self._caption_ids = list(self.files), list(self.captions)
+        self._ids = {"images": [*self.files], "captions": [*self.captions]}
 
     def ids(self, gallery: Gallery) -> Sequence[str]:
-        return self._ids if gallery == "images" else self._caption_ids
+        return self._ids[gallery]
 
     def content(self, gallery: Gallery) -> Sequence[str]:
         if gallery == "images":
             return [str(path.stat().st_size) for path in self.files.values()]
         return [text for _, text in self.captions.values()]
 
-    def encode(self, model: Model, gallery: Gallery, numbers: Sequence[int]) -> Encoded:
-        if gallery == "images":
-            return self.images(model, [self._ids[n] for n in numbers])
-        return self.texts(model, [self._caption_ids[n] for n in numbers])
-
-    def images(self, model: Model, ids: Sequence[str]) -> Encoded:
-        """Decoded by threads that run ahead of the network."""
+    def encode(self, model: Model, gallery: Gallery, ids: Sequence[str]) -> Encoded:
+        """Photos are decoded by threads that run ahead of the network."""
+        if gallery == "captions":
+            said = [(id_, *self.captions[id_]) for id_ in ids]
+            texts = [Record(i, {"caption": t, "image": name}, None, t) for i, name, t in said]
+            return model.encode_texts([t for _, _, t in said], allow_unknown=True), texts
         gaussians: list[Gaussian] = []
         records: list[Record] = []
         with ThreadPoolExecutor(DECODERS) as pool:
-            read = pool.map(self._read, ids)
+            read = zip(ids, pool.map(self._read, ids), strict=True)
             while some := list(islice(read, AT_ONCE)):
-                good = [one for one in some if isinstance(one, tuple)]
-                for error in (one for one in some if isinstance(one, Unreadable)):
-                    self._skip(error.id, str(error.path), error.reason)
+                good = [found for _, found in some if not isinstance(found, str)]
+                for id_, reason in some:
+                    if isinstance(reason, str):
+                        self._skip(id_, str(self.files[id_]), reason)
                 if good:
                     gaussians.append(model.encode_images([picture for picture, _ in good]))
                     records += [record for _, record in good]
         return (Gaussian.cat(gaussians), records) if records else None
 
-    def texts(self, model: Model, ids: Sequence[str]) -> Encoded:
-        said = [(id_, *self.captions[id_]) for id_ in ids]
-        records = [Record(i, {"caption": t, "image": name}, None, t) for i, name, t in said]
-        return model.encode_texts([t for _, _, t in said], allow_unknown=True), records
-
-    def _read(self, id_: str) -> tuple[Image.Image, Record] | Unreadable:
+    def _read(self, id_: str) -> tuple[Image.Image, Record] | str:
+        """A photo, or why it cannot be indexed."""
         path = self.files[id_]
         try:
             picture, _, said = read_picture(path)
             small = thumbnail(picture)
         except (ValueError, OSError) as error:
-            return Unreadable(id_, path, str(error).removeprefix(f"{path}: "))
+            return str(error).removeprefix(f"{path}: ")
         meta = {"file": id_, "folder": Path(id_).parent.as_posix(), **named(path, said)}
         if id_ in self.said:
             meta.pop("caption", None)
@@ -212,15 +204,6 @@ class PhotoSource:
         if self.strict:
             raise ValueError(f"{path}: {reason}")
         self.skipped[id_] = reason
-
-
-@dataclass(frozen=True)
-class Unreadable:
-    """A photo that cannot be indexed, and why."""
-
-    id: str
-    path: Path
-    reason: str
 
 
 class FolderSource(PhotoSource):
@@ -341,8 +324,6 @@ def _mark(path: Path, captions: Sequence[str]) -> str:
 COMMIT = 256
 """Items per commit: the most that an interruption can lose."""
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True)
 class Changes:
@@ -362,8 +343,8 @@ def index_pairs(index: Index, pairs: Pairs, split: str, *, progress: bool = True
     source = SplitSource(pairs, split)
     for gallery in GALLERIES:
         held = {record.id for record in index.records(gallery)}
-        missing = [n for n, id_ in enumerate(source.ids(gallery)) if id_ not in held]
-        _fill(index, gallery, missing, partial(source.encode, index.model, gallery), progress)
+        missing = [id_ for id_ in source.ids(gallery) if id_ not in held]
+        _fill(index, source, gallery, missing, progress)
     index.compact()
 
 
@@ -404,11 +385,15 @@ def update(
             f"delete them with 'gaussmatch index update {index.place} {source.root} --yes'"
         )
     index.note_source(describe_source(source), here=True)  # first: it must survive
-    _fill(index, "images", todo, partial(source.images, index.model), progress, source.batch)
+    _fill(index, source, "images", todo, progress)
     lost = [name for name in todo if name in source.skipped]
     gone += [name for name in lost if name in known]
     index.delete(gone, missing_ok=True)
-    _update_captions(index, source, progress)
+    wanted = {i: text for i, (name, text) in source.captions.items() if name not in source.skipped}
+    held = {r.id: r.source for r in index.records("captions") if r.source is not None}
+    said = [id_ for id_, text in wanted.items() if held.get(id_) != text]
+    _fill(index, source, "captions", said, progress)
+    index.delete([id_ for id_ in held if id_ not in wanted], "captions")
     index.compact()
     changed = sum(name in known for name in todo if name not in source.skipped)
     added = len(todo) - len(lost) - changed
@@ -436,46 +421,29 @@ def add_photos(
         if folder is not None and place.is_relative_to(folder):
             inside[place.relative_to(folder).as_posix()] = path
         else:
-            outside[(place if _of_folder(index, path.as_posix()) else path).as_posix()] = path
+            id_ = path.as_posix()
+            taken = id_ in index and index.get(id_).source is not None  # by one of the folder
+            outside[place.as_posix() if taken else id_] = path
     there = [id_ for id_ in (*inside, *outside) if id_ in index]
     if there and not replace:
         raise ValueError(f"{there[0]!r} is in the index already; encode it again with --replace")
     skipped: dict[str, str] = {}
     of_folder = PhotoSource("photos", inside, captions_of(folder))
     for source in (of_folder, PhotoSource("photos", outside, marked=False)):
-        todo = source.ids("images")
-        _fill(index, "images", todo, partial(source.images, index.model), progress, source.batch)
+        _fill(index, source, "images", source.ids("images"), progress)
         texts = [id_ for id_, (name, _) in source.captions.items() if name not in source.skipped]
-        _fill(index, "captions", texts, partial(source.texts, index.model), progress)
+        _fill(index, source, "captions", texts, progress)
         skipped |= source.skipped
     good = [id_ for id_ in (*inside, *outside) if id_ not in skipped]
     changed = sum(id_ in there for id_ in good)
     return Changes(len(good) - changed, changed, 0, skipped)
 
 
-def _of_folder(index: Index, id_: str) -> bool:
-    """Whether the item that has this id came from the folder of the index."""
-    return id_ in index and index.get(id_).source is not None
-
-
-def _update_captions(index: Index, source: FolderSource, progress: bool) -> None:
-    wanted = {i: text for i, (name, text) in source.captions.items() if name not in source.skipped}
-    known = {r.id: r.source for r in index.records("captions") if r.source is not None}
-    todo = [id_ for id_, text in wanted.items() if known.get(id_) != text]
-    _fill(index, "captions", todo, partial(source.texts, index.model), progress)
-    index.delete([id_ for id_ in known if id_ not in wanted], "captions")
-
-
 def _fill(
-    index: Index,
-    gallery: Gallery,
-    todo: Sequence[T],
-    encode: Callable[[Sequence[T]], Encoded],
-    progress: bool,
-    batch: int = 256,
+    index: Index, source: ItemSource, gallery: Gallery, todo: Sequence[str], progress: bool
 ) -> None:
     """Encode in batches; commit every ``COMMIT`` items and at the end."""
-    waiting: list[tuple[Gaussian, list[Record]]] = []
+    waiting: list[Block] = []
 
     def commit() -> None:
         if waiting:
@@ -483,11 +451,11 @@ def _fill(
             index.add(Gaussian.cat([g for g, _ in waiting]), records, gallery, replace=True)
             waiting.clear()
 
+    size = source.batch if gallery == "images" else COMMIT
     with tqdm(total=len(todo), desc=f"index {gallery}", disable=not (progress and todo)) as bar:
         try:
-            for start in range(0, len(todo), batch):
-                some = todo[start : start + batch]
-                found = encode(some)
+            for some in batched(todo, size):
+                found = source.encode(index.model, gallery, some)
                 if found is not None:
                     waiting.append(found)
                 bar.update(len(some))

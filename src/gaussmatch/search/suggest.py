@@ -73,7 +73,7 @@ def examples(index: Index, most: int = 5) -> list[str]:
     if not index.model.reads_text:
         return []
     if not index.size("captions"):
-        return _found(index, (*EVERYDAY, *PLAIN))[:most]
+        return _answered(index, (*EVERYDAY, *PLAIN))[:most] if index.size("images") else []
     records, g = index.some(1000, "captions")
     texts = [r.meta.get("caption") for r in records]
     known = [(i, t) for i, t in enumerate(texts) if isinstance(t, str) and 3 <= len(t) <= 70]
@@ -87,10 +87,8 @@ def examples(index: Index, most: int = 5) -> list[str]:
     return [s.text for s in different(picked, most)]
 
 
-def _found(index: Index, queries: Sequence[str]) -> list[str]:
+def _answered(index: Index, queries: Sequence[str]) -> list[str]:
     """Those of some queries that the model knows and that have a match."""
-    if not index.size("images"):
-        return []
     read = index.model.read(list(queries))
     unknown = index.calibration.unknown_words
     known = [q for q, r in zip(queries, read, strict=True) if not unknown(r)]

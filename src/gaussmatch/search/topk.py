@@ -1,4 +1,4 @@
-"""The k best items: candidates of every part of a gallery, scored again by the similarity itself.
+"""The k best items: candidates of a gallery, scored again by the similarity itself.
 
 A structure proposes candidates with approximate scores; a shortlist is scored again in float64. So
 no structure has a formula of its own, and a coarse one costs recall, never a wrong score.
@@ -14,13 +14,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
+from gaussmatch.core.gaussian import ArrayGaussian
 from gaussmatch.search.lift import LiftedQueries
 from gaussmatch.search.manifest import IndexSettings
 
 AT_A_TIME = 256  # at a time
 PAIRS = 256  # scored at a time: what is computed of them stays in the processor's cache
 ROUNDS = 4
+PART = 2**40
 COARSE = 2
 """Times as many candidates of a structure that has one byte of a coordinate."""
 
@@ -126,11 +127,103 @@ class Scanned:
         return self._part.scan(queries, count)
 
 
+class Several:
+    """One search of several parts; a ``Searchable``. Row r of part p is row p·2⁴⁰ + r here.
+
+    Args:
+        unique: whether an item that several parts have is found once, where it scores best.
+    """
+
+    def __init__(self, parts: Sequence[Searchable], unique: bool = False) -> None:
+        self.parts, self.unique = parts, unique
+        self.reach = sum(part.reach for part in parts)
+        self.exact = all(part.exact for part in parts)
+
+    @staticmethod
+    def of(parts: Sequence[Searchable]) -> Searchable:
+        some = [part for part in parts if part.reach]
+        return some[0] if len(some) == 1 else Several(some)
+
+    def lifted(self, queries: ArrayGaussian) -> LiftedQueries:
+        """Exact scores are the same by the lift of any part."""
+        return self.parts[0].lifted(queries)
+
+    def candidates(self, queries: LiftedQueries, count: int) -> Candidates:
+        return self._best(self.parts, queries, count)
+
+    def scan(self, queries: LiftedQueries, count: int) -> Candidates:
+        return self._best([Scanned(part) for part in self.parts], queries, count)
+
+    def _best(self, parts: Sequence[Searchable], queries: LiftedQueries, count: int) -> Candidates:
+        """The most promising of all parts: ``count``, or as many as a coarse part gives."""
+        found = []
+        for number, part in enumerate(parts):
+            own = queries if not number else part.lifted(queries.queries)
+            found.append(proposed(part, own, count, count))
+        rows = [np.where(c.rows < 0, -1, c.rows + p * PART) for p, c in enumerate(found)]
+        row, rough = np.concatenate(rows, 1), np.concatenate([c.scores for c in found], 1)
+        bounds = [c.bound for c in found]
+        count = max(count, *(c.rows.shape[1] for c in found))
+        if self.unique:
+            row, rough = self._once(row, rough)
+        elif row.shape[1] > count:
+            kept = np.argpartition(-rough, count - 1, axis=1)
+            bounds.append(np.take_along_axis(rough, kept[:, count:], 1).max(1))
+            row, rough = (np.take_along_axis(x, kept[:, :count], 1) for x in (row, rough))
+        return Candidates(row, rough, reduce(np.maximum, bounds))
+
+    def _once(self, rows: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        order = np.argsort(-scores, axis=1, kind="stable")
+        rows, scores = (np.take_along_axis(a, order, 1) for a in (rows, scores))
+        for q in range(len(rows)):
+            ids = np.array(self.described(rows[q][rows[q] >= 0])[0], dtype=object)
+            _, first = np.unique(ids, return_index=True)
+            again = np.setdiff1d(np.arange(len(ids)), first)
+            rows[q, again], scores[q, again] = -1, -np.inf
+        return rows, scores
+
+    def sample(self, count: int) -> np.ndarray:
+        """Of each part as its share is."""
+        drawn = [
+            part.sample(-(-count * part.reach // max(self.reach, count))) + p * PART
+            for p, part in enumerate(self.parts)
+        ]
+        return np.concatenate([np.empty(0, dtype=np.int64), *drawn])
+
+    def arrays(self, rows: np.ndarray) -> ArrayGaussian:
+        found = self._each(rows, lambda part, some: part.arrays(some))
+        order = np.argsort(np.concatenate([at for at, _ in found]))
+        mean = np.concatenate([g.mean for _, g in found])[order]
+        widths = [g.log_var for _, g in found if g.log_var is not None]
+        return ArrayGaussian(mean, np.concatenate(widths)[order] if widths else None)
+
+    def described(self, rows: np.ndarray) -> tuple[list[str], list[Mapping[str, Any]]]:
+        ids: list[str] = [""] * len(rows)
+        metas: list[Mapping[str, Any]] = [{}] * len(rows)
+        for at, (names, some) in self._each(rows, lambda part, some: part.described(some)):
+            for n, id_, meta in zip(at.tolist(), names, some, strict=True):
+                ids[n], metas[n] = id_, meta
+        return ids, metas
+
+    def uncertainty(self, rows: np.ndarray) -> np.ndarray | None:
+        found = np.full(len(rows), np.nan)
+        for at, own in self._each(rows, lambda part, some: part.uncertainty(some)):
+            found[at] = np.nan if own is None else own
+        return None if np.isnan(found).any() else found
+
+    def _each(
+        self, rows: np.ndarray, ask: Callable[[Searchable, np.ndarray], Any]
+    ) -> list[tuple[np.ndarray, Any]]:
+        """What each part says of its rows, and where they are among all."""
+        place, row = np.divmod(rows, PART)
+        at = [np.flatnonzero(place == p) for p in range(len(self.parts))]
+        return [(here, ask(self.parts[p], row[here])) for p, here in enumerate(at) if len(here)]
+
+
 @dataclass(eq=False, slots=True)
 class TopK:
-    """(n, k) each, best first: part, row in it (−1 where there are no more), score."""
+    """(n, k) each, best first: row (−1 where there are no more) and score."""
 
-    part: np.ndarray
     row: np.ndarray
     score: np.ndarray
 
@@ -139,8 +232,8 @@ class TopK:
         since they were counted."""
         if not self.row.size or _full(self.row):
             return self
-        short = (self.row < 0).any(0)
-        return TopK(self.part[:, ~short], self.row[:, ~short], self.score[:, ~short])
+        whole = (self.row >= 0).all(0)
+        return TopK(self.row[:, whole], self.score[:, whole])
 
 
 def shortlist(k: int, least: int) -> int:
@@ -153,7 +246,7 @@ def shortlist(k: int, least: int) -> int:
     return max(least, k + k // 4)
 
 
-def top_k(parts: Sequence[Searchable], queries: ArrayGaussian, k: int, least: int) -> TopK:
+def top_k(part: Searchable, queries: ArrayGaussian, k: int, least: int) -> TopK:
     """The k best items for each query; fewer only where there are fewer.
 
     Exact structures bound what nothing that they left out exceeds. Where the k-th best score is not
@@ -162,92 +255,56 @@ def top_k(parts: Sequence[Searchable], queries: ArrayGaussian, k: int, least: in
     Args:
         least: candidates to score again, see ``shortlist``.
     """
-    k, n = min(k, sum(part.reach for part in parts)), len(queries)
-    if not n:
-        nothing = np.empty((0, k), dtype=np.int64)
-        return TopK(nothing, nothing, np.empty((0, k)))
+    k, n = min(k, part.reach), len(queries)
+    if not n or not k:
+        return TopK(np.empty((n, k), dtype=np.int64), np.empty((n, k)))
     found = []
     for start in range(0, n, AT_A_TIME):
         some = queries if n <= AT_A_TIME else queries[start : start + AT_A_TIME]
         count = shortlist(k, least)
-        best, sure = _round(parts, some, k, count)
+        best, sure = _round(part, some, k, count)
         for _ in range(ROUNDS):
             count *= 4
             if sure is None or sure.all():
                 break
             again = np.flatnonzero(~sure)
-            more, now = _round(parts, some[again], k, count)
-            for old, new in zip(_fields(best), _fields(more), strict=True):
-                old[again] = new
+            more, now = _round(part, some[again], k, count)
+            best.row[again], best.score[again] = more.row, more.score
             sure[again] = True if now is None else now
         found.append(best)
     if len(found) == 1:
         return found[0]
-    return TopK(*(np.concatenate(c) for c in zip(*map(_fields, found), strict=True)))
+    return TopK(*(np.concatenate(c) for c in zip(*((b.row, b.score) for b in found), strict=True)))
 
 
 def _round(
-    parts: Sequence[Searchable], queries: ArrayGaussian, k: int, count: int
+    part: Searchable, queries: ArrayGaussian, k: int, count: int
 ) -> tuple[TopK, np.ndarray | None]:
     """The k best among ``count`` candidates, and for which queries they are so for sure; ``None``
     where nothing more can be done."""
-    n = len(queries)
-    found_of = {
-        number: proposed(part, queries, k, count) for number, part in enumerate(parts) if part.reach
-    }
-    if not found_of:
-        empty = np.empty((n, 0), dtype=np.int64)
-        return TopK(empty, empty, np.empty((n, 0))), None
-    if len(found_of) == 1:
-        ((number, (lifted, found)),) = found_of.items()
-        row, score = found.rows, _scores(parts[number], lifted, found)
-        order = np.lexsort((row, -score), axis=1)[:, :k]
-        place = np.zeros(order.shape, dtype=np.int64) + number
-    else:
-        every, found = together({number: c for number, (_, c) in found_of.items()}, count)
-        row, score = found.rows, np.full(found.rows.shape, -np.inf)
-        for number, (lifted, _) in found_of.items():
-            where = np.nonzero((every == number) & (row >= 0))
-            score[where] = _scores_of(parts[number], lifted, row[where], where[0])
-        order = np.lexsort((row, every, -score), axis=1)[:, :k]
-        place = np.take_along_axis(every, order, 1)
-    if n > 1 and row.size:
+    lifted = part.lifted(queries)
+    found = proposed(part, lifted, k, count)
+    row, score = found.rows, _scores(part, lifted, found)
+    order = np.lexsort((row, -score), axis=1)[:, :k]
+    if len(row) > 1 and row.size:
         order += np.arange(0, row.size, row.shape[1])[:, None]
-    chosen = TopK(place, row.take(order), score.take(order))
-    if not k or not row.size or not all(parts[number].exact for number in found_of):
+    chosen = TopK(row.take(order), score.take(order))
+    if not row.size or not part.exact:
         return chosen, None
     known = row >= 0
     rounding = np.abs(np.where(known, score - np.where(known, found.scores, 0), 0)).max(1)
     return chosen, (found.bound + 4 * rounding < chosen.score[:, -1]) | np.isneginf(found.bound)
 
 
-def proposed(
-    part: Searchable, queries: ArrayGaussian, k: int, count: int
-) -> tuple[LiftedQueries, Candidates]:
+def proposed(part: Searchable, queries: LiftedQueries, k: int, count: int) -> Candidates:
     """Candidates of one part; by looking at every row if it finds fewer than it must."""
-    lifted = part.lifted(queries)
-    found = part.candidates(lifted, count)
+    found = part.candidates(queries, count)
     wanted = min(k, part.reach)
     if not part.exact and (
         found.rows.shape[1] < wanted if found.full else (found.rows >= 0).sum(1).min() < wanted
     ):
-        found = part.scan(lifted, count)
-    return lifted, found
-
-
-def together(proposed: Mapping[int, Candidates], count: int) -> tuple[np.ndarray, Candidates]:
-    """The most promising candidates of several parts, and the part of each: ``count``, or as many
-    as a coarse part gives."""
-    count = max(count, *(c.rows.shape[1] for c in proposed.values()))
-    places = [np.full(c.rows.shape, number) for number, c in proposed.items()]
-    row, rough = [c.rows for c in proposed.values()], [c.scores for c in proposed.values()]
-    bounds = [c.bound for c in proposed.values()]
-    columns = [np.concatenate(x, 1) for x in (places, row, rough)]
-    if columns[0].shape[1] > count:
-        kept = np.argpartition(-columns[2], count - 1, axis=1)
-        bounds.append(np.take_along_axis(columns[2], kept[:, count:], 1).max(1))
-        columns = [np.take_along_axis(x, kept[:, :count], 1) for x in columns]
-    return columns[0], Candidates(columns[1], columns[2], reduce(np.maximum, bounds))
+        found = part.scan(queries, count)
+    return found
 
 
 def _scores(part: Searchable, queries: LiftedQueries, found: Candidates) -> np.ndarray:
@@ -278,51 +335,16 @@ def _scores_of(
     return scores
 
 
-def scores_of(parts: Sequence[Searchable], query: ArrayGaussian, found: TopK) -> np.ndarray:
+def scores_of(part: Searchable, query: ArrayGaussian, rows: np.ndarray) -> np.ndarray:
     """Scores of one query with what others have found, (n, k) in float64."""
-    scores = np.full(found.score.shape, -np.inf)
-    for number, part in enumerate(parts):
-        where = np.nonzero((found.part == number) & (found.row >= 0))
-        if len(where[0]):
-            lifted, rows = part.lifted(query), found.row[where]
-            scores[where] = _scores_of(part, lifted, rows, np.zeros(len(rows), dtype=np.int64))
+    scores, where = np.full(rows.shape, -np.inf), np.nonzero(rows >= 0)
+    some = rows[where]
+    scores[where] = _scores_of(part, part.lifted(query), some, np.zeros(len(some), dtype=np.int64))
     return scores
-
-
-def described(
-    parts: Sequence[Searchable], place: np.ndarray, row: np.ndarray
-) -> tuple[list[str], list[Mapping[str, Any]], np.ndarray | None]:
-    """Ids and metadata of some rows, each of the part at its place; and their uncertainties, unless
-    there are none."""
-    if len(parts) == 1:
-        return *parts[0].described(row), parts[0].uncertainty(row)
-    ids: list[str] = [""] * len(row)
-    metas: list[Mapping[str, Any]] = [{}] * len(row)
-    items = np.full(len(row), np.nan)
-    for number, part in enumerate(parts):
-        here = np.flatnonzero(place == number)
-        for at, id_, meta in zip(here.tolist(), *part.described(row[here]), strict=True):
-            ids[at], metas[at] = id_, meta
-        own = part.uncertainty(row[here])
-        if own is not None:
-            items[here] = own
-    return ids, metas, None if np.isnan(items).any() else items
-
-
-def sample_of(parts: Sequence[Searchable], most: int) -> Gaussian:
-    """At most ``most`` items of all parts, from each in proportion to its size."""
-    total = sum(part.reach for part in parts)
-    shares = [min(part.reach, -(-most * part.reach // max(total, most))) for part in parts]
-    drawn = [p.arrays(p.sample(n)).gaussian() for p, n in zip(parts, shares, strict=True) if n]
-    return Gaussian.cat(drawn)
 
 
 def _full(rows: np.ndarray) -> bool:
     return bool(rows.size and np.minimum.reduce(rows, axis=None) >= 0)
-
-
-def _fields(b: TopK) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return b.part, b.row, b.score
 
 
 REPORT = "graph.json"

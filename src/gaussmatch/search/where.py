@@ -70,7 +70,12 @@ class Where:
         for key, wanted in (spec or {}).items():
             if not isinstance(key, str) or not key or any(c in '"\\' or c < " " for c in key):
                 raise ValueError(f"filter: {key!r} is not a field name")
-            for name, value in _comparisons(key, wanted).items():
+            comparisons = wanted if isinstance(wanted, Mapping) else {"in": wanted}
+            strange = [name for name in comparisons if name not in OPERATORS]
+            if strange or not comparisons:
+                names = ", ".join(OPERATORS)
+                raise ValueError(f"filter on {key!r}: no comparison {strange}; choose {names}")
+            for name, value in comparisons.items():
                 several = isinstance(value, Sequence | set) and not isinstance(value, str)
                 values = tuple(value) if several else (value,)
                 for v in values:
@@ -109,17 +114,6 @@ def unknown_field(names: Iterable[str], known: Sequence[str]) -> list[str]:
             listed = ", ".join(known) or "none"
             return [f"no item has a field {name!r}{hint} The fields are {listed}"]
     return []
-
-
-def _comparisons(field: str, wanted: Any) -> Mapping[str, Any]:
-    if isinstance(wanted, Mapping):
-        strange = [name for name in wanted if name not in OPERATORS]
-        if strange or not wanted:
-            raise ValueError(
-                f"filter on {field!r}: no comparison {strange}; choose {', '.join(OPERATORS)}"
-            )
-        return wanted
-    return {"in": wanted}
 
 
 def _check(field: str, name: str, value: Any) -> None:
@@ -182,14 +176,12 @@ class MetadataColumn:
     def mask(self, c: Condition) -> np.ndarray:
         """(items), for which of them a condition holds."""
         found = np.zeros(len(self._rows), dtype=bool)
-        for value, type_ in zip(c.values, c.types, strict=True):
+        away = c.operator == "not"
+        wanted = [*zip(c.values, c.types, strict=True), *([(None, "null")] if away else [])]
+        for value, type_ in wanted:
             for first, last in self._span(c.operator, value, type_):
                 found[self._rows[self._starts[first] : self._starts[last]]] = True
-        if c.operator != "not":
-            return found
-        for first, last in self._span("in", None, "null"):
-            found[self._rows[self._starts[first] : self._starts[last]]] = True
-        return ~found
+        return ~found if away else found
 
     def _span(self, name: str, value: Scalar, type_: str) -> Iterator[tuple[int, int]]:
         """From which distinct value to which, if there are any of the type."""

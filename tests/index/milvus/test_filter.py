@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaussmatch.search.backends.database import DECLARED, facts
-from gaussmatch.search.backends.milvus.filter import expression, id_of, ids, key, quoted
+from gaussmatch.search.backends.milvus.rows import expression, id_of, ids, key, quoted
 from gaussmatch.search.where import Where
 
 parser = pytest.importorskip("milvus_lite.search.filter.parser")

@@ -13,7 +13,7 @@ from index.contract import LIFTED
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.similarities import SIMILARITIES, similarity
 from gaussmatch.search import GALLERIES, Hits, Index, IndexSettings, Record, merge
-from gaussmatch.search.backends.milvus import collection as gallery_module
+from gaussmatch.search.backends.milvus import milvus as gallery_module
 from gaussmatch.search.backends.milvus import rows as coding
 from gaussmatch.search.lift import Lift
 from gaussmatch.search.topk import Candidates
@@ -189,7 +189,7 @@ def test_drop_also_removes_what_a_killed_process_left(make: Make) -> None:
     old = index.manifest
     held = index.backend._held("images")
     assert held is not None
-    index.backend._new_collection("images", held.form, held.lift, 3, "flat", held)
+    index.backend._new_collection("images", held.lift, 3, dict(held.form), held)
     index.backend.save(old)  # as if it had been killed before
     name = index.backend.address.name
     left = [c for c in index.backend._client("list_collections") if c.startswith(f"{name}_")]
@@ -306,7 +306,7 @@ def test_a_walk_is_widened_until_it_finds_enough(
     index.compact()
     (part,) = index.info()["parts"]["images"]
     assert (part["search"], part["used"]) == (16, True)
-    assert Index.open(index.place).backend._held("images").settings.search == 16  # type: ignore[attr-defined]
+    assert Index.open(index.place).backend._held("images").width == 16  # type: ignore[attr-defined]
 
 
 def test_an_open_index_sees_what_another_process_made_of_it(make: Make) -> None:

@@ -1,12 +1,20 @@
 """What backends share that keep an index in a database: its files as bytes, so that whoever can
-reach the server has the model and can ask in words; and its metadata as *facts*, which a database
-can filter without ever mixing types.
+reach the server has the model and can ask in words; and its items as rows:
 
-Each text, number and truth value of an item is kept a second time, under a name that states its
-type: ``{"t:split": "test", "n:year": 2014, "b:mine": true}``; what is neither (a list, an object)
-leaves ``"o:NAME": true``. So a comparison only ever meets its own type, and no answer hangs on how
-a store compares 1 with "1" or true, or treats null and what is missing. A field that the settings
-declare has a column of its type instead, and refuses any other.
+id            primary key
+lift0, …      the item by the similarity's own lift, standardized; minimum KL has two
+gaussian      the float32 mean and log-variance, for an exact rescore
+uncertainty   log det Σ; not there for points
+record        JSON of metadata and source, as they were given
+facts         JSON: what can be filtered by
+thumbnail     a JPEG, or nothing
+
+*Facts* are filtered without ever mixing types. Each text, number and truth value of an item is kept
+a second time, under a name that states its type: ``{"t:split": "test", "n:year": 2014, "b:mine":
+true}``; what is neither (a list, an object) leaves ``"o:NAME": true``. So a comparison only ever
+meets its own type, and answers do not depend on how a store compares 1 with "1" or true, or treats
+null and what is missing. A field that the settings declare has a column of its type instead, and
+refuses any other.
 """
 
 from __future__ import annotations
@@ -16,26 +24,28 @@ import hashlib
 import json
 import random
 import shutil
+import sys
 import tempfile
 import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
 import torch
 
 from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
-from gaussmatch.core.similarities import Similarity
 from gaussmatch.learn.evaluation.scores import query_scores
-from gaussmatch.search.backend import Backend
+from gaussmatch.search.backend import Backend, Block
 from gaussmatch.search.lift import FILE as LIFT
 from gaussmatch.search.lift import SAMPLE, Lift, LiftedQueries
 from gaussmatch.search.manifest import (
+    GALLERIES,
     MANIFEST,
     FileMark,
     Gallery,
@@ -45,11 +55,14 @@ from gaussmatch.search.manifest import (
     StructureName,
 )
 from gaussmatch.search.topk import BEST, QUERIES, REPORT, Candidates, Recall, measure
+from gaussmatch.search.where import value_type
 
 Row = Mapping[str, Any]
 """An item as a database gives it: at least ``id`` and, for Gaussians, ``uncertainty``."""
 Near = tuple[Row, float]
-
+ITEM = ("id", "gaussian", "record")
+TO_RANK = (*ITEM, "uncertainty")
+COUNT = "count"
 
 PATIENCE = 120.0
 """Seconds that a call is repeated for: a server that is started again needs up to 60."""
@@ -94,23 +107,31 @@ def without_password(address: str, instead: str) -> str:
 
 class Database(Backend):
     """Its files, the manifest among them, are written and read by name; a folder that goes with the
-    object holds those that were needed. The lift of a part is the file ``PART/lift``."""
+    object holds those that were needed. Of a part, the file ``PART/lift`` is its lift and
+    ``PART/count`` how many items the last writer left, so that ``verify`` sees a loss."""
 
-    def __init__(self, place: str, end: Callable[[], None]) -> None:
-        """
-        Args:
-            end: leaves the server; also called when nobody closes the index.
-        """
-        self.place, self.remote = place, True
+    remote, scans = True, False
+
+    def __init__(self, place: str, make: bool = False) -> None:
+        self.place = place
+        end = self._connect(make)
+        self._lifts: dict[Gallery, Lift] = {}
         self._scratch = Path(tempfile.mkdtemp(prefix="gaussmatch-"))
         self._finish = weakref.finalize(self, _finish, end, self._scratch)
-        try:
-            self.manifest = self._read_manifest()
-        except BaseException:
-            self.close()
-            raise
 
     # ---- to be written ----
+
+    @abstractmethod
+    def _connect(self, make: bool) -> Callable[[], None]:
+        """Reach the server; gives how to leave it, also if nobody closes the index.
+
+        Args:
+            make: whether a database that is not there may be made.
+        """
+
+    @abstractmethod
+    def _create(self, files: Mapping[str, bytes]) -> None:
+        """An empty index that holds these files; ``_taken`` if there is one."""
 
     @abstractmethod
     def _read(self, name: str, fresh: bool = True) -> bytes | None:
@@ -124,29 +145,74 @@ class Database(Backend):
     def _write(self, files: Mapping[str, bytes]) -> None:
         """Put files in the place of old ones, the last one last."""
 
-    # ---- derived ----
+    @abstractmethod
+    def _pages(
+        self,
+        gallery: Gallery,
+        columns: Sequence[str],
+        ids: Sequence[str] | None = None,
+        fresh: bool = True,
+    ) -> Iterator[Sequence[Row]]:
+        """Rows of a gallery, or those of them with these ids, some at a time."""
+
+    @abstractmethod
+    def _count(self, gallery: Gallery) -> int:
+        """Rows of a gallery that has had items."""
+
+    @abstractmethod
+    def _declared(self, gallery: Gallery) -> Mapping[str, str]:
+        """Fields that have columns, see ``IndexSettings.fields``."""
+
+    @abstractmethod
+    def _again(self, gallery: Gallery, lift: Lift, typical: int) -> None:
+        """Lift a gallery anew, with columns as the settings declare fields.
+
+        Args:
+            typical: items that the lift was made on.
+        """
+
+    @abstractmethod
+    def _restructure(self, gallery: Gallery, structure: StructureName) -> None:
+        """Index the lifts another way."""
+
+    @abstractmethod
+    def _settled(self, gallery: Gallery) -> RowsView:
+        """A search of all items, as it will be from now on."""
+
+    # ---- derived: make and open ----
+
+    @classmethod
+    def open(cls, place: str) -> Self:
+        opened = cls(place)
+        with opened._or_closed():
+            opened.manifest = opened._read_manifest()
+        return opened
+
+    @classmethod
+    def create(cls, place: str, manifest: IndexManifest, files: Mapping[str, Path]) -> Self:
+        made = cls(place, make=True)
+        with made._or_closed():
+            made.manifest = manifest.next()
+            content = {name: path.read_bytes() for name, path in files.items()}
+            made._create({**content, MANIFEST: made.manifest.dumps()})
+        return made
+
+    @contextmanager
+    def _or_closed(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def _taken(self) -> FileExistsError:
+        return FileExistsError(f"{self.place} is an index already; add to it, or name another")
 
     def close(self) -> None:
         self._finish()
 
     def reload(self) -> bool:
         return self._see(self._read_manifest(fresh=False))
-
-    def file(self, name: str) -> Path | None:
-        """Brought here once."""
-        path = self._scratch / name
-        if not path.is_file():
-            content = self._read(name)
-            if content is None:
-                return None
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        return path
-
-    def faults(self) -> Iterator[str]:
-        names = {*self.manifest.files, *(f"run/{name}" for name in self.manifest.run)}
-        self._forget(names)  # what counts is on the server
-        yield from super().faults()
 
     def save(self, manifest: IndexManifest, files: Mapping[str, bytes] | None = None) -> None:
         files = files or {}
@@ -162,6 +228,8 @@ class Database(Backend):
             return False
         known = self.manifest.files
         self._forget({name for name, mark in manifest.files.items() if known.get(name) != mark})
+        self._forget(f"{part.name}/{LIFT}" for part in self._parts())
+        self._lifts.clear()
         self.manifest = manifest
         return True
 
@@ -177,17 +245,72 @@ class Database(Backend):
             )
         return IndexManifest.loads(content, f"{self.place}: {MANIFEST}")
 
-    def _save_lift(self, part: str, lift: Lift) -> None:
+    # ---- derived: read ----
+
+    def file(self, name: str) -> Path | None:
+        """Brought here once."""
+        path = self._scratch / name
+        if not path.is_file():
+            content = self._read(name)
+            if content is None:
+                return None
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return path
+
+    def held(self, ids: Sequence[str], gallery: Gallery) -> set[str]:
+        return {row["id"] for rows in self._pages(gallery, ["id"], ids) for row in rows}
+
+    def records(self, gallery: Gallery) -> Iterator[Record]:
+        for rows in self._pages(gallery, ["id", "record"]):
+            yield from map(record, rows)
+
+    def blocks(self, gallery: Gallery, ids: Sequence[str] | None = None) -> Iterator[Block]:
+        for rows in self._pages(gallery, [*ITEM, "thumbnail"], ids, fresh=ids is None):
+            yield gaussian(rows, self._form), [*map(record, rows)]
+
+    def faults(self) -> Iterator[str]:
+        """Of its files; and items that are gone, though nobody deleted them by this library."""
+        self._forget({*self.manifest.files, *(f"run/{name}" for name in self.manifest.run)})
+        yield from super().faults()  # of what is on the server
+        for gallery in filter(self._has, GALLERIES):
+            (part,), there = self.manifest.galleries[gallery], self._count(gallery)
+            if self._read(f"{part.name}/{LIFT}") is None:
+                yield f"{self.place}: {part.name}/{LIFT} is missing"
+            noted = int(self._read(f"{part.name}/{COUNT}") or 0)
+            if there < noted:
+                yield f"{part.name}: {noted - there:,} of {noted:,} items are missing"
+
+    def describe(self) -> dict[str, Any]:
+        parts = self.manifest.galleries.items()
+        return {"parts": {g: [self._described(part) for part in some] for g, some in parts}}
+
+    def _parts(self) -> list[SegmentInfo]:
+        return [part for parts in self.manifest.galleries.values() for part in parts]
+
+    def _has(self, gallery: Gallery) -> bool:
+        """Whether a gallery has had items."""
+        if not self.manifest.galleries[gallery]:
+            self._see(self._read_manifest())  # another process may have been the first
+        return bool(self.manifest.galleries[gallery])
+
+    @property
+    def _form(self) -> dict[str, int]:
+        return dict(self.manifest.form or {})
+
+    def _lift(self, gallery: Gallery) -> Lift:
+        if gallery not in self._lifts:
+            file = self.file(f"{self.manifest.galleries[gallery][0].name}/{LIFT}")
+            if file is None:
+                raise ValueError(f"{self.place}: its {LIFT} is missing; make the index again")
+            self._lifts[gallery] = Lift.load(file.parent, self.similarity(gallery), gallery)
+        return self._lifts[gallery]
+
+    def _lift_file(self, part: str, lift: Lift) -> dict[str, bytes]:
         folder = self._scratch / part
         folder.mkdir(exist_ok=True)
         lift.save(folder)
-        self._write({f"{part}/{LIFT}": (folder / LIFT).read_bytes()})
-
-    def _load_lift(self, part: str, gallery: Gallery) -> Lift:
-        file = self.file(f"{part}/{LIFT}")
-        if file is None:
-            raise ValueError(f"{self.place}: its {LIFT} is missing; make the index again")
-        return Lift.load(file.parent, self.similarity(gallery), gallery)
+        return {f"{part}/{LIFT}": (folder / LIFT).read_bytes()}
 
     # ---- what an index of vectors finds ----
 
@@ -229,10 +352,6 @@ class Database(Backend):
         name = self.manifest.galleries[gallery][0].name
         self._write({f"{name}/{REPORT}": json.dumps({**asdict(report), **about}).encode()})
 
-    def describe(self) -> dict[str, Any]:
-        parts = self.manifest.galleries.items()
-        return {"parts": {g: [self._described(part) for part in some] for g, some in parts}}
-
     def _report(self, part: str) -> dict[str, Any]:
         """What was measured of a part with these settings; empty if nothing was."""
         content = self._read(f"{part}/{REPORT}", fresh=False)
@@ -245,38 +364,10 @@ class Database(Backend):
         return {"name": part.name, "structure": part.structure, **found}
 
     def _width(self, part: SegmentInfo) -> int:
-        """Candidates of a walk that finds enough."""
+        """Candidates of a walk that finds enough; 0 if every row is looked at."""
+        if part.structure == "flat":
+            return 0
         return max(self.settings.search, int(self._report(part.name).get("search", 0)))
-
-    def _has(self, gallery: Gallery) -> bool:
-        """Whether a gallery has had items."""
-        if not self.manifest.galleries[gallery]:
-            self._see(self._read_manifest())  # another process may have been the first
-        return bool(self.manifest.galleries[gallery])
-
-    @property
-    def _form(self) -> dict[str, int]:
-        return dict(self.manifest.form or {})
-
-    @abstractmethod
-    def _declared(self, gallery: Gallery) -> Mapping[str, str]:
-        """Fields that have columns, see ``IndexSettings.fields``."""
-
-    @abstractmethod
-    def _again(self, gallery: Gallery, lift: Lift, typical: int) -> None:
-        """Lift a gallery anew, with columns as the settings declare fields.
-
-        Args:
-            typical: items that the lift was made on.
-        """
-
-    @abstractmethod
-    def _restructure(self, gallery: Gallery, structure: StructureName) -> None:
-        """Index the lifts another way."""
-
-    @abstractmethod
-    def _settled(self, gallery: Gallery) -> RowsView:
-        """A search of all items, as it will be from now on."""
 
 
 def packed(g: Gaussian) -> np.ndarray:
@@ -313,16 +404,12 @@ def as_bytes(value: str | bytes | None) -> bytes:
 class RowsView(ABC):
     """One search; a ``Searchable``. Rows are numbered as they are met."""
 
-    record = staticmethod(record)
-
-    def __init__(
-        self, similarity: Similarity, lift: Lift, form: Mapping[str, int], reach: int, width: int
-    ) -> None:
+    def __init__(self, lift: Lift, form: Mapping[str, int], reach: int, width: int) -> None:
         """
         Args:
             width: candidates of a walk; 0 if every row is looked at.
         """
-        self.similarity, self.lift, self.form = similarity, lift, form
+        self.lift, self.form, self.lifted = lift, form, lift.queries
         self.reach, self.width, self.exact = reach, width, not width
         self._rows: list[Row] = []
         self._number: dict[str, int] = {}
@@ -335,9 +422,6 @@ class RowsView(ABC):
     @abstractmethod
     def all(self) -> Iterator[Sequence[Row]]:
         """All rows that may be found, some at a time."""
-
-    def lifted(self, queries: ArrayGaussian) -> LiftedQueries:
-        return self.lift.queries(queries)
 
     def sample(self, count: int) -> np.ndarray:
         """Whichever rows the database gives first."""
@@ -367,12 +451,12 @@ class RowsView(ABC):
 
     def scan(self, queries: LiftedQueries, count: int) -> Candidates:
         """Where a graph found too few under a narrow filter."""
-        own, gallery = queries.queries.gaussian(), self.lift.gallery
+        own, similarity = queries.queries.gaussian(), self.lift.similarity
         numbers: list[int] = []
         found: list[np.ndarray] = []
         for rows in self.all():
             items = gaussian(rows, self.form)
-            here = query_scores(self.similarity, own, items, gallery).double().numpy()
+            here = query_scores(similarity, own, items, self.lift.gallery).double().numpy()
             best = np.unique(np.argsort(-here, axis=1)[:, :count])  # of some query
             numbers += [self._meet(rows[i]) for i in best.tolist()]
             found.append(here[:, best])
@@ -385,8 +469,8 @@ class RowsView(ABC):
         return gaussian([self._rows[r] for r in rows.tolist()], self.form).numpy()
 
     def described(self, rows: np.ndarray) -> tuple[list[str], list[Mapping[str, Any]]]:
-        found = [self.record(self._rows[r]) for r in rows.tolist()]
-        return [record.id for record in found], [record.meta for record in found]
+        found = [record(self._rows[r]) for r in rows.tolist()]
+        return [one.id for one in found], [one.meta for one in found]
 
     def uncertainty(self, rows: np.ndarray) -> np.ndarray | None:
         if not self.form["variances"]:
@@ -420,7 +504,8 @@ def facts(meta: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in meta.items():
         if value is not None:
-            value = _within_64_bits(value)
+            if isinstance(value, int) and abs(value) >= 2**63:
+                value = float(value) if abs(value) <= sys.float_info.max else ()
             type_ = type_of(value)
             found[f"{type_}:{name}"] = True if type_ == "o" else value
     return found
@@ -443,19 +528,5 @@ def declared(id: str, meta: Mapping[str, Any], fields: Mapping[str, str]) -> dic
 
 
 def type_of(value: Any) -> str:
-    """text, number, boolean, or other."""
-    if isinstance(value, bool):
-        return "b"
-    if isinstance(value, int | float):
-        return "n"
-    return "t" if isinstance(value, str) else "o"
-
-
-def _within_64_bits(value: Any) -> Any:
-    """A larger whole number as a float, or as something else if it is none either."""
-    if not isinstance(value, int) or abs(value) < 2**63:
-        return value
-    try:
-        return float(value)
-    except OverflowError:
-        return ()
+    """How its fact begins."""
+    return DECLARED.get(value_type(value), "o")

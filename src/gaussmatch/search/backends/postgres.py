@@ -3,16 +3,8 @@
 Tables NAME_images and NAME_captions are made when their first items come; NAME_about keeps the
 files of the index. Every change is one transaction, and ``pg_dump`` makes a backup. Items are
 copied in, and ``compact`` builds the graph of all at once; from then on PostgreSQL keeps it up to
-date, row by row.
-
-id            text, primary key
-lift0, …      vector: the item by the similarity's own lift, standardized; minimum KL has two
-gaussian      bytea: the float32 mean and log-variance, for an exact rescore
-uncertainty   double precision: log det Σ; null for points
-record        text: JSON of metadata and source, as they were given
-facts         jsonb: what can be filtered by, see ``facts``
-meta:NAME     a declared field in a column of its type, indexed
-thumbnail     bytea: a JPEG, or null
+date, row by row. Columns are those of ``database``; a declared field is the indexed column
+``meta:NAME``.
 """
 
 from __future__ import annotations
@@ -22,12 +14,12 @@ import re
 import struct
 import threading
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from decimal import Decimal
-from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -36,16 +28,8 @@ from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.search.backend import Block, IndexBusyError
 from gaussmatch.search.backends import database
 from gaussmatch.search.backends.database import Database, Near, Row, RowsView, gaussian, record
-from gaussmatch.search.lift import FILE as LIFT
 from gaussmatch.search.lift import SAMPLE, Lift
-from gaussmatch.search.manifest import (
-    GALLERIES,
-    MANIFEST,
-    Gallery,
-    IndexManifest,
-    Record,
-    SegmentInfo,
-)
+from gaussmatch.search.manifest import MANIFEST, Gallery, IndexManifest, Record, SegmentInfo
 from gaussmatch.search.where import Condition, Where
 
 with extra("postgres", "an index in PostgreSQL"):
@@ -63,57 +47,58 @@ VECTOR, HALFVEC, WIDEST = 2000, 4000, 1000
 """Numbers that pgvector indexes in float32 and in float16, and candidates of one walk."""
 TYPES = {"text": 'text COLLATE "C"', "number": "numeric", "truth": "bool"}
 SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<=", "in": "=", "not": "="}
-OF_ITEM, TO_RANK = "id, gaussian, record, thumbnail", "id, gaussian, uncertainty, record"
 T = TypeVar("T")
-Cursor = psycopg.Cursor[dict[str, Any]]
-Filter = tuple[sql.Composable, list[Any]]
-"""A condition and its parameters: values never become part of the text."""
+Name = sql.Identifier
 
 
-def q(text: str, *parts: Any) -> sql.Composed:
-    """SQL of our own with tables, columns or more SQL in the place of ``{}``."""
-    return sql.SQL(text).format(*parts)
+class Sql(NamedTuple):
+    """A text, and its parameters: values never become part of the text."""
+
+    text: sql.Composable
+    values: list[Any]
+
+    @staticmethod
+    def of(part: Any) -> Sql:
+        known = isinstance(part, sql.Composable)
+        return Sql(part, []) if known else Sql(sql.Placeholder(), [part])
 
 
-ALL: Filter = q("true"), []
+def q(text: str, *parts: Any) -> Sql:
+    """SQL of our own, with more SQL and names in the place of ``{}``; anything else is a value."""
+    own = [part if isinstance(part, Sql) else Sql.of(part) for part in parts]
+    values = [value for part in own for value in part.values]
+    return Sql(sql.SQL(text).format(*(part.text for part in own)), values)
+
+
+def joined(parts: Iterable[Any], between: str = ", ") -> Sql:
+    every = [*parts]
+    return q(between.join(["{}"] * len(every)), *every)
+
+
+ALL, NEVER = q("true"), q("false")
 
 
 class Postgres(Database):
     """Any number of processes read and write over a network, one writer at a time. Similarities
     without a lift are refused."""
 
-    scans: ClassVar[bool] = False
+    def _connect(self, make: bool) -> Callable[[], None]:
+        self._session = Session(*parsed(self.place))
+        self._do, self._run = self._session.do, self._session.run
+        return self._session.close
 
-    def __init__(self, place: str, session: Session) -> None:
-        self._session, self._do, self._table = session, session.do, session.table
-        self._lifts: dict[str, Lift] = {}
-        super().__init__(place, session.close)
-
-    @classmethod
-    def open(cls, place: str) -> Self:
-        return cls(place, Session(*parsed(place)))
-
-    @classmethod
-    def create(cls, place: str, manifest: IndexManifest, files: Mapping[str, Path]) -> Self:
-        session = Session(*parsed(place))
-
-        def make(cursor: Cursor) -> None:
-            cursor.execute("CREATE EXTENSION IF NOT EXISTS vector")
-            know_vectors(cursor.connection)
+    def _create(self, files: Mapping[str, bytes]) -> None:
+        def make() -> None:
+            self._do(q("CREATE EXTENSION IF NOT EXISTS vector"))
+            self._session.know_vectors()
             columns = q("name text PRIMARY KEY, content bytea NOT NULL")
-            cursor.execute(q("CREATE TABLE {} ({})", session.table("about"), columns))
-            content = {name: path.read_bytes() for name, path in files.items()}
-            session.put(cursor, {**content, MANIFEST: manifest.next().dumps()})
+            self._do(q("CREATE TABLE {} ({})", self._table("about"), columns))
+            self._write(files)
 
         try:
-            session.run(make)
-        except BaseException as error:
-            session.close()
-            if isinstance(error, psycopg.errors.DuplicateTable):
-                text = f"{place} is an index already; add to it, or name another"
-                raise FileExistsError(text) from error
-            raise
-        return cls(place, session)
+            self._run(make)
+        except psycopg.errors.DuplicateTable as error:
+            raise self._taken() from error
 
     def alive(self) -> bool:
         with suppress(psycopg.Error), psycopg.connect(self._session.uri, connect_timeout=PROBE):
@@ -124,77 +109,63 @@ class Postgres(Database):
         return isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn)
 
     def drop(self) -> None:
-        names = [*(g for g in GALLERIES if self._has(g)), "about"]
-        self._do(q("DROP TABLE {}", sql.SQL(", ").join(map(self._table, names))))
+        tables = [*filter(self._has, self.manifest.galleries), "about"]
+        self._do(q("DROP TABLE {}", joined(map(self._table, tables))))
         self.close()
+
+    def _table(self, what: str) -> Name:
+        return Name(f"{self._session.name}_{what}")
 
     # ---- read ----
 
     def _read(self, name: str, fresh: bool = True) -> bytes | None:
+        query = q("SELECT content FROM {} WHERE name = {}", self._table("about"), name)
         with suppress(psycopg.errors.UndefinedTable):
-            query = q("SELECT content FROM {} WHERE name = %s", self._table("about"))
-            return next((bytes(row["content"]) for row in self._do(query, [name])), None)
+            return next((bytes(row["content"]) for row in self._do(query)), None)
         return None
 
-    def _write(self, files: Mapping[str, bytes]) -> None:
-        self._session.run(lambda cursor: self._session.put(cursor, files))
-
-    def _see(self, manifest: IndexManifest) -> bool:
-        changed = super()._see(manifest)
-        self._lifts = {} if changed else self._lifts
-        return changed
-
     def size(self, gallery: Gallery) -> int:
-        return int(self._read(f"{gallery}/count") or 0)
-
-    def held(self, ids: Sequence[str], gallery: Gallery) -> set[str]:
-        return {row["id"] for rows in self._pages(gallery, "id", among(ids)) for row in rows}
-
-    def records(self, gallery: Gallery) -> Iterator[Record]:
-        for rows in self._pages(gallery, "id, record"):
-            yield from map(record, rows)
-
-    def blocks(self, gallery: Gallery, ids: Sequence[str] | None = None) -> Iterator[Block]:
-        for rows in self._pages(gallery, OF_ITEM, ALL if ids is None else among(ids)):
-            yield gaussian(rows, self._form), [*map(record, rows)]
+        return int(self._read(f"{gallery}/{database.COUNT}") or 0)
 
     def some(self, most: int, gallery: Gallery) -> Block | None:
         """As their hashes fall."""
-        query = "SELECT id, gaussian, record FROM {} ORDER BY hashtext(id), id LIMIT %s"
-        rows = self._do(q(query, self._table(gallery)), [most]) if self._has(gallery) else []
+        text, columns = "SELECT {} FROM {} ORDER BY hashtext(id), id LIMIT {}", database.ITEM
+        query = q(text, joined(map(Name, columns)), self._table(gallery), most)
+        rows = self._do(query) if self._has(gallery) else []
         return (gaussian(rows, self._form), [*map(record, rows)]) if rows else None
 
     def searchable(
         self, gallery: Gallery, where: Where, exclude: Collection[str]
     ) -> Sequence[RowsView]:
         found = [condition(c, self.settings.fields) for c in where.conditions]
-        text, ids = among([*exclude])
-        found += [(q("NOT ({})", text), ids)] if exclude else []
-        texts, values = [text for text, _ in found], [v for _, some in found for v in some]
-        all_ = (sql.SQL(" AND ").join(texts), values) if found else ALL
+        found += [q("NOT ({})", among([*exclude]))] if exclude else []
+        all_ = joined(found, " AND ") if found else ALL
         return [TableView(self, gallery, all_)] if self._has(gallery) else []
 
-    def faults(self) -> Iterator[str]:
-        """Of its files; and items that are gone, though nobody deleted them by this library."""
-        yield from super().faults()
-        for gallery in filter(self._has, GALLERIES):
-            if self._read(f"{gallery}/{LIFT}") is None:
-                yield f"{self.place}: {gallery}/{LIFT} is missing"
-            noted, there = self.size(gallery), self.count(gallery, ALL)
-            if there < noted:
-                yield f"{gallery}: {noted - there:,} of {noted:,} items are missing"
+    def _settled(self, gallery: Gallery) -> RowsView:
+        return TableView(self, gallery, ALL)
 
-    def count(self, gallery: Gallery, where: Filter) -> int:
-        query = q("SELECT count(*) FROM {} WHERE {}", self._table(gallery), where[0])
-        return int(self._do(query, where[1])[0]["count"])
+    def _count(self, gallery: Gallery, where: Sql = ALL) -> int:
+        found = self._do(q("SELECT count(*) FROM {} WHERE {}", self._table(gallery), where))
+        return int(found[0]["count"])
 
     def _pages(
-        self, gallery: Gallery, columns: str, where: Filter = ALL
+        self,
+        gallery: Gallery,
+        columns: Sequence[str],
+        ids: Sequence[str] | None = None,
+        fresh: bool = True,
+        where: Sql = ALL,
     ) -> Iterator[Sequence[Row]]:
-        """Rows by their ids, some at a time."""
-        text = "SELECT {} FROM {} WHERE {} AND id > %s ORDER BY id LIMIT %s"
-        query, last = q(text, q(columns), self._table(gallery), where[0]), ""
-        while self._has(gallery) and (rows := self._do(query, [*where[1], last, BLOCK])):
+        if self._has(gallery):
+            where = where if ids is None else among(ids)
+            yield from self._rows(self._table(gallery), columns, where)
+
+    def _rows(self, table: Name, columns: Iterable[str], where: Sql) -> Iterator[Sequence[Row]]:
+        """By their ids."""
+        text, last = "SELECT {} FROM {} WHERE {} AND id > {} ORDER BY id LIMIT {}", ""
+        wanted = joined(map(Name, columns))
+        while rows := self._do(q(text, wanted, table, where, last, BLOCK)):
             yield rows
             last = rows[-1]["id"]
 
@@ -206,40 +177,55 @@ class Postgres(Database):
             self._see(self._read_manifest())
             yield
 
+    def _write(self, files: Mapping[str, bytes]) -> None:
+        values = joined(q("({}, {})", *file) for file in files.items())
+        text = (
+            "INSERT INTO {} VALUES {} ON CONFLICT (name) DO UPDATE SET content = excluded.content"
+        )
+        self._do(q(text, self._table("about"), values))
+
+    def _change(self, manifest: IndexManifest, *steps: Callable[[], None]) -> None:
+        """All or nothing; from then on the manifest counts."""
+        new = manifest.next()
+        write = partial(self._write, {MANIFEST: new.dumps()})
+        self._run(lambda: [step() for step in (*steps, write)])
+        self._see(new)
+
     def add(
         self, gaussians: Gaussian, records: Sequence[Record], gallery: Gallery, form: dict[str, int]
     ) -> None:
-        few, new = gaussians[:SAMPLE], not self._has(gallery)
+        new, few = not self._has(gallery), gaussians[:SAMPLE]
         lift = Lift.of(self.similarity(gallery), gallery, few) if new else self._lift(gallery)
-        manifest = self._with(gallery, len(few), form) if new else self.manifest
-
-        def put(cursor: Cursor) -> None:
-            if new:
-                self._make(cursor, gallery, lift, manifest)
-            self._put(cursor, gallery, gaussians, records, lift)
-
-        self._session.run(put)
-        self._see(manifest)
+        put = partial(self._put, gallery, gaussians, records, lift)
+        if new:
+            part = SegmentInfo(gallery, len(few), "flat")
+            first = self.manifest.with_parts(gallery, [part], form)
+            self._change(first, partial(self._make, gallery, lift), put)
+        else:
+            self._run(put)
 
     def delete(self, ids: Sequence[str], gallery: Gallery) -> None:
-        self._session.run(lambda cursor: self._remove(cursor, gallery, ids))
+        self._run(lambda: self._remove(gallery, ids))
 
-    def _remove(self, cursor: Cursor, gallery: Gallery, ids: Sequence[str], more: int = 0) -> None:
-        where, values = among(ids)
-        cursor.execute(q("DELETE FROM {} WHERE {}", self._table(gallery), where), values)
-        self._session.tally(cursor, gallery, more - cursor.rowcount)
+    def _remove(self, gallery: Gallery, ids: Sequence[str], more: int = 0) -> None:
+        gone = self._do(q("DELETE FROM {} WHERE {} RETURNING 1", self._table(gallery), among(ids)))
+        self._tally(gallery, more - len(gone))
 
-    def _put(
-        self, cursor: Cursor, gallery: Gallery, g: Gaussian, records: Sequence[Record], lift: Lift
-    ) -> None:
+    def _tally(self, gallery: Gallery, more: int) -> None:
+        """Add to the noted number of items."""
+        now = "convert_to((convert_from(content, 'UTF8')::bigint + {})::text, 'UTF8')"
+        table, name = self._table("about"), f"{gallery}/{database.COUNT}"
+        self._do(q("UPDATE {} SET content = {} WHERE name = {}", table, q(now, more), name))
+
+    def _put(self, gallery: Gallery, g: Gaussian, records: Sequence[Record], lift: Lift) -> None:
         """In the place of those that are there."""
-        self._remove(cursor, gallery, [item.id for item in records], len(records))
+        self._remove(gallery, [item.id for item in records], len(records))
         columns, unsure = self._columns(lift), None if g.is_point else g.uncertainty().tolist()
         lifted, packed = lift.items(g), database.packed(g)
-        names = sql.SQL(", ").join(map(sql.Identifier, columns))
-        text = q("COPY {} ({}) FROM STDIN (FORMAT BINARY)", self._table(gallery), names)
-        with cursor.copy(text) as copy:
-            copy.set_types([re.split(r"\W", type_)[0] for type_ in columns.values()])
+        table, types = self._table(gallery), [re.split(r"\W", t)[0] for t in columns.values()]
+        text = q("COPY {} ({}) FROM STDIN (FORMAT BINARY)", table, joined(map(Name, columns)))
+        with self._session.cursor.copy(text.text) as copy:
+            copy.set_types(types)
             for n, item in enumerate(records):
                 if "\x00" in item.id:
                     raise ValueError(f"the id {item.id!r} holds a zero byte; PostgreSQL refuses it")
@@ -254,133 +240,103 @@ class Postgres(Database):
         found |= {"thumbnail": "bytea", "uncertainty": "float8"}
         found |= {"record": "text NOT NULL", "facts": "jsonb NOT NULL"}
         found |= {f"lift{n}": f"vector({len(u)}) NOT NULL" for n, u in enumerate(lift.centers)}
-        return found | {
-            f"meta:{name}": TYPES[type_] for name, type_ in self.settings.fields.items()
-        }
-
-    def _lift(self, gallery: Gallery) -> Lift:
-        if gallery not in self._lifts:
-            self._lifts[gallery] = self._load_lift(gallery, gallery)
-        return self._lifts[gallery]
-
-    def _with(
-        self, gallery: Gallery, typical: int, form: dict[str, int], structure: str = "flat"
-    ) -> IndexManifest:
-        part = SegmentInfo(gallery, typical, structure)
-        return replace(self.manifest.with_parts(gallery, (part,)), form=form).next()
+        return found | {f"meta:{name}": TYPES[t] for name, t in self.settings.fields.items()}
 
     def _declared(self, gallery: Gallery) -> dict[str, str]:
         return dict(json.loads(self._read(f"{gallery}/fields") or b"{}"))
 
-    def _make(self, cursor: Cursor, gallery: Gallery, lift: Lift, manifest: IndexManifest) -> None:
-        """An empty table, its lift, and the manifest that names it."""
+    def _make(self, gallery: Gallery, lift: Lift) -> None:
+        """An empty table, and what is noted of it."""
         table, fields = self._table(gallery), self.settings.fields
         for n, center in enumerate(lift.centers):
             indexed(n, len(center), self.settings.structure)  # refuses now what has no graph later
-        columns = [q("{} {}", sql.Identifier(n), q(t)) for n, t in self._columns(lift).items()]
-        cursor.execute(q("CREATE TABLE {} ({})", table, sql.SQL(", ").join(columns)))
+        columns = (q("{} {}", Name(n), q(type_)) for n, type_ in self._columns(lift).items())
+        self._do(q("CREATE TABLE {} ({})", table, joined(columns)))
         for name in fields:
-            cursor.execute(q("CREATE INDEX ON {} ({})", table, column(name)))
-        (self._scratch / gallery).mkdir(exist_ok=True)
-        lift.save(self._scratch / gallery)
-        files = {LIFT: (self._scratch / gallery / LIFT).read_bytes(), "count": b"0"}
-        files["fields"] = json.dumps(dict(fields)).encode()
-        about = {f"{gallery}/{name}": content for name, content in files.items()}
-        self._session.put(cursor, {**about, MANIFEST: manifest.dumps()})
+            self._do(q("CREATE INDEX ON {} ({})", table, Name(f"meta:{name}")))
+        about = {database.COUNT: b"0", "fields": json.dumps(dict(fields)).encode()}
+        noted = {f"{gallery}/{name}": content for name, content in about.items()}
+        self._write({**self._lift_file(gallery, lift), **noted})
 
     def _again(self, gallery: Gallery, lift: Lift, typical: int) -> None:
         """Into a new table, which takes the place of the old one."""
-        manifest, form = self._with(gallery, typical, self._form), self._form
         table, old = self._table(gallery), self._table(f"{gallery}_old")
-        page = q(f"SELECT {OF_ITEM} FROM {{}} WHERE id > %s ORDER BY id LIMIT %s", old)
 
-        def move(cursor: Cursor) -> None:
-            self._index(cursor, gallery, lift, "flat")  # names of indexes would stay behind
-            cursor.execute(q("ALTER TABLE {} RENAME TO {}", table, old))
-            self._make(cursor, gallery, lift, manifest)
-            last = ""
-            while rows := cursor.execute(page, [last, BLOCK]).fetchall():
-                self._put(cursor, gallery, gaussian(rows, form), [*map(record, rows)], lift)
-                last = rows[-1]["id"]
-            cursor.execute(q("DROP TABLE {}", old))
+        def move() -> None:
+            self._index(gallery, lift, "flat")  # names of indexes would stay behind
+            self._do(q("ALTER TABLE {} RENAME TO {}", table, old))
+            self._make(gallery, lift)
+            for rows in self._rows(old, [*database.ITEM, "thumbnail"], ALL):
+                self._put(gallery, gaussian(rows, self._form), [*map(record, rows)], lift)
+            self._do(q("DROP TABLE {}", old))
 
-        self._session.run(move)
-        self._forget([f"{gallery}/{LIFT}"])
-        self._see(manifest)
+        part = SegmentInfo(gallery, typical, "flat")
+        self._change(self.manifest.with_parts(gallery, [part]), move)
 
     def _restructure(self, gallery: Gallery, structure: str) -> None:
         """Others search on meanwhile."""
-        lift, typical = self._lift(gallery), self.manifest.galleries[gallery][0].items
-        manifest = self._with(gallery, typical, self._form, structure)
+        part = replace(self.manifest.galleries[gallery][0], structure=structure)
+        index = partial(self._index, gallery, self._lift(gallery), structure)
+        self._change(self.manifest.with_parts(gallery, [part]), index)
 
-        def build(cursor: Cursor) -> None:
-            self._index(cursor, gallery, lift, structure)
-            self._session.put(cursor, {MANIFEST: manifest.dumps()})
-
-        self._session.run(build)
-        self._see(manifest)
-
-    def _index(self, cursor: Cursor, gallery: Gallery, lift: Lift, structure: str) -> None:
+    def _index(self, gallery: Gallery, lift: Lift, structure: str) -> None:
         links = min(self.settings.links, 100)
         build = min(max(self.settings.construction, 2 * links), 1000)
-        text = "CREATE INDEX {} ON {} USING hnsw (({}) {}) WITH (m = {}, ef_construction = {})"
+        how = q(f"WITH (m = {links}, ef_construction = {build})")
         for n, center in enumerate(lift.centers):
             name = self._table(f"{gallery}_lift{n}")
-            cursor.execute(q("DROP INDEX IF EXISTS {}", name))
+            self._do(q("DROP INDEX IF EXISTS {}", name))
             if structure != "flat":
                 lifted, type_ = indexed(n, len(center), structure)
-                ops = q(f"{type_}_{'ip' if lift.inner else 'l2'}_ops")
-                numbers = q(f"{links}"), q(f"{build}")
-                cursor.execute(q(text, name, self._table(gallery), lifted, ops, *numbers))
-
-    def _settled(self, gallery: Gallery) -> RowsView:
-        return TableView(self, gallery, ALL)
+                ops, table = q(f"{type_}_{'ip' if lift.inner else 'l2'}_ops"), self._table(gallery)
+                text = "CREATE INDEX {} ON {} USING hnsw (({}) {}) {}"
+                self._do(q(text, name, table, lifted, ops, how))
 
 
 class TableView(RowsView):
     """One search of a table; all rows meet ``where``."""
 
-    def __init__(self, backend: Postgres, gallery: Gallery, where: Filter) -> None:
+    def __init__(self, backend: Postgres, gallery: Gallery, where: Sql) -> None:
         part = backend.manifest.galleries[gallery][0]
         self.backend, self.gallery, self.where = backend, gallery, where
         self.structure = part.structure
-        reach = backend.size(gallery) if where is ALL else backend.count(gallery, where)
-        width = 0 if part.structure == "flat" else backend._width(part)
-        similarity, lift = backend.similarity(gallery), backend._lift(gallery)
-        super().__init__(similarity, lift, backend._form, reach, width)
+        reach = backend.size(gallery) if where is ALL else backend._count(gallery, where)
+        super().__init__(backend._lift(gallery), backend._form, reach, backend._width(part))
 
     def nearest(self, number: int, vectors: np.ndarray, count: int) -> list[list[Near]]:
-        lifted, type_ = indexed(number, vectors.shape[1], self.structure)
-        near = q("{} {} %s::{}", lifted, q("<#>" if self.lift.inner else "<->"), q(type_))
-        text = f"SELECT {TO_RANK}, {{}} AS raw FROM {{}} WHERE {{}} ORDER BY raw LIMIT %s"
-        query = q(text, near, self.backend._table(self.gallery), self.where[0])
         width = str(min(max(self.width, count), WIDEST))
         walk = {"hnsw.ef_search": width, "hnsw.iterative_scan": "relaxed_order"}
+        sets = joined(q("set_config({}, {}, true)", *setting) for setting in walk.items())
 
-        def search(cursor: Cursor) -> list[list[Near]]:
-            for name, value in walk.items():
-                cursor.execute("SELECT set_config(%s, %s, true)", [name, value])
-            return [self._one(cursor, query, v, count) for v in vectors]
+        def search() -> list[list[Near]]:
+            self.backend._do(q("SELECT {}", sets))
+            return [self._one(number, v, count) for v in vectors]
 
-        return self.backend._session.run(search)
+        return self.backend._run(search)
 
-    def _one(self, cursor: Cursor, query: sql.Composed, v: np.ndarray, count: int) -> list[Near]:
+    def _one(self, number: int, v: np.ndarray, count: int) -> list[Near]:
         inner = self.lift.inner
         unit = max(1.0, float(np.abs(v).max()) / 1000) if inner else 1.0  # a halfvec ends at 65,504
-        rows = cursor.execute(query, [v / unit, *self.where[1], count]).fetchall()
+        lifted, type_ = indexed(number, len(v), self.structure)
+        raw = q("{} {} {}::{}", lifted, q("<#>" if inner else "<->"), v / unit, q(type_))
+        columns, table = joined(map(Name, database.TO_RANK)), self.backend._table(self.gallery)
+        text = "SELECT {}, {} AS raw FROM {} WHERE {} ORDER BY raw LIMIT {}"
+        rows = self.backend._do(q(text, columns, raw, table, self.where, count))
         near = [(row, -unit * row["raw"] if inner else row["raw"] ** 2) for row in rows]
         return sorted(near, key=lambda pair: pair[1], reverse=inner)
 
     def all(self) -> Iterator[Sequence[Row]]:
-        return self.backend._pages(self.gallery, TO_RANK, self.where)
+        return self.backend._pages(self.gallery, database.TO_RANK, where=self.where)
 
 
 class Session:
     """A connection that comes back after the server was away; each ``run`` is a transaction, and is
-    repeated as a whole."""
+    repeated as a whole. Within another one it is a part of that."""
+
+    cursor: psycopg.Cursor[dict[str, Any]]
 
     def __init__(self, uri: str, name: str) -> None:
-        self.uri, self.name = uri, name
+        self.uri, self.name, self._inside = uri, name, False
         self._one, self._writer, self._held = threading.RLock(), threading.Lock(), False
         try:
             self._connection = self._connect()
@@ -389,27 +345,30 @@ class Session:
                 raise PermissionError(f"{uri}: refused ({error}); set PGPASSWORD") from error
             raise ConnectionError(f"{uri}: cannot connect ({error}); is the server up?") from error
 
-    def table(self, what: str) -> sql.Identifier:
-        return sql.Identifier(f"{self.name}_{what}")
-
     def close(self) -> None:
         self._connection.close()
 
-    def run(self, work: Callable[[Cursor], T]) -> T:
+    def run(self, work: Callable[[], T]) -> T:
         def once() -> T:
             if self._connection.closed:
                 self._connection = self._connect()
             own = self._connection.cursor(row_factory=dict_row, binary=True)
-            with self._connection.transaction(), own as cursor:
-                return work(cursor)
+            with self._connection.transaction(), own as self.cursor:
+                self._inside = True
+                try:
+                    return work()
+                finally:
+                    self._inside = False
 
         with self._one:
+            if self._inside:
+                return work()
             return database.patiently(once, is_away, "PostgreSQL does not answer")
 
-    def do(self, query: sql.Composed, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        def fetch(cursor: Cursor) -> list[dict[str, Any]]:
-            cursor.execute(query, values)
-            return cursor.fetchall() if cursor.description else []
+    def do(self, query: Sql) -> list[dict[str, Any]]:
+        def fetch() -> list[dict[str, Any]]:
+            self.cursor.execute(query.text, query.values)
+            return self.cursor.fetchall() if self.cursor.description else []
 
         return self.run(fetch)
 
@@ -420,41 +379,33 @@ class Session:
         if not self._writer.acquire(timeout=wait):
             raise busy
         try:
-            self.run(lambda cursor: self._take(cursor, wait))
+            self.run(lambda: self._take(self._connection, wait))
             self._held = True
             try:
                 yield
             finally:
                 self._held = False
-                self.do(q("SELECT pg_advisory_unlock(hashtext(%s))"), [self.name])
+                self.do(q("SELECT pg_advisory_unlock(hashtext({}))", self.name))
         except psycopg.errors.LockNotAvailable as error:
             raise busy from error
         finally:
             self._writer.release()
 
-    def put(self, cursor: Cursor, files: Mapping[str, bytes]) -> None:
-        text = "INSERT INTO {} VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET content = "
-        query = q(text + "excluded.content", self.table("about"))
-        cursor.executemany(query, list(files.items()))
+    def know_vectors(self) -> None:
+        know_vectors(self._connection)
 
-    def tally(self, cursor: Cursor, gallery: Gallery, more: int) -> None:
-        """Add to the noted number of items."""
-        query = q("SELECT content FROM {} WHERE name = %s", self.table("about"))
-        (noted,) = cursor.execute(query, [f"{gallery}/count"]).fetchall()
-        self.put(cursor, {f"{gallery}/count": str(int(noted["content"]) + more).encode()})
-
-    def _take(self, cursor: psycopg.Cursor[Any], wait: float) -> None:
-        limit = f"{max(1, int(1000 * wait))}ms"
-        cursor.execute("SELECT set_config('lock_timeout', %s, true)", [limit])
-        cursor.execute("SELECT pg_advisory_lock(hashtext(%s))", [self.name])
+    def _take(self, connection: psycopg.Connection[Any], wait: float) -> None:
+        with connection.transaction():
+            limit = f"{max(1, int(1000 * wait))}ms"
+            connection.execute("SELECT set_config('lock_timeout', %s, true)", [limit])
+            connection.execute("SELECT pg_advisory_lock(hashtext(%s))", [self.name])
 
     def _connect(self) -> psycopg.Connection[Any]:
         made = psycopg.connect(self.uri, autocommit=True, connect_timeout=10)
         made.add_notice_handler(warn)
         know_vectors(made)
         if self._held:
-            with made.transaction(), made.cursor() as cursor:
-                self._take(cursor, database.PATIENCE)
+            self._take(made, database.PATIENCE)
         return made
 
 
@@ -501,7 +452,7 @@ def parsed(place: str) -> tuple[str, str]:
     return database.without_password(uri, instead), name or "gaussmatch"
 
 
-def indexed(number: int, width: int, structure: str) -> tuple[sql.Composed, str]:
+def indexed(number: int, width: int, structure: str) -> tuple[Sql, str]:
     """What is compared of a lift, and its type: in float16 if float32 cannot be indexed."""
     if structure == "flat" or (structure == "hnsw" and width <= VECTOR):
         return q(f"lift{number}"), "vector"
@@ -513,38 +464,33 @@ def indexed(number: int, width: int, structure: str) -> tuple[sql.Composed, str]
     return q(f"lift{number}::halfvec({width})"), "halfvec"
 
 
-def among(ids: Sequence[str]) -> Filter:
+def among(ids: Sequence[str]) -> Sql:
     """No item has an id with a zero byte, and none can be asked for."""
-    return q("id = ANY(%s)"), [[id_ for id_ in ids if "\x00" not in id_]]
+    return q("id = ANY({})", [id_ for id_ in ids if "\x00" not in id_])
 
 
-def condition(c: Condition, fields: Mapping[str, str]) -> Filter:
+def condition(c: Condition, fields: Mapping[str, str]) -> Sql:
     """What ``Where`` says of metadata; ``not`` needs the field to be there, and also holds where a
     comparison is null, as with a value of another type."""
     values = [None, *c.values] if c.operator == "not" else c.values
-    found = [_compared(c.field, SIGNS[c.operator], value, fields) for value in values]
-    texts = sql.SQL(" OR ").join([text for text, _ in found] or [q("false")])
-    text = q("(({}) IS NOT TRUE)" if c.operator == "not" else "({})", texts)
-    return text, [v for _, given in found for v in given]
+    found = [_compared(c.field, q(SIGNS[c.operator]), value, fields) for value in values]
+    any_ = joined(found or [NEVER], " OR ")
+    return q("(({}) IS NOT TRUE)" if c.operator == "not" else "({})", any_)
 
 
-def _compared(field: str, sign: str, value: Any, fields: Mapping[str, str]) -> Filter:
-    type_, own = database.type_of(value), fields.get(field)
+def _compared(field: str, sign: Sql, value: Any, fields: Mapping[str, str]) -> Sql:
+    type_, own, column = database.type_of(value), fields.get(field), Name(f"meta:{field}")
+    key = f"{type_}:{field}"
     if value is None and own is None:
-        return q("NOT facts ?| %s"), [[f"{t}:{field}" for t in database.TYPES]]
+        return q("NOT facts ?| {}", [f"{t}:{field}" for t in database.TYPES])
     if value is None:
-        return q("{} IS NULL", column(field)), []
+        return q("{} IS NULL", column)
     if own is not None:
         fits = database.DECLARED[own] == type_
-        return (q(f"{{}} {sign} %s", column(field)), [plain(value)]) if fits else (q("false"), [])
-    key = f"{type_}:{field}"
+        return q("{} {} {}", column, sign, plain(value)) if fits else NEVER
     if type_ == "t":
-        return q(f'(facts ->> %s) COLLATE "C" {sign} %s'), [key, value]
-    return q(f"(facts -> %s) {sign} %s"), [key, Jsonb(value)]
-
-
-def column(field: str) -> sql.Identifier:
-    return sql.Identifier(f"meta:{field}")
+        return q('(facts ->> {}) COLLATE "C" {} {}', key, sign, value)
+    return q("(facts -> {}) {} {}", key, sign, Jsonb(value))
 
 
 def plain(value: Any) -> Any:

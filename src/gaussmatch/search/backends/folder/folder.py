@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.similarities import Similarity
 from gaussmatch.files import atomic, sync
 from gaussmatch.search.backend import Backend, Block
 from gaussmatch.search.backends.folder import layout
@@ -261,9 +263,9 @@ class Folder(Backend):
     def _write(
         self,
         gallery: Gallery,
-        gaussians: Sequence[Gaussian] | Iterator[Gaussian],
+        gaussians: Iterable[Gaussian],
         total: int,
-        records: Sequence[Record] | Iterator[Record],
+        records: Iterable[Record],
     ) -> SegmentInfo:
         return write_segment(
             self.path, gallery, self.similarity(gallery), self.settings, gaussians, total, records
@@ -273,8 +275,7 @@ class Folder(Backend):
         self, gallery: Gallery, parts: Sequence[SegmentInfo], form: Mapping[str, int] | None = None
     ) -> None:
         """From here on the new parts count."""
-        manifest = self.manifest.with_parts(gallery, tuple(p for p in parts if p.live))
-        self.save(replace(manifest, form=form or manifest.form))
+        self.save(self.manifest.with_parts(gallery, [p for p in parts if p.live], form))
         with self._made("removing what is no longer needed"):
             sweep(self.path, self.manifest)
 
@@ -300,7 +301,10 @@ class Folder(Backend):
             return
         for segment in joined:
             layout.verify(self.path, segment.part)
-        new = self._write(gallery, _live_gaussians(joined), total, _live_records(joined))
+        live = ((s, s.live_rows()) for s in joined)
+        gaussians = (s.gaussians(rows[some]) for s, rows in live for some in blocks(len(rows)))
+        records = (record for s in joined for _, record in s.live_records(thumbnails=True))
+        new = self._write(gallery, gaussians, total, records)
         names = {s.part.name for s in joined}
         parts = self.manifest.galleries[gallery]
         self._commit(gallery, [*(p for p in parts if p.name not in names), new])
@@ -338,7 +342,8 @@ class Folder(Backend):
             try:
                 opened = {
                     name: [
-                        held.get(part) or self._segment(name, part, settings)
+                        held.get(part)
+                        or Segment(self.path, part, name, partial(self._used, name), settings)
                         for part in manifest.galleries[name]
                     ]
                     for name in GALLERIES
@@ -355,17 +360,5 @@ class Folder(Backend):
                 self.manifest, self._segments = manifest, opened
                 return
 
-    def _segment(self, gallery: Gallery, part: SegmentInfo, settings: IndexSettings) -> Segment:
-        return Segment(self.path, part, gallery, lambda: self.similarity(gallery), settings)
-
-
-def _live_gaussians(segments: Sequence[Segment]) -> Iterator[Gaussian]:
-    for segment in segments:
-        rows = segment.live_rows()
-        for block in blocks(len(rows)):
-            yield segment.gaussians(rows[block])
-
-
-def _live_records(segments: Sequence[Segment]) -> Iterator[Record]:
-    for segment in segments:
-        yield from (record for _, record in segment.live_records(thumbnails=True))
+    def _used(self, gallery: Gallery) -> Similarity:
+        return self.similarity(gallery)

@@ -30,7 +30,6 @@ import numpy as np
 from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.core.similarities import Similarity
 from gaussmatch.files import new_array, read_json, sync
-from gaussmatch.search.backends.folder.graph import Compressed, Hnsw
 from gaussmatch.search.backends.folder.layout import (
     SEGMENTS,
     check_mark,
@@ -40,7 +39,9 @@ from gaussmatch.search.backends.folder.layout import (
 )
 from gaussmatch.search.backends.folder.structure import (
     Allowed,
+    Compressed,
     Flat,
+    Hnsw,
     Scan,
     SegmentContent,
     Structure,
@@ -210,7 +211,7 @@ by itself."""
 STRUCTURES: dict[str, type[Structure]] = {s.name: s for s in (Flat, Scan, Hnsw, Compressed)}
 
 
-class Segment:
+class Segment(SegmentContent):
     """An open segment.
 
     Args:
@@ -227,56 +228,37 @@ class Segment:
     ) -> None:
         self._sizes = {str(path): mark.size for path, mark in marks(folder, part).items()}
         check_sizes(self._sizes)
-        self.part, self.gallery = part, gallery
-        self._similarity, self.settings = similarity, settings
-        self.path = folder / SEGMENTS / part.name
-        self.items = ItemStore(self.path)
-        self.mean = mapped(self.path / "mean.npy", part.items)
-        self.log_var = self.uncertainty = None
+        self.part, path = part, folder / SEGMENTS / part.name
+        self.items = ItemStore(path)
+        log_var = self.uncertainty = None
         if "log_var.npy" in part.files:
-            self.log_var = mapped(self.path / "log_var.npy", part.items)
-            self.uncertainty = mapped(self.path / "uncertainty.npy", part.items)
+            log_var = mapped(path / "log_var.npy", part.items)
+            self.uncertainty = mapped(path / "uncertainty.npy", part.items)
+        mean = mapped(path / "mean.npy", part.items)
+        super().__init__(path, gallery, similarity, settings, mean, log_var)
         self._filtered: dict[Where, Allowed] = {}
         self._lock = Lock()
         self.dead: np.ndarray | None = None
         if part.deleted is not None:
+            deleted = path.parent / part.deleted
             if part.deleted_mark is not None:  # it is read whole anyway
-                check_mark(self.path.parent / part.deleted, part.deleted_mark)
+                check_mark(deleted, part.deleted_mark)
             self.dead = np.zeros(part.items, dtype=bool)
-            self.dead[mapped(self.path.parent / part.deleted, part.dead)] = True
+            self.dead[mapped(deleted, part.dead)] = True
 
     def check(self) -> None:
         """A clear error if a file was cut since: to read beyond the end of its map would end the
         process."""
         check_sizes(self._sizes, gone_ok=True)
 
-    @property
-    def similarity(self) -> Similarity:
-        return self._similarity()
-
-    def arrays(self, rows: np.ndarray) -> ArrayGaussian:
-        """The Gaussians of some rows, copied into memory."""
-        log_var = None if self.log_var is None else self.log_var.take(rows, 0)
-        return ArrayGaussian(self.mean.take(rows, 0), log_var)
-
-    def gaussians(self, rows: slice | np.ndarray) -> Gaussian:
-        """The same as tensors."""
-        return _copied(self.mean, self.log_var, rows)
-
-    @property
-    def content(self) -> SegmentContent:
-        return SegmentContent(
-            self.path, self.similarity, self.gallery, self.settings, self.part.items, self.gaussians
-        )
-
     @cached_property
     def structure(self) -> Structure:
         """Opened when first searched."""
         try:
-            return STRUCTURES[self.part.structure](self.content)
+            return STRUCTURES[self.part.structure](self)
         except (EOFError, KeyError, RuntimeError) as error:
             raise ValueError(
-                f"{self.path}: its {self.part.structure} structure cannot be read ({error}); "
+                f"{self.folder}: its {self.part.structure} structure cannot be read ({error}); "
                 "restore the index or make it again"
             ) from error
 
@@ -287,14 +269,14 @@ class Segment:
 
     def describe(self) -> dict[str, Any]:
         """With what was measured of its graph, if it has one."""
-        report = read_json(self.path / REPORT) if REPORT in self.part.files else {}
+        report = read_json(self.folder / REPORT) if REPORT in self.part.files else {}
         about = {"items": self.part.items, "deleted": self.part.dead}
         return {**about, "structure": self.part.structure, **report}
 
     @cached_property
     def scan(self) -> Scan:
         """Every item, by the similarity itself: slow and sure."""
-        return Scan(self.content)
+        return Scan(self)
 
     def rows_of(self, ids: list[str]) -> dict[str, int]:
         """id → row, of items that are not deleted."""
@@ -418,22 +400,14 @@ def write_segment(
         raise ValueError(f"{total} ids, but {start} Gaussians")
     for held in arrays.values():
         held.flush()  # type: ignore[attr-defined]
-
-    def read(rows: slice | np.ndarray) -> Gaussian:
-        return _copied(arrays["mean"], arrays.get("log_var"), rows)
-
+    both = arrays["mean"], arrays.get("log_var")
     structure = STRUCTURES[wanted_structure(similarity, settings, total)]
-    structure.build(SegmentContent(path, similarity, gallery, settings, total, read))
+    structure.build(SegmentContent(path, gallery, lambda: similarity, settings, *both))
     files = sorted(path.iterdir())
     for file in files:
         sync(file)
     sync(path)
     return SegmentInfo(name, total, structure.name, {file.name: mark_of(file) for file in files})
-
-
-def _copied(mean: np.ndarray, log_var: np.ndarray | None, rows: slice | np.ndarray) -> Gaussian:
-    spread = None if log_var is None else np.array(log_var[rows])
-    return ArrayGaussian(np.array(mean[rows]), spread).gaussian()
 
 
 def _columns(g: Gaussian) -> dict[str, np.ndarray]:

@@ -1,31 +1,35 @@
-"""A gallery as a Milvus collection: its schema, and an item as one of its rows.
+"""An item as a row of a Milvus collection, its schema, and conditions on rows as expressions.
 
-id            VARCHAR, primary key: the id, see ``filter.key``
-lift0, …      FLOAT_VECTOR: the item by the similarity's own lift, standardized; minimum KL has two
-gaussian      VARCHAR: base64 of the float32 mean and log-variance, for an exact rescore
-uncertainty   DOUBLE: log det Σ; not there for points
-record        VARCHAR: JSON of metadata and source, as they were given
-facts         JSON: what can be filtered by, see ``facts``
-metaN, hasN   a declared field by its type, described by its name, and whether the item has it
-thumbnail     VARCHAR: base64 of a JPEG, or empty
+Columns are those of ``database``. The id is written by ``key``; bytes are a VARCHAR of base64; a
+declared field is ``metaN``, described by its name, with ``hasN`` as not every version knows null.
 """
 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.search.backends import database
-from gaussmatch.search.backends.database import DECLARED, declared, facts
+from gaussmatch.search.backends.database import DECLARED, TYPES, Row, declared, facts, type_of
 from gaussmatch.search.backends.milvus.client import pymilvus
-from gaussmatch.search.backends.milvus.filter import FACTS, Columns, id_of, key
 from gaussmatch.search.lift import Lift
 from gaussmatch.search.manifest import IndexSettings, Record
+from gaussmatch.search.where import Condition, Scalar, Where
 
+FACTS = "facts"
+Columns = Mapping[str, tuple[str, int]]
+"""Declared field → its type (see ``facts``) and the number of its column."""
+NONE: Columns = {}
+ALWAYS, NEVER = 'id != ""', "id in []"
+_SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+_UNSAFE = re.compile(r"""[%"'\\\x00-\x1f]""")
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 ID, TEXT = 2048, 65_535  # bytes
 CELLS = 1024
 """Of a compressed index; ``IndexSettings.search`` of them are looked at."""
@@ -33,7 +37,6 @@ BATCH_ROWS, BATCH_BYTES = 1000, 8 * 2**20
 """Of one upsert; Milvus takes messages of 64 MB, and small ones spread better."""
 FIELDS = ("id", "lift0", "gaussian", "record", FACTS, "thumbnail")
 """By which a collection of ours is known."""
-WANTED = ("id", "gaussian", "uncertainty", "record")
 
 
 def schema(form: Mapping[str, int], lift: Lift, fields: Mapping[str, str], mmap: bool) -> Any:
@@ -73,6 +76,12 @@ def columns(fields: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, int]]:
     return {f["description"]: (letter[f["type"]], int(f["name"][4:])) for f in found}
 
 
+def declared_in(columns: Columns) -> dict[str, str]:
+    """The same as ``IndexSettings.fields``."""
+    names = {letter: name for name, letter in DECLARED.items()}
+    return {name: names[type_] for name, (type_, _) in columns.items()}
+
+
 def column_params(fields: Mapping[str, str]) -> Any:
     """How Milvus indexes the columns of declared fields: as it does by default."""
     params = pymilvus().MilvusClient.prepare_index_params()
@@ -82,21 +91,17 @@ def column_params(fields: Mapping[str, str]) -> Any:
     return params
 
 
-def index_params(lift: Lift, settings: IndexSettings) -> Any:
+def index_params(lift: Lift, structure: str, settings: IndexSettings) -> Any:
     """How Milvus indexes the lifted vectors."""
     params = pymilvus().MilvusClient.prepare_index_params()
     index_type, build = {
         "flat": ("FLAT", {}),
         "hnsw": ("HNSW", {"M": settings.links, "efConstruction": settings.construction}),
         "compressed": ("IVF_SQ8", {"nlist": CELLS}),
-    }[settings.structure]
+    }[structure]
     for number in range(len(lift.centers)):
-        params.add_index(
-            f"lift{number}",
-            index_type=index_type,
-            metric_type="IP" if lift.inner else "L2",
-            params=build,
-        )
+        metric = "IP" if lift.inner else "L2"
+        params.add_index(f"lift{number}", index_type=index_type, metric_type=metric, params=build)
     return params
 
 
@@ -112,12 +117,10 @@ def rows(
     gaussians: Gaussian, records: Sequence[Record], lift: Lift, columns: Columns
 ) -> list[dict[str, Any]]:
     """Items as rows; one that Milvus cannot hold is refused by name."""
-    names = {letter: name for name, letter in DECLARED.items()}
-    fields = {name: names[type_] for name, (type_, _) in columns.items()}
+    fields = declared_in(columns)
     empty = {"t": "", "n": 0.0, "b": False}
     lifted, packed = lift.items(gaussians), database.packed(gaussians)
-    points = gaussians.is_point
-    unsure = None if points else gaussians.uncertainty().double().tolist()
+    unsure = None if gaussians.is_point else gaussians.uncertainty().double().tolist()
     found = []
     for n, record in enumerate(records):
         row: dict[str, Any] = {f"lift{i}": a[n] for i, a in enumerate(lifted)}
@@ -153,9 +156,9 @@ def batches(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any
         yield batch
 
 
-def record(row: Mapping[str, Any]) -> Record:
-    """The record of a row, with its thumbnail if requested."""
-    return database.record({**row, "id": id_of(row["id"])})
+def row_of(stored: Row) -> Row:
+    """As it is read: under its own id."""
+    return {**stored, "id": id_of(stored["id"])}
 
 
 def _thumbnail(jpeg: bytes | None) -> str:
@@ -196,3 +199,90 @@ class _Text(str):
 
     def __iter__(self) -> Iterator[str]:
         yield str(self)
+
+
+def expression(where: Where, columns: Columns = NONE) -> str:
+    """All conditions; the empty text if there are none.
+
+    >>> expression(Where.of({"by": 'a" or 1 == 1 or "', "year": {"gte": 2010}}))
+    '(facts["t:by"] == "a\\\\" or 1 == 1 or \\\\"") and (facts["n:year"] >= 2010)'
+    >>> expression(Where.of({"year": {"gte": 2010}}), {"year": ("n", 0)})
+    '((has0 == true and meta0 >= 2010))'
+    """
+    return " and ".join(f"({_condition(c, columns)})" for c in where.conditions)
+
+
+def ids(names: Sequence[str], *, inside: bool = True) -> str:
+    """Items with (or without) these ids."""
+    keys = ", ".join(quoted(key(name)) for name in names)
+    return f"id {'in' if inside else 'not in'} [{keys}]"
+
+
+def key(id: str) -> str:
+    """An id as the primary key. pymilvus puts keys between quotes as they are, for one where it
+    goes through a collection, so they hold nothing that ends a text or is an escape.
+
+    >>> key("trip/Bob's.jpg"), id_of("trip/Bob%27s.jpg")
+    ('trip/Bob%27s.jpg', "trip/Bob's.jpg")
+    """
+    return _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", id)
+
+
+def id_of(key: str) -> str:
+    """The id that a primary key stands for."""
+    return unquote(key) if "%" in key else key
+
+
+def quoted(text: str) -> str:
+    """A text that cannot end early. ``Where`` and ``key`` leave no other control characters in it.
+
+    >>> print(quoted('say "hi" \\\\'))
+    "say \\"hi\\" \\\\"
+    """
+    return '"' + "".join(_ESCAPES.get(c, c) for c in text) + '"'
+
+
+def _condition(c: Condition, columns: Columns) -> str:
+    there = {type_: _exists(c.field, type_, columns) for type_ in TYPES}
+    if c.operator != "not":
+        sign = _SIGNS.get(c.operator, "==")
+        absent = " and ".join(f"not {found}" for found in there.values())
+        parts = (
+            f"({absent})" if v is None else _compared(c.field, sign, v, columns) for v in c.values
+        )
+        return " or ".join(parts) or NEVER
+    # a fact of another type is not there, and so not equal: said so, as null swallows "not"
+    differs = (
+        f"(not {there[type_of(v)]} or {_compared(c.field, '!=', v, columns)})"
+        for v in c.values
+        if v is not None
+    )
+    return " and ".join([f"({' or '.join(there.values())})", *differs])
+
+
+def _compared(field: str, sign: str, value: Scalar, columns: Columns) -> str:
+    type_ = type_of(value)
+    if field not in columns:
+        return f"{_fact(field, type_)} {sign} {_value(value)}"
+    own, number = columns[field]
+    if own != type_:
+        return NEVER
+    return f"(has{number} == true and meta{number} {sign} {_value(value)})"
+
+
+def _exists(field: str, type_: str, columns: Columns) -> str:
+    """Between brackets: without them a server takes it for no truth value that can be joined."""
+    if field not in columns:
+        return f"(exists {_fact(field, type_)})"
+    own, number = columns[field]
+    return f"(has{number} == true)" if own == type_ else f"({NEVER})"
+
+
+def _fact(field: str, type_: str) -> str:
+    return f"{FACTS}[{quoted(f'{type_}:{field}')}]"
+
+
+def _value(value: Scalar) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return quoted(value) if isinstance(value, str) else repr(value)
