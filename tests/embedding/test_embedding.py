@@ -65,7 +65,7 @@ def same_items(a: Index, b: Index, tolerance: float = 0) -> None:
         assert x.part.items == y.part.items
         for mine, other in ((x.mean, y.mean), (x.log_var, y.log_var)):
             np.testing.assert_allclose(mine, other, rtol=tolerance, atol=tolerance)
-        assert list(x.items.all(thumbnails=True)) == list(y.items.all(thumbnails=True))
+        assert list(x.live_records(thumbnails=True)) == list(y.live_records(thumbnails=True))
 
 
 def test_an_index_from_shards_is_the_index_of_one_process(

@@ -104,12 +104,12 @@ def contents(index: Index) -> dict[tuple[str, str], tuple[Record, bytes, bytes]]
     found = {}
     for gallery in GALLERIES:
         for segment in index.backend.segments(gallery):
-            for row, record in segment.items.all(thumbnails=True):
-                if segment.dead is None or not segment.dead[row]:
-                    g = segment.gaussians(np.array([row]))
-                    assert g.log_var is not None
-                    bits = g.mean.numpy().tobytes(), g.log_var.numpy().tobytes()
-                    found[gallery, record.id] = (record, *bits)
+            rows = segment.live_rows()
+            for row, record in zip(rows, segment.items.records(rows, True), strict=True):
+                g = segment.gaussians(np.array([row]))
+                assert g.log_var is not None
+                bits = g.mean.numpy().tobytes(), g.log_var.numpy().tobytes()
+                found[gallery, record.id] = (record, *bits)
     return found
 
 

@@ -218,7 +218,7 @@ def test_a_restart_of_a_minute_is_waited_out(index: Index, monkeypatch: pytest.M
 
 
 def test_addresses() -> None:
-    from gaussmatch.search.backends.postgres import parsed
+    from gaussmatch.search.backends.session import parsed
 
     assert parsed("postgresql://h/d") == ("postgresql://h/d", "gaussmatch")
     with pytest.raises(ValueError, match="PGPASSWORD") as raised:

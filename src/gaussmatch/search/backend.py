@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -211,14 +211,11 @@ class Backend(ABC):
     # ---- derived: change ----
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        self.reload()
-        yield
-
-    def writing(self) -> AbstractContextManager[None]:
+    def writing(self) -> Iterator[None]:
         """Held around every change: alone, and having seen all changes of others. If the block
         fails, what it has not saved does not count."""
-        return self._alone()
+        self.reload()
+        yield
 
     def compact(self, gallery: Gallery) -> None:  # noqa: B027
         """Bring a gallery into the form that the settings ask for; by default it always is."""

@@ -104,17 +104,13 @@ class Catalog:
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
-        known: list[tuple[str, str]] = []
-        folders: list[str] = []
-        places = array("d")
+        known, folders, places = list[tuple[str, str]](), list[str](), array("d")
         words: dict[Named, dict[str, array[int]]] = {"folder": {}, "file": {}, "caption": {}}
         seen: dict[str, tuple[str, ...]] = {}
         for row, record in enumerate(records):
             meta = record.meta
-            taken = meta.get(TAKEN)
-            known.append(
-                (taken if isinstance(taken, str) and _DATED.match(taken) else "", record.id)
-            )
+            taken = _text(meta.get(TAKEN))
+            known.append((taken if _DATED.match(taken) else "", record.id))
             folder, file = _text(meta.get("folder")), _text(meta.get("file"))
             folders.append("" if folder == "." else folder)
             places.extend(_place(meta))
@@ -185,13 +181,13 @@ class Catalog:
             )
             if len(first) <= most:
                 break
-        found = []
         sums = np.zeros((len(first), 2))
         np.add.at(sums, of.ravel(), self._place[there])
-        for at in np.argsort(-counts, kind="stable")[:most].tolist():
-            latitude, longitude = (sums[at] / counts[at]).round(5).tolist()
-            found.append(Spot(latitude, longitude, int(counts[at]), self.ids[there[first[at]]]))
-        return found
+        means = (sums / counts[:, None]).round(5).tolist()
+        return [
+            Spot(*means[at], int(counts[at]), self.ids[there[first[at]]])
+            for at in np.argsort(-counts, kind="stable")[:most].tolist()
+        ]
 
     def named(self, text: str, most: int = 50) -> NameHits:
         """Pictures whose folder, file name and captions together hold all words of a query; those
@@ -201,9 +197,7 @@ class Catalog:
             return NameHits([], 0)
         score = np.zeros(len(self), dtype=np.int32)
         fits = np.ones(len(self), dtype=bool)
-        which: dict[Named, np.ndarray] = {
-            name: np.zeros(len(self), dtype=bool) for name in self._words
-        }
+        which = {name: np.zeros(len(self), dtype=bool) for name in self._words}
         for word in wanted:
             any_ = np.zeros(len(self), dtype=bool)
             for name, column in self._words.items():

@@ -223,9 +223,6 @@ class Share:
         """
         return Share(int(environment.get("RANK", 0)), int(environment.get("WORLD_SIZE", 1)))
 
-    def select(self, shards: Sequence[Shard]) -> list[Shard]:
-        return list(shards[self.k :: self.of])
-
 
 def embed(
     model: Model,
@@ -238,7 +235,7 @@ def embed(
 ) -> bool:
     """Make the missing shards of a part; returns whether all parts are now done."""
     embedding.claim(out)
-    share = (part or Share()).select(embedding.shards())
+    share = embedding.shards()[part.k :: part.of] if part else embedding.shards()
     with tqdm(total=sum(map(len, share)), desc="embed", unit="item", disable=not progress) as bar:
         for shard in share:
             if shard.path(out).is_file():
@@ -269,13 +266,8 @@ def encode(
 
 @dataclass(frozen=True)
 class Work:
-    """Small enough to be sent to any process; ``load`` there gives model and source.
-
-    Args:
-        run: a run folder.
-        source: a split of the run's own data, or a folder of photos.
-        device: cpu, cuda, …
-    """
+    """Small enough to be sent to any process; called there, it gives model and source. The source
+    is a split of the run's own data, or a folder of photos."""
 
     run: Path
     source: str

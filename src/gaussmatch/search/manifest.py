@@ -176,10 +176,13 @@ class IndexManifest:
     def next(self) -> IndexManifest:
         return replace(self, generation=self.generation + 1)
 
+    def parts(self) -> list[SegmentInfo]:
+        return [part for parts in self.galleries.values() for part in parts]
+
     def names(self) -> Iterator[str]:
         """Every name that a path is made of."""
         yield from (*self.run, *self.files)
-        for part in (part for parts in self.galleries.values() for part in parts):
+        for part in self.parts():
             yield from (part.name, *part.files, *filter(None, [part.deleted]))
 
     def dumps(self) -> bytes:

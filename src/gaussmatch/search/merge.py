@@ -134,11 +134,16 @@ def merge(
         check_one_model(opened)
         for source in opened:
             source.verify()
+        first, calibrations = opened[0], [source.calibration for source in opened]
+        learned = next((c for c in calibrations if c.about), calibrations[0])
+        model = first.run_folder, first.similarity, settings or first.settings, learned
         with backend_of(place).building(os.fspath(place)) as work:
-            merged = stack.enter_context(closing(_create(work, opened, settings)))
+            merged = stack.enter_context(closing(Index.with_model(work, *model)))
             merged.note_source({BUILDING: [source.place for source in opened]})
             _fill(merged, opened, replace, progress)
-            _note_source(merged, opened)
+            # the folder of photos is that of the parts, if it is one: then it can be updated
+            folders = [source.manifest.source for source in opened]
+            merged.note_source(folders[0] or {} if folders.count(folders[0]) == len(opened) else {})
     return Index.open(place)
 
 
@@ -151,18 +156,6 @@ def backup(place: Place, source: Place, *, progress: bool = True) -> Index:
     return merge(place, [source], progress=progress)
 
 
-def _create(target: Place, opened: Sequence[Index], settings: IndexSettings | None) -> Index:
-    first = opened[0]
-    calibrations = [source.calibration for source in opened]
-    return Index.with_model(
-        target,
-        first.run_folder,
-        first.similarity,
-        settings or first.settings,
-        next((c for c in calibrations if c.about), calibrations[0]),
-    )
-
-
 def _fill(merged: Index, opened: Sequence[Index], replace: bool, progress: bool) -> None:
     total = sum(len(source) for source in opened)
     with tqdm(total=total, desc="merge", unit="item", disable=not progress) as bar:
@@ -172,9 +165,3 @@ def _fill(merged: Index, opened: Sequence[Index], replace: bool, progress: bool)
                     merged.add(gaussians, records, gallery, replace=replace)
                     bar.update(len(records))
     merged.compact()
-
-
-def _note_source(merged: Index, opened: Sequence[Index]) -> None:
-    """The folder of photos is that of the parts, if it is one: then it can be updated."""
-    first, *others = (source.manifest.source for source in opened)
-    merged.note_source(first if first and all(o == first for o in others) else {})

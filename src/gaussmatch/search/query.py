@@ -359,8 +359,7 @@ def search(
     for each in (*without, *([] if queries is None else [queries])):
         each.arrays = check_query(each.gaussians, index.manifest.form, index.similarity)
 
-    number = 1 if queries is None else len(queries)
-    ks = [k] * number if isinstance(k, int) else k
+    ks = [k] * (1 if queries is None else len(queries)) if isinstance(k, int) else k
 
     def results() -> list[Hits]:
         ranking = Ranking(index, scope)
@@ -401,18 +400,16 @@ class Ranking:
     def listed(self, k: int, without: Sequence[Queries]) -> list[Hits]:
         """Everything of some time, newest first; or what is least like what is excluded, of at most
         ``SCANNED`` items."""
-        row = self.items.sample(min(SCANNED, self.size))
+        row, remarks = self.items.sample(min(SCANNED, self.size)), list[str]()
         found, judged = TopK(row[None], np.zeros((1, len(row)))), Judgment()
-        remarks = list[str]()
         if without and self.size:
             found, judged, remarks = self._reordered(found, judged, None, without)
         else:
             taken = [str(meta.get(TAKEN, "")) for meta in self.items.described(row)[1]]
             order = sorted(range(len(taken)), key=lambda at: taken[at], reverse=True)
             found = TopK(row[None, order], found.score)
-        side = other_side(self.gallery)
         kept = [min(k, found.row.shape[1])]
-        return self._hits(found, judged, side, kept, [], remarks)
+        return self._hits(found, judged, other_side(self.gallery), kept, [], remarks)
 
     def best(self, queries: Queries, k: int) -> TopK:
         """The k best items for each query."""
@@ -451,8 +448,15 @@ class Ranking:
         self, share: float, queries: Queries, found: TopK, judged: Judgment, wide: int
     ) -> tuple[TopK, Judgment, list[int]]:
         """As many results as it takes to keep the promise, and how many these are of each query."""
+        if judged.reader is None and queries.side == self.gallery:
+            raise ValueError(
+                f"no guarantee for {self.gallery} among {self.gallery}: only across sides"
+            )
         if judged.reader is None:
-            raise ValueError(_no_guarantee(queries.side, self.gallery))
+            raise ValueError(
+                f"no guarantee: nothing is known about scores among {self.gallery}; "
+                "run 'gaussmatch calibrate RUN' and make the index again"
+            )
         needed = judged.reader.needed(self.scope.promise, share, self._missed())
         if np.isnan(needed).any():
             raise ValueError("no guarantee: nothing was learned about queries so short")
@@ -516,10 +520,8 @@ class Ranking:
         strange = np.zeros(len(without), bool)
         if known.familiar is not None:
             strange = known.familiar < CLEARLY
-        lost, there = (
-            [name for name, unknown in zip(without.said, strange, strict=True) if unknown == which]
-            for which in (True, False)
-        )
+        said = np.array(without.said, dtype=object)
+        lost, there = said[strange].tolist(), said[~strange].tolist()
         shape, remarks = found.score.shape, list[str]()
         if lost:
             remarks.append(f"I don’t know {quoted(lost)}: it is not excluded")
@@ -528,12 +530,8 @@ class Ranking:
         remarks.append(
             f"Without {quoted(there)}. {MOSTLY}" if without.side == "captions" else WEAKLY
         )
-        scores = np.stack(
-            [
-                scores_of(self.items, without.arrays[m : m + 1], found.row).ravel()
-                for m in range(len(without))
-            ]
-        )
+        away = (without.arrays[m : m + 1] for m in range(len(without)))
+        scores = np.stack([scores_of(self.items, one, found.row).ravel() for one in away])
         against = self._standing(without, scores)[~strange].sum(0).reshape(shape)
         if known.reader is None:
             return None, against, remarks
@@ -616,15 +614,6 @@ def _count(judged: Judgment, query: int) -> FitCount | None:
     if judged.count is None or np.isnan(judged.count[query, 1]):
         return None
     return FitCount(*map(int, judged.count[query]))
-
-
-def _no_guarantee(side: Gallery, gallery: Gallery) -> str:
-    if side == gallery:
-        return f"no guarantee for {side} among {gallery}: only across sides"
-    return (
-        f"no guarantee: nothing is known about scores among {gallery}; "
-        "run 'gaussmatch calibrate RUN' and make the index again"
-    )
 
 
 def _listed(values: np.ndarray | None, count: int) -> list[Any]:

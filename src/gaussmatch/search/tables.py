@@ -31,7 +31,6 @@ from tqdm import tqdm
 from gaussmatch.checks import extra
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.data.embeddings import (
-    Block,
     check_vectors,
     count_embeddings,
     plain_row,
@@ -64,7 +63,11 @@ def index_arrays(
     added = 0
     with tqdm(total=count_embeddings(path), desc=f"index {gallery}", disable=not progress) as bar:
         for block in read_embeddings(path):
-            _check(path, block, seen)
+            check_vectors(path, block.vectors, block.ids)
+            for id_ in block.ids:
+                if id_ in seen:
+                    raise ValueError(f"{path}: the id {id_!r} comes twice; ids must be unique")
+                seen.add(id_)
             new = [i for i, id_ in enumerate(block.ids) if id_ not in held]
             if new:
                 records = [Record(block.ids[i], block.meta[i]) for i in new]
@@ -73,14 +76,6 @@ def index_arrays(
             bar.update(len(block.ids))
     index.compact(gallery)
     return added
-
-
-def _check(path: Path, block: Block, seen: set[str]) -> None:
-    check_vectors(path, block.vectors, block.ids)
-    for id_ in block.ids:
-        if id_ in seen:
-            raise ValueError(f"{path}: the id {id_!r} comes twice; ids must be unique")
-        seen.add(id_)
 
 
 def _encoded(path: Path, model: Model, vectors: np.ndarray, gallery: Gallery) -> Gaussian:
@@ -120,11 +115,8 @@ def write_parquet(
             "uncertainty": pa.float64(),
             "percentile": pa.float64(),
         }
-    about = {
-        "gallery": gallery,
-        "run": dict(index.manifest.run),
-        "similarity": index.manifest.similarity,
-    }
+    run, similarity = dict(index.manifest.run), index.manifest.similarity
+    about = {"gallery": gallery, "run": run, "similarity": similarity}
     schema = pa.schema({**columns, "metadata": pa.string()}, {ABOUT: json.dumps(about)})
     total = index.size(gallery)
     with (

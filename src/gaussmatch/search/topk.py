@@ -18,10 +18,10 @@ from gaussmatch.core.gaussian import ArrayGaussian
 from gaussmatch.search.lift import LiftedQueries
 from gaussmatch.search.manifest import IndexSettings
 
-AT_A_TIME = 256  # at a time
+AT_A_TIME = 256  # queries searched at a time
+PART = 2**40  # rows of a part, at most
 PAIRS = 256  # scored at a time: what is computed of them stays in the processor's cache
 ROUNDS = 4
-PART = 2**40
 COARSE = 2
 """Times as many candidates of a structure that has one byte of a coordinate."""
 
@@ -141,6 +141,7 @@ class Several:
 
     @staticmethod
     def of(parts: Sequence[Searchable]) -> Searchable:
+        """All that may be found."""
         some = [part for part in parts if part.reach]
         return some[0] if len(some) == 1 else Several(some)
 
@@ -369,41 +370,45 @@ class Recall:
     used: bool
 
 
-def measure(
-    settings: IndexSettings,
-    queries: LiftedQueries,
-    best: Candidates,
-    walk: Callable[[int, int], Candidates],
-    items: Callable[[np.ndarray], ArrayGaussian],
-    name: str,
-) -> Recall:
+class Walked(Protocol):
+    """A graph of items, which is walked as wide as ``width`` says."""
+
+    width: int
+
+    def lifted(self, queries: ArrayGaussian) -> LiftedQueries: ...
+    def candidates(self, queries: LiftedQueries, count: int) -> Candidates: ...
+    def scan(self, queries: LiftedQueries, count: int) -> Candidates: ...
+    def arrays(self, rows: np.ndarray) -> ArrayGaussian: ...
+
+
+def measure(settings: IndexSettings, graph: Walked, sample: ArrayGaussian, name: str) -> Recall:
     """Find the narrowest walk that reaches the recall that the settings ask for.
 
     Args:
-        best: by looking at every item.
-        walk: candidates of a walk of this width, this many.
-        items: of some rows.
+        sample: items of the graph, as queries.
         name: of the graph, for the warning where no walk reaches it.
     """
+    queries = graph.lifted(sample)
+    best = graph.scan(queries, BEST)
 
     def scores(found: Candidates) -> np.ndarray:
-        exact = queries.scores(items(np.maximum(found.rows, 0).ravel()))
+        exact = queries.scores(graph.arrays(np.maximum(found.rows, 0).ravel()))
         return np.where(found.rows < 0, -np.inf, exact.reshape(found.rows.shape))
 
     wanted = best.rows.shape[1]
     least = scores(best).min(1, keepdims=True)
     least -= 1e-9 * np.abs(least)
-    width, recall = settings.search, 0.0
+    graph.width, count = settings.search, shortlist(BEST, settings.rescore)
     while True:
-        found = scores(walk(width, shortlist(BEST, settings.rescore)))
+        found = scores(graph.candidates(queries, count))
         recall = float(np.minimum((found >= least).sum(1), wanted).mean() / wanted)
-        if recall >= settings.recall or width >= WIDEST * settings.search:
+        if recall >= settings.recall or graph.width >= WIDEST * settings.search:
             break
-        width *= 2
+        graph.width *= 2
     if recall < settings.recall:
         warnings.warn(
             f"{name} finds {recall:.0%} of the best {wanted}, less than the "
             f"{settings.recall:.0%} wanted: these items are searched exactly",
             stacklevel=2,
         )
-    return Recall(recall, width, recall >= settings.recall)
+    return Recall(recall, graph.width, recall >= settings.recall)

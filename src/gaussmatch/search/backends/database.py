@@ -54,7 +54,7 @@ from gaussmatch.search.manifest import (
     SegmentInfo,
     StructureName,
 )
-from gaussmatch.search.topk import BEST, QUERIES, REPORT, Candidates, Recall, measure
+from gaussmatch.search.topk import QUERIES, REPORT, Candidates, Recall, measure
 from gaussmatch.search.where import value_type
 
 Row = Mapping[str, Any]
@@ -228,7 +228,7 @@ class Database(Backend):
             return False
         known = self.manifest.files
         self._forget({name for name, mark in manifest.files.items() if known.get(name) != mark})
-        self._forget(f"{part.name}/{LIFT}" for part in self._parts())
+        self._forget(f"{part.name}/{LIFT}" for part in self.manifest.parts())
         self._lifts.clear()
         self.manifest = manifest
         return True
@@ -285,9 +285,6 @@ class Database(Backend):
         parts = self.manifest.galleries.items()
         return {"parts": {g: [self._described(part) for part in some] for g, some in parts}}
 
-    def _parts(self) -> list[SegmentInfo]:
-        return [part for parts in self.manifest.galleries.values() for part in parts]
-
     def _has(self, gallery: Gallery) -> bool:
         """Whether a gallery has had items."""
         if not self.manifest.galleries[gallery]:
@@ -337,15 +334,8 @@ class Database(Backend):
         if structure == "flat":
             return
         view = self._settled(gallery)
-
-        def walk(width: int, count: int) -> Candidates:
-            view.width = width
-            return view.candidates(queries, count)
-
-        queries = view.lifted(some[0][:QUERIES].numpy())
-        best = view.scan(queries, BEST)
         name = f"the index ({structure}) of the {gallery}, {view.reach:,} items,"
-        report = measure(self.settings, queries, best, walk, view.arrays, name)
+        report = measure(self.settings, view, some[0][:QUERIES].numpy(), name)
         if not report.used:
             self._restructure(gallery, "flat")
         about = {"items": view.reach, "settings": dict(self.manifest.settings)}

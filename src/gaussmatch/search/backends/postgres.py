@@ -11,34 +11,35 @@ from __future__ import annotations
 
 import json
 import re
-import struct
-import threading
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 
 from gaussmatch.checks import extra
 from gaussmatch.core.gaussian import Gaussian
-from gaussmatch.search.backend import Block, IndexBusyError
+from gaussmatch.search.backend import Block
 from gaussmatch.search.backends import database
 from gaussmatch.search.backends.database import Database, Near, Row, RowsView, gaussian, record
+from gaussmatch.search.backends.session import ALL, NEVER, Session, Sql, joined, parsed, q
 from gaussmatch.search.lift import SAMPLE, Lift
-from gaussmatch.search.manifest import MANIFEST, Gallery, IndexManifest, Record, SegmentInfo
+from gaussmatch.search.manifest import (
+    GALLERIES,
+    MANIFEST,
+    Gallery,
+    IndexManifest,
+    Record,
+    SegmentInfo,
+)
 from gaussmatch.search.where import Condition, Where
 
 with extra("postgres", "an index in PostgreSQL"):
     import psycopg
-    from psycopg import sql
-    from psycopg.adapt import Dumper
-    from psycopg.pq import Format
-    from psycopg.rows import dict_row
-    from psycopg.types import TypeInfo
+    from psycopg.sql import Identifier as Name
     from psycopg.types.json import Jsonb
 
 PROBE = 3  # seconds in which a server that is up says so
@@ -47,35 +48,6 @@ VECTOR, HALFVEC, WIDEST = 2000, 4000, 1000
 """Numbers that pgvector indexes in float32 and in float16, and candidates of one walk."""
 TYPES = {"text": 'text COLLATE "C"', "number": "numeric", "truth": "bool"}
 SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<=", "in": "=", "not": "="}
-T = TypeVar("T")
-Name = sql.Identifier
-
-
-class Sql(NamedTuple):
-    """A text, and its parameters: values never become part of the text."""
-
-    text: sql.Composable
-    values: list[Any]
-
-    @staticmethod
-    def of(part: Any) -> Sql:
-        known = isinstance(part, sql.Composable)
-        return Sql(part, []) if known else Sql(sql.Placeholder(), [part])
-
-
-def q(text: str, *parts: Any) -> Sql:
-    """SQL of our own, with more SQL and names in the place of ``{}``; anything else is a value."""
-    own = [part if isinstance(part, Sql) else Sql.of(part) for part in parts]
-    values = [value for part in own for value in part.values]
-    return Sql(sql.SQL(text).format(*(part.text for part in own)), values)
-
-
-def joined(parts: Iterable[Any], between: str = ", ") -> Sql:
-    every = [*parts]
-    return q(between.join(["{}"] * len(every)), *every)
-
-
-ALL, NEVER = q("true"), q("false")
 
 
 class Postgres(Database):
@@ -109,7 +81,7 @@ class Postgres(Database):
         return isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn)
 
     def drop(self) -> None:
-        tables = [*filter(self._has, self.manifest.galleries), "about"]
+        tables = [*(gallery for gallery in GALLERIES if self._has(gallery)), "about"]
         self._do(q("DROP TABLE {}", joined(map(self._table, tables))))
         self.close()
 
@@ -187,8 +159,13 @@ class Postgres(Database):
     def _change(self, manifest: IndexManifest, *steps: Callable[[], None]) -> None:
         """All or nothing; from then on the manifest counts."""
         new = manifest.next()
-        write = partial(self._write, {MANIFEST: new.dumps()})
-        self._run(lambda: [step() for step in (*steps, write)])
+
+        def change() -> None:
+            for step in steps:
+                step()
+            self._write({MANIFEST: new.dumps()})
+
+        self._run(change)
         self._see(new)
 
     def add(
@@ -327,129 +304,6 @@ class TableView(RowsView):
 
     def all(self) -> Iterator[Sequence[Row]]:
         return self.backend._pages(self.gallery, database.TO_RANK, where=self.where)
-
-
-class Session:
-    """A connection that comes back after the server was away; each ``run`` is a transaction, and is
-    repeated as a whole. Within another one it is a part of that."""
-
-    cursor: psycopg.Cursor[dict[str, Any]]
-
-    def __init__(self, uri: str, name: str) -> None:
-        self.uri, self.name, self._inside = uri, name, False
-        self._one, self._writer, self._held = threading.RLock(), threading.Lock(), False
-        try:
-            self._connection = self._connect()
-        except psycopg.OperationalError as error:
-            if "authentication" in str(error):
-                raise PermissionError(f"{uri}: refused ({error}); set PGPASSWORD") from error
-            raise ConnectionError(f"{uri}: cannot connect ({error}); is the server up?") from error
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def run(self, work: Callable[[], T]) -> T:
-        def once() -> T:
-            if self._connection.closed:
-                self._connection = self._connect()
-            own = self._connection.cursor(row_factory=dict_row, binary=True)
-            with self._connection.transaction(), own as self.cursor:
-                self._inside = True
-                try:
-                    return work()
-                finally:
-                    self._inside = False
-
-        with self._one:
-            if self._inside:
-                return work()
-            return database.patiently(once, is_away, "PostgreSQL does not answer")
-
-    def do(self, query: Sql) -> list[dict[str, Any]]:
-        def fetch() -> list[dict[str, Any]]:
-            self.cursor.execute(query.text, query.values)
-            return self.cursor.fetchall() if self.cursor.description else []
-
-        return self.run(fetch)
-
-    @contextmanager
-    def alone(self, wait: float, place: str) -> Iterator[None]:
-        """Nobody else changes the index meanwhile."""
-        busy = IndexBusyError(f"{place}: another process has been changing it for {wait:g} s")
-        if not self._writer.acquire(timeout=wait):
-            raise busy
-        try:
-            self.run(lambda: self._take(self._connection, wait))
-            self._held = True
-            try:
-                yield
-            finally:
-                self._held = False
-                self.do(q("SELECT pg_advisory_unlock(hashtext({}))", self.name))
-        except psycopg.errors.LockNotAvailable as error:
-            raise busy from error
-        finally:
-            self._writer.release()
-
-    def know_vectors(self) -> None:
-        know_vectors(self._connection)
-
-    def _take(self, connection: psycopg.Connection[Any], wait: float) -> None:
-        with connection.transaction():
-            limit = f"{max(1, int(1000 * wait))}ms"
-            connection.execute("SELECT set_config('lock_timeout', %s, true)", [limit])
-            connection.execute("SELECT pg_advisory_lock(hashtext(%s))", [self.name])
-
-    def _connect(self) -> psycopg.Connection[Any]:
-        made = psycopg.connect(self.uri, autocommit=True, connect_timeout=10)
-        made.add_notice_handler(warn)
-        know_vectors(made)
-        if self._held:
-            self._take(made, database.PATIENCE)
-        return made
-
-
-class VectorDumper(Dumper):
-    """As pgvector reads them: float32, the highest byte first, after their number."""
-
-    format = Format.BINARY
-
-    def dump(self, values: np.ndarray) -> bytes:
-        return struct.pack(">HH", len(values), 0) + values.astype(">f4").tobytes()
-
-
-def know_vectors(connection: psycopg.Connection[Any]) -> None:
-    """Arrays become vectors; before the first index of a database it has none."""
-    if info := TypeInfo.fetch(connection, "vector"):
-        info.register(connection)
-        dumper = type("Dumper", (VectorDumper,), {"oid": info.oid})
-        connection.adapters.register_dumper(np.ndarray, dumper)
-
-
-def warn(notice: psycopg.errors.Diagnostic) -> None:
-    """Pass on that a graph does not fit into the memory it may take while it is built."""
-    if "maintenance_work_mem" in (notice.message_primary or ""):
-        text = f"PostgreSQL: {notice.message_primary}; this takes long: raise that setting"
-        warnings.warn(text, stacklevel=2)
-
-
-def is_away(error: Exception) -> bool:
-    """Whether the connection is lost, or the server is starting or stopping."""
-    lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return lost and (getattr(error, "sqlstate", None) or "08").startswith(("08", "57P"))
-
-
-def parsed(place: str) -> tuple[str, str]:
-    """What psycopg connects to, and the name of the index.
-
-    >>> parsed("postgresql://db/photos#album")
-    ('postgresql://db/photos', 'album')
-    """
-    uri, _, name = place.partition("#")
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,39}", name or "gaussmatch"):
-        raise ValueError(f"#{name}: the name of an index is up to 40 letters, digits and _")
-    instead = "set PGPASSWORD, or write it into ~/.pgpass"
-    return database.without_password(uri, instead), name or "gaussmatch"
 
 
 def indexed(number: int, width: int, structure: str) -> tuple[Sql, str]:

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -122,22 +121,16 @@ class Folder(Backend):
 
     def records(self, gallery: Gallery) -> Iterator[Record]:
         for segment in self.segments(gallery):
-            yield from (record for _, record in segment.live_records())
+            yield from segment.live_records()
 
     def blocks(self, gallery: Gallery, ids: Sequence[str] | None = None) -> Iterator[Block]:
         for segment in self.segments(gallery):
+            rows = segment.live_rows()
             if ids is not None:
                 rows = np.array([*segment.rows_of(list(ids)).values()], dtype=np.int64)
-                if len(rows):
-                    small = map(segment.items.thumbnail, rows.tolist())
-                    both = zip(segment.items.records(rows), small, strict=True)
-                    found = [replace(record, thumbnail=jpeg) for record, jpeg in both]
-                    yield segment.gaussians(rows), found
-                continue
-            live = segment.live_records(thumbnails=True)
-            while some := list(islice(live, BLOCK)):
-                rows = np.array([row for row, _ in some])
-                yield segment.gaussians(rows), [record for _, record in some]
+            for some in blocks(len(rows), BLOCK):
+                here = rows[some]
+                yield segment.gaussians(here), segment.items.records(here, thumbnails=True)
 
     def some(self, most: int, gallery: Gallery) -> Block | None:
         """Evenly spread."""
@@ -165,16 +158,11 @@ class Folder(Backend):
         return [SegmentView(s, s.allowed(where, out)) for s in self.segments(gallery)]
 
     def faults(self) -> Iterator[str]:
-        marks: dict[Path, FileMark] = {}
-        for parts in self.manifest.galleries.values():
-            for part in parts:
-                marks |= layout.marks(self.path, part)
-        marks |= {self.path / name: mark for name, mark in self.manifest.files.items()}
-        run = self.path / "run"
-        for path, mark in marks.items():
+        run = {f"{layout.RUN}/{n}": FileMark(-1, sha) for n, sha in self.manifest.run.items()}
+        marks = [layout.marks(self.path, part) for part in self.manifest.parts()]
+        marks += [{self.path / n: mark for n, mark in {**self.manifest.files, **run}.items()}]
+        for path, mark in (file for some in marks for file in some.items()):
             yield from layout.fault(path, mark)
-        for name, digest in self.manifest.run.items():
-            yield from layout.fault(run / name, FileMark(-1, digest))
 
     def copy(self, place: str) -> bool:
         """Segments never change, so all that a manifest names is one moment of the index."""
@@ -187,15 +175,13 @@ class Folder(Backend):
                 except FileNotFoundError:  # another process has joined segments since
                     if not self.reload():
                         raise
-            copied = Folder(target)
-            for text in copied.faults():
+            for text in Folder(target).faults():
                 raise ValueError(f"{self.place} is damaged: {text}")
         return True
 
     def _copy_to(self, target: Path) -> None:
         manifest = self.manifest
-        parts = [part for parts in manifest.galleries.values() for part in parts]
-        files = [path for part in parts for path in layout.marks(self.path, part)]
+        files = [path for part in manifest.parts() for path in layout.marks(self.path, part)]
         names = [path.relative_to(self.path) for path in files]
         names += [Path("run") / name for name in manifest.run]
         for name in (*names, *map(Path, manifest.files)):
@@ -300,10 +286,11 @@ class Folder(Backend):
         if len(joined) == 1 and joined[0].current and joined[0].part.structure == wanted:
             return
         for segment in joined:
-            layout.verify(self.path, segment.part)
+            for path, mark in layout.marks(self.path, segment.part).items():
+                layout.check_mark(path, mark)
         live = ((s, s.live_rows()) for s in joined)
         gaussians = (s.gaussians(rows[some]) for s, rows in live for some in blocks(len(rows)))
-        records = (record for s in joined for _, record in s.live_records(thumbnails=True))
+        records = (record for s in joined for record in s.live_records(thumbnails=True))
         new = self._write(gallery, gaussians, total, records)
         names = {s.part.name for s in joined}
         parts = self.manifest.galleries[gallery]

@@ -108,12 +108,6 @@ def check_mark(path: Path, mark: FileMark) -> None:
         raise ValueError(f"{text}; the index is damaged, restore it or make it again")
 
 
-def verify(folder: Path, part: SegmentInfo) -> None:
-    """Read a segment and hold it against its checksums."""
-    for path, mark in marks(folder, part).items():
-        check_mark(path, mark)
-
-
 def locked(folder: Path, wait: float) -> AbstractContextManager[None]:
     """Hold the lock of an index; a second writer waits ``wait`` seconds."""
     busy = (
@@ -161,9 +155,7 @@ def claim(folder: Path) -> None:
 
 def sweep(folder: Path, manifest: IndexManifest) -> None:
     """Remove what no manifest names: leftovers of a killed writer, segments that were merged."""
-    parts = [part for parts in manifest.galleries.values() for part in parts]
-    kept = {part.name for part in parts} | {part.deleted for part in parts}
-    _remove_segments(folder, kept)
+    _remove_segments(folder, {name for p in manifest.parts() for name in (p.name, p.deleted)})
     files.sweep(folder, _WRITTEN)
 
 

@@ -16,7 +16,6 @@ import uuid
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import cached_property
 from io import FileIO
 from itertools import chain
@@ -30,6 +29,7 @@ import numpy as np
 from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.core.similarities import Similarity
 from gaussmatch.files import new_array, read_json, sync
+from gaussmatch.search.backend import batched
 from gaussmatch.search.backends.folder.layout import (
     SEGMENTS,
     check_mark,
@@ -100,12 +100,7 @@ class ItemStore:
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """id → row, for those that are here."""
-        found: dict[str, int] = {}
-        for start in range(0, len(ids), _AT_ONCE):
-            some = ids[start : start + _AT_ONCE]
-            marks = ", ".join("?" * len(some))
-            found |= self._query(f"SELECT id, row FROM items WHERE id IN ({marks})", some)
-        return found
+        return self._among("SELECT id, row FROM items WHERE id", ids)
 
     def lines(self, rows: np.ndarray) -> Iterator[list[tuple[str, dict[str, Any], str | None]]]:
         """Id, metadata and source of each row, some rows at a time."""
@@ -124,28 +119,12 @@ class ItemStore:
                 ) from error
             yield found
 
-    def records(self, rows: np.ndarray) -> list[Record]:
-        """Without thumbnails."""
-        found = chain.from_iterable(self.lines(rows))
-        return [Record(id_, meta, None, source) for id_, meta, source in found]
-
-    def thumbnail(self, row: int) -> bytes | None:
-        found = self._query("SELECT jpeg FROM thumbnails WHERE row = ?", [row])
-        return bytes(found[0][0]) if found else None
-
-    def all(self, thumbnails: bool = False) -> Iterator[tuple[int, Record]]:
-        """Every (row, record), in order; thumbnails only if requested."""
-        for rows in blocks(len(self._starts) - 1, 1000):
-            pictures: dict[int, bytes] = {}
-            if thumbnails:
-                found = self._query(
-                    "SELECT row, jpeg FROM thumbnails WHERE row BETWEEN ? AND ?",
-                    [rows.start, rows.stop - 1],
-                )
-                pictures = dict(found)
-            here = range(rows.start, rows.stop)
-            for row, record in zip(here, self.records(np.array(here)), strict=True):
-                yield row, replace(record, thumbnail=pictures.get(row))
+    def records(self, rows: np.ndarray, thumbnails: bool = False) -> list[Record]:
+        """Of some rows; thumbnails only if requested."""
+        here, text = rows.tolist(), "SELECT row, jpeg FROM thumbnails WHERE row"
+        small = self._among(text, here) if thumbnails else {}
+        both = zip(here, chain.from_iterable(self.lines(rows)), strict=True)
+        return [Record(id_, meta, small.get(row), source) for row, (id_, meta, source) in both]
 
     def where(self, where: Where) -> np.ndarray:
         """(items), for which of them all conditions hold."""
@@ -176,6 +155,13 @@ class ItemStore:
             self._db.close()
         if hasattr(self, "_lines"):
             self._lines.close()
+
+    def _among(self, text: str, values: Sequence[Any]) -> dict[Any, Any]:
+        """What is selected ``IN`` these values, as a dict."""
+        found: dict[Any, Any] = {}
+        for some in batched(values, _AT_ONCE):
+            found |= self._query(f"{text} IN ({', '.join('?' * len(some))})", some)
+        return found
 
     def _query(self, text: str, values: Sequence[Any]) -> list[Any]:
         try:
@@ -288,10 +274,10 @@ class Segment(SegmentContent):
     def live_rows(self) -> np.ndarray:
         return np.arange(self.part.items) if self.dead is None else np.flatnonzero(~self.dead)
 
-    def live_records(self, thumbnails: bool = False) -> Iterator[tuple[int, Record]]:
-        for row, record in self.items.all(thumbnails):
-            if self.dead is None or not self.dead[row]:
-                yield row, record
+    def live_records(self, thumbnails: bool = False) -> Iterator[Record]:
+        rows = self.live_rows()
+        for some in blocks(len(rows), 1000):
+            yield from self.items.records(rows[some], thumbnails)
 
     def allowed(self, where: Where, exclude: list[str]) -> Allowed | None:
         """The rows that may be found; ``None`` if all may."""

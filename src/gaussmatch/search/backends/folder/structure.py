@@ -32,7 +32,7 @@ from gaussmatch.files import new_array, read_json, to_json
 from gaussmatch.learn.evaluation.scores import query_scores
 from gaussmatch.search.lift import SAMPLE, Lift, LiftedQueries
 from gaussmatch.search.manifest import Gallery, IndexSettings
-from gaussmatch.search.topk import BEST, COARSE, QUERIES, REPORT, Candidates, Recall, measure
+from gaussmatch.search.topk import COARSE, QUERIES, REPORT, Candidates, Recall, measure
 
 WHOLE = 32 * 2**20
 """Bytes of a file up to which it is read, so that whoever cuts it while it is open does no harm: to
@@ -361,29 +361,18 @@ class Hnsw(Structure):
                 faiss.write_index(graph, str(file))
             except RuntimeError as error:  # a full disk
                 raise OSError(f"{file}: cannot be written ({error})") from error
-        cls(content).measure(content)
+        name, sample = f"a graph ({cls.name}) of {content.total:,} items", content.some(QUERIES)
+        report = measure(content.settings, cls(content), sample.numpy(), name)
+        (content.folder / REPORT).write_text(to_json(asdict(report)), encoding="utf-8")
 
     @classmethod
     def current(cls, files: Collection[str]) -> bool:
         return "rows0.npy" in files
 
-    def measure(self, content: SegmentContent) -> None:
-        """Note beside the graph how well it searches, and how wide a walk must be."""
-        queries = self.lifted(content.some(QUERIES).numpy())
-
-        def walk(width: int, count: int) -> Candidates:
-            self.width = width
-            return self.candidates(queries, count)
-
-        best = self.scan.candidates(queries, BEST)
-        name = f"a graph ({self.name}) of {content.total:,} items"
-        report = measure(content.settings, queries, best, walk, content.arrays, name)
-        (content.folder / REPORT).write_text(to_json(asdict(report)), encoding="utf-8")
-
     def __init__(self, content: SegmentContent) -> None:
         _need_faiss()
         self.lift = Lift.load(content.folder, content.similarity, content.gallery)
-        self.scan = Scan(content)
+        self.scan, self.arrays = Scan(content).candidates, content.arrays
         self.settings, self.total = content.settings, content.total
         self._ways: dict[int, Any] = {}
         self._allowed: WeakKeyDictionary[Allowed, list[Allowed]] = WeakKeyDictionary()
@@ -410,7 +399,7 @@ class Hnsw(Structure):
         if not reach:
             return Candidates.none(len(queries))
         if self.exact or count >= reach:
-            return self.scan.candidates(queries, count, allowed)
+            return self.scan(queries, count, allowed)
         width = max(self.settings.search, self.width, count)
         if allowed is not None:  # how far down the best allowed ones reach
             width += int(self.enough * count * self.total / reach)

@@ -127,14 +127,15 @@ def connect(address: Address, make: bool = False) -> Client:
         make: whether an embedded file may be made.
     """
     library = pymilvus()
-    _hush()
+    if not os.environ.get("GAUSSMATCH_DEBUG"):  # they print a traceback of every failed call
+        for name in ("pymilvus", "pymilvus.milvus_client", "milvus_lite"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     if not address.remote and not make and not os.path.exists(address.uri):
         raise FileNotFoundError(
             f"{address}: there is no such file; make an index with 'gaussmatch index'"
         )
-    make_client = partial(
-        library.MilvusClient, address.uri, token=os.environ.get("MILVUS_TOKEN", "")
-    )
+    token = os.environ.get("MILVUS_TOKEN", "")
+    make_client = partial(library.MilvusClient, address.uri, token=token)
     try:
         try:
             raw = make_client()
@@ -160,14 +161,6 @@ def connect(address: Address, make: bool = False) -> Client:
     file = os.path.abspath(address.uri)
     _open[file] += 1
     return Client(raw, file, at_close=lambda: _release(file))
-
-
-def _hush() -> None:
-    """The libraries print a traceback of every failed call, also of one that is tried again or
-    reported in a line of our own."""
-    if not os.environ.get("GAUSSMATCH_DEBUG"):
-        for name in ("pymilvus", "pymilvus.milvus_client", "milvus_lite"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _release(file: str) -> None:
@@ -207,12 +200,12 @@ class Client:
         try:
             return patiently(work, transient, f"Milvus did not do {name}", self._sleep)
         except pymilvus().MilvusException as error:
-            raise MilvusError(f"Milvus refuses {name}: {_reason(error)}", error.code) from error
+            why = getattr(error, "message", None) or error
+            raise MilvusError(f"Milvus refuses {name}: {why}", error.code) from error
 
     def sealed(self, collection: str) -> int:
         """Rows in memory, in segments that get no more."""
-        handler = self._client._get_connection()
-        call = handler.get_query_segment_info
+        call = self._client._get_connection().get_query_segment_info
         found = self.repeat("get_query_segment_info", call, collection)
         return sum(segment.num_rows for segment in found if segment.state == SEALED)
 
@@ -273,22 +266,18 @@ class Client:
 
 def is_transient(error: Exception) -> bool:
     """Whether the same call may succeed later: the server is busy, limits us or is away."""
-    if isinstance(error, ConnectionError | TimeoutError):
-        return True
     code = getattr(error, "code", None)
     code = code() if callable(code) else code
-    if getattr(code, "name", code) in TRANSIENT:
-        return True
-    if type(error).__name__ in ("ConnectError", "MilvusUnavailableException"):
-        return True
-    return code in RECOVERING or bool(getattr(error, "_retriable", False))
+    return (
+        isinstance(error, ConnectionError | TimeoutError)
+        or type(error).__name__ in ("ConnectError", "MilvusUnavailableException")
+        or getattr(code, "name", code) in TRANSIENT
+        or code in RECOVERING
+        or bool(getattr(error, "_retriable", False))
+    )
 
 
 def _refused(error: Exception) -> bool:
     """Whether the server does not know us; pymilvus calls that a failed connection, too."""
     code = getattr(error.__cause__, "code", None)
     return callable(code) and getattr(code(), "name", "") == "UNAUTHENTICATED"
-
-
-def _reason(error: Exception) -> str:
-    return str(getattr(error, "message", None) or error)
