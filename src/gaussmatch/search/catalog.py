@@ -185,7 +185,7 @@ class Catalog:
         np.add.at(sums, of.ravel(), self._place[there])
         means = (sums / counts[:, None]).round(5).tolist()
         return [
-            Spot(*means[at], int(counts[at]), self.ids[there[first[at]]])
+            Spot(means[at][0], means[at][1], int(counts[at]), self.ids[there[first[at]]])
             for at in np.argsort(-counts, kind="stable")[:most].tolist()
         ]
 

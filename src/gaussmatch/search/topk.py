@@ -149,18 +149,24 @@ class Several:
         """Exact scores are the same by the lift of any part."""
         return self.parts[0].lifted(queries)
 
-    def candidates(self, queries: LiftedQueries, count: int) -> Candidates:
-        return self._best(self.parts, queries, count)
+    def candidates(self, queries: LiftedQueries, count: int, k: int | None = None) -> Candidates:
+        """
+        Args:
+            k: how many each part must find, ``count`` if not given.
+        """
+        return self._best(self.parts, queries, k or count, count)
 
     def scan(self, queries: LiftedQueries, count: int) -> Candidates:
-        return self._best([Scanned(part) for part in self.parts], queries, count)
+        return self._best([Scanned(part) for part in self.parts], queries, count, count)
 
-    def _best(self, parts: Sequence[Searchable], queries: LiftedQueries, count: int) -> Candidates:
+    def _best(
+        self, parts: Sequence[Searchable], queries: LiftedQueries, k: int, count: int
+    ) -> Candidates:
         """The most promising of all parts: ``count``, or as many as a coarse part gives."""
         found = []
         for number, part in enumerate(parts):
             own = queries if not number else part.lifted(queries.queries)
-            found.append(proposed(part, own, count, count))
+            found.append(proposed(part, own, k, count))
         rows = [np.where(c.rows < 0, -1, c.rows + p * PART) for p, c in enumerate(found)]
         row, rough = np.concatenate(rows, 1), np.concatenate([c.scores for c in found], 1)
         bounds = [c.bound for c in found]
@@ -184,7 +190,7 @@ class Several:
         return rows, scores
 
     def sample(self, count: int) -> np.ndarray:
-        """Of each part as its share is."""
+        """Of each part as its share is, rounded up."""
         drawn = [
             part.sample(-(-count * part.reach // max(self.reach, count))) + p * PART
             for p, part in enumerate(self.parts)
@@ -299,7 +305,8 @@ def _round(
 
 def proposed(part: Searchable, queries: LiftedQueries, k: int, count: int) -> Candidates:
     """Candidates of one part; by looking at every row if it finds fewer than it must."""
-    found = part.candidates(queries, count)
+    least = (k,) if isinstance(part, Several) else ()
+    found = part.candidates(queries, count, *least)
     wanted = min(k, part.reach)
     if not part.exact and (
         found.rows.shape[1] < wanted if found.full else (found.rows >= 0).sum(1).min() < wanted

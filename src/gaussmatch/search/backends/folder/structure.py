@@ -361,8 +361,8 @@ class Hnsw(Structure):
                 faiss.write_index(graph, str(file))
             except RuntimeError as error:  # a full disk
                 raise OSError(f"{file}: cannot be written ({error})") from error
-        name, sample = f"a graph ({cls.name}) of {content.total:,} items", content.some(QUERIES)
-        report = measure(content.settings, cls(content), sample.numpy(), name)
+        queries, name = content.some(QUERIES), f"a graph ({cls.name}) of {content.total:,} items"
+        report = measure(content.settings, cls(content), queries.numpy(), name)
         (content.folder / REPORT).write_text(to_json(asdict(report)), encoding="utf-8")
 
     @classmethod
