@@ -188,7 +188,7 @@ def _make_options(argv: Sequence[str]) -> Namespace:
     parser.take("--out", "a new folder, or milvus:…", type=place, required=True)
     parser.take("--split", "of the run's own data", choices=SPLITS)
     parser.take("--gallery", "what a file of embeddings is of (default: images)", choices=GALLERIES)
-    _add_structure(parser, "flat is exact (default); hnsw is fast")
+    parser.take("--structure", "flat is exact (default); hnsw is fast", choices=STRUCTURES)
     _add_search(parser)
     parser.flag("--strict", STRICT)
     _add_wait(parser)
@@ -292,7 +292,7 @@ def _merge(argv: Sequence[str]) -> None:
     )
     parser.take("out", "the merged index: a new folder, or milvus:…", type=place)
     parser.add_argument("indexes", type=place, nargs="+")
-    _add_structure(parser, "default: that of the first")
+    parser.take("--structure", "default: that of the first", choices=STRUCTURES)
     parser.flag("--replace", "for equal ids, keep the last")
     options = parser.parse(argv)
     settings = None
@@ -314,7 +314,7 @@ def _compact(argv: Sequence[str]) -> None:
         "postgresql://host/photos --field taken:text",
         writes=True,
     )
-    _add_structure(parser, "change how it is searched")
+    parser.take("--structure", "change how it is searched", choices=STRUCTURES)
     _add_search(parser)
     options = parser.parse(argv)
     index = Index.open(options.index, wait=options.wait)
@@ -420,10 +420,6 @@ def _parser(
     if writes:
         _add_wait(parser)
     return parser
-
-
-def _add_structure(parser: Parser, help: str) -> None:
-    parser.take("--structure", help, choices=STRUCTURES)
 
 
 def _add_search(parser: Parser) -> None:

@@ -117,8 +117,10 @@ class Run:
     def _measured(self, split: SplitName) -> bool:
         """Whether a result is there, of as many epochs and the same fields of evaluation."""
         result, recipe = self.result(split), self.recipe
-        if split in ("crops", "trust") or not (result.exists() and self.each(split).exists()):
-            return result.exists() and split in ("crops", "trust")
+        if split in ("crops", "trust"):
+            return result.exists()
+        if not (result.exists() and self.each(split).exists()):
+            return False
         before = read_json(result)["provenance"]["recipe"]
         same = all(before["data"][name] == getattr(recipe.data, name) for name in EVALUATION)
         return same and bool(before["training"]["epochs"] == recipe.training.epochs)
@@ -153,8 +155,7 @@ class Run:
                 self._choose_crops(visual_genome)
             elif split == "trust":
                 assert trust is not None
-                data = _data(self.recipe.data)
-                found = trust(self.folder, data)
+                found = trust(self.folder, _data(self.recipe.data))
                 save_tensors(self.each(split), found.each)
                 write_json(self.result(split), found.measures)
             else:

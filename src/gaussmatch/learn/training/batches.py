@@ -61,20 +61,17 @@ class Batch(NamedTuple):
 
     def _part(self, start: int, stop: int) -> Batch:
         part = slice(start, stop)
-        fits, share, partner = (
-            None if known is None else known[part]
-            for known in (self.fits, self.share, self.partner)
-        )
-        some = Batch(self.images[part], _rows(self.texts, part), self.image_ids[part], fits=fits)
-        some = some._replace(share=share, partner=partner)
+        known = {name: getattr(self, name) for name in ("fits", "share", "partner")}
+        own = {name: value[part] for name, value in known.items() if value is not None}
+        some = Batch(self.images[part], _rows(self.texts, part), self.image_ids[part], **own)
         if self.short_of is None:
             return some
         first, end = (int((self.short_of < row).sum()) for row in (start, stop))
-        own = slice(first, end)
+        rows = slice(first, end)
         return some._replace(
-            short=_rows(self.short, own) if end > first else None,
-            short_of=self.short_of[own] - start,
-            short_fits=None if self.short_fits is None else self.short_fits[own],
+            short=_rows(self.short, rows) if end > first else None,
+            short_of=self.short_of[rows] - start,
+            short_fits=None if self.short_fits is None else self.short_fits[rows],
         )
 
 

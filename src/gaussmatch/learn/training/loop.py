@@ -116,11 +116,10 @@ def _train(
     recipe = replace(recipe, model=run.read_recipe(out).model) if resumed else recipe
     recipe = start.resolved(recipe, data.train)
     seed_everything(recipe.training.seed)
-    model = (
-        start.resumed_model(recipe, out)
-        if resumed
-        else start.initial_model(recipe, data.train, origin)
-    )
+    if resumed:
+        model = start.resumed_model(recipe, out)
+    else:
+        model = start.initial_model(recipe, data.train, origin)
     model.matcher.to(device)
     if recipe.model.posthoc.fitted:
         if main:

@@ -373,16 +373,16 @@ class TrainingState:
     data: Mapping[str, str] = field(default_factory=dict)
     """Fingerprint of what it is trained on, see ``Pairs.fingerprint``."""
 
+    @property
+    def _parts(self) -> dict[str, Any]:
+        """All that keep a state of their own."""
+        parts: tuple[Any, ...] = (self.matcher, self.optimizer, self.rates, self.scaler)
+        return dict(zip(("matcher", "optimizer", "schedule", "scaler"), parts, strict=True))
+
     def save(self, folder: Path) -> None:
-        state = {
-            "matcher": self.matcher.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "schedule": self.rates.state_dict(),
-            "scaler": self.scaler.state_dict(),
-            "progress": vars(self.progress),
-            "data": dict(self.data),
-            "random": _random_states(),
-        }
+        state = {name: part.state_dict() for name, part in self._parts.items()}
+        state |= {"progress": vars(self.progress), "data": dict(self.data)}
+        state["random"] = _random_states()
         with run.replacing(folder, run.CHECKPOINT, keep=run.PREVIOUS) as temporary:
             torch.save(state, temporary)
 
@@ -392,11 +392,8 @@ class TrainingState:
         path = folder / run.CHECKPOINT
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
-            self.matcher.load_state_dict(state["matcher"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.rates.load_state_dict(state["schedule"])
-            if self.scaler.is_enabled():
-                self.scaler.load_state_dict(state["scaler"])
+            for name, part in self._parts.items():  # a scaler that is off ignores its state
+                part.load_state_dict(state[name])
             _restore_random_states(state["random"])
             self.progress = Progress(**state["progress"])
             before = dict(state["data"])
@@ -451,13 +448,7 @@ def _random_states() -> dict[str, Any]:
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "numpy": (
-            algorithm,
-            torch.from_numpy(np.asarray(keys).astype(np.int64)),
-            position,
-            gauss,
-            cached,
-        ),
+        "numpy": (algorithm, torch.from_numpy(np.asarray(keys, np.int64)), position, gauss, cached),
         "python": random.getstate(),
     }
 

@@ -324,26 +324,20 @@ class Gradients:
     ) -> None:
         """Encode each part again, with a graph, and pass the gradients of its embeddings on."""
         after = _random_state(self.precision.device)
-        start = first = 0
-        for part, state in zip(parts, states, strict=True):
-            stop = start + len(part.image_ids)
-            end = first + (0 if part.short_of is None else len(part.short_of))
+        pairs = [len(part.image_ids) for part in parts]
+        queries = [0 if part.short_of is None else len(part.short_of) for part in parts]
+        gradients = [
+            None if whole.grad is None else whole.grad.split(sizes)
+            for tensors, sizes in ((embedded, pairs), (of_queries, queries))
+            for whole in tensors
+        ]
+        for at, (part, state) in enumerate(zip(parts, states, strict=True)):
             _set_random_state(state, self.precision.device)
             with self.precision.forward():
                 again = objective.encode(self.matcher, part)
-            rows = [slice(start, stop)] * len(embedded) + [slice(first, end)] * len(of_queries)
-            pairs = [
-                (tensor, whole.grad[some])
-                for tensor, whole, some in zip(
-                    [*again.tensors, *again.short_tensors],
-                    [*embedded, *of_queries],
-                    rows,
-                    strict=True,
-                )
-                if whole.grad is not None and tensor.requires_grad
-            ]
-            torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
-            start, first = stop, end
+            outputs = zip([*again.tensors, *again.short_tensors], gradients, strict=True)
+            known = [(x, g[at]) for x, g in outputs if g is not None and x.requires_grad]
+            torch.autograd.backward([x for x, _ in known], [g for _, g in known])
         _set_random_state(after, self.precision.device)
 
 
