@@ -60,10 +60,9 @@ def main() -> None:
         return
     recipe = DataRecipe(options.data, root=options.root, extracted="lite2.npz", cxc=options.cxc)
     data = load_data(recipe)
-    images, captions = vectors(data.train)
     for share in SHARES:
         found = [
-            planted(*part(images, captions, data.train.image_of, options.images, seed), share, seed)
+            planted(*vectors(data.train, options.images, seed), share, seed)
             for seed in range(options.seeds)
         ]
         ours, score, seconds = np.mean(found, 0)
@@ -76,22 +75,18 @@ def main() -> None:
         missing(data.test)
 
 
-def vectors(pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """The features of the photos and the sentence embeddings of the captions, frozen."""
-    rows = {text: row for row, text in enumerate(dict.fromkeys(pairs.captions))}
-    embedded = embedded_once(text_tower("st:all-MiniLM-L6-v2"), list(rows))
-    captions = torch.from_numpy(np.asarray(embedded[[rows[text] for text in pairs.captions]]))
-    return torch.cat(list(image_batches(pairs, 1024))), captions
-
-
-def part(
-    images: Tensor, captions: Tensor, image_of: Tensor, most: int | None, seed: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """A random part of the images with their captions, or everything."""
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+def vectors(pairs: Pairs, most: int | None = None, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """The features of the photos, the sentence embeddings of the captions, both frozen, and the
+    photo of each caption; of everything, or of ``most`` photos drawn at random."""
+    order = torch.randperm(len(pairs.images), generator=torch.Generator().manual_seed(seed))
     chosen = order[:most].sort().values
-    inside = torch.isin(image_of, chosen)
-    return images[chosen], captions[inside], torch.searchsorted(chosen, image_of[inside])
+    said = torch.isin(pairs.image_of, chosen).nonzero()[:, 0]
+    texts = [pairs.captions[c] for c in said.tolist()]
+    rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+    embedded = embedded_once(text_tower("st:all-MiniLM-L6-v2"), list(rows))
+    captions = torch.from_numpy(np.asarray(embedded[[rows[text] for text in texts]]))
+    images = torch.cat(list(image_batches(pairs, 1024)))
+    return images[chosen], captions, torch.searchsorted(chosen, pairs.image_of[said])
 
 
 def planted(
@@ -121,7 +116,7 @@ def missing(pairs: Pairs) -> None:
     known = truth.query_of[extra], truth.items[extra]
     random = torch.randint(n, (len(known[0]),), generator=torch.Generator().manual_seed(0))
     both = torch.cat([known[0], known[0]]), torch.cat([known[1], random])
-    fit = cross_fitted(*vectors(pairs), pairs.image_of, others=both)
+    fit = cross_fitted(*vectors(pairs), others=both)
     margins = [part[~part.isnan()] for part in fit.others.split(len(random))]
     ahead = torch.where(fit.better != pairs.image_of, fit.margin, -1.0).argsort(descending=True)
     pair = set(zip(known[0].tolist(), known[1].tolist(), strict=True))

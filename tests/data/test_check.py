@@ -13,7 +13,8 @@ from PIL import Image
 
 from gaussmatch.apps.cli import main
 from gaussmatch.data import SOURCES, recognize, source
-from gaussmatch.data.check import garbled, language_of, says_nothing
+from gaussmatch.data.check import garbled, says_nothing
+from gaussmatch.data.language import language_of
 from gaussmatch.models.features import load_data
 from gaussmatch.models.recipe import DataRecipe
 

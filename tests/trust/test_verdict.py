@@ -60,6 +60,9 @@ def test_words_that_are_not_known_are_named_and_nothing_is_claimed() -> None:
     found = hits.for_text("qwer zxcv", ["qwer", "zxcv"], {})
     assert found.verdict.sentence == "I don’t know “qwer” and “zxcv”"
     assert found.verdict.count is found.hits[0].probability is found.hits[0].fit is None
+    german = hits.for_text("ein Hund und die Katze", ["Hund", "Katze"], {"Hund": "hound"})
+    assert german.remarks[-1] == "this looks German; I only know English words"
+    assert german.meant is None  # "ein hound" is not what anybody means
     one_of_two = hits.for_text("a red zebra", ["zebra"], {})
     assert one_of_two.verdict.kind == "specific"
     assert one_of_two.unknown == ["zebra"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 import textwrap
-import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps, ImageStat
 from PIL.PngImagePlugin import PngInfo
 from tqdm import tqdm
 
-from gaussmatch.data.language import STOP_WORDS, words_of
+from gaussmatch.data.language import language_of
 from gaussmatch.data.listing import Caption, Listing, Photo
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.files import atomic
@@ -72,33 +71,11 @@ _NOTHING = re.compile(
     r"|\S+\.(jpe?g|png|gif|webp|heic|tiff?)|[\W_]+)",
     re.IGNORECASE,
 )
-_FUNCTION_WORDS = {
-    "German": "der die das dem den des und ein eine einen einem einer eines mit ist sind auf im am "
-    "vor von vom zum zur zwei drei bei aus nach durch über neben hinter unter während sich steht "
-    "sitzt für nicht auch wird einige mehrere zu wie / in an was so her",
-    "French": "le la les l d un une des et dans sur avec est sont deux trois qui du au aux par de "
-    "en pour devant derrière près à ses sa son leur il elle se que plusieurs / on a as or me but",
-    "Spanish": "el la los las un una unos unas y con en de del al está están dos tres por sobre "
-    "para que su sus mientras junto se muy lo / a no me he has",
-    "Italian": "il lo la gli le l un una uno e ed con di del della dello dei delle nel nella sul "
-    "sulla al alla che sono due tre è da dal per su mentre si / a in i me no or",
-    "Portuguese": "o os um uma uns umas e com em de da do das dos na nas nos dois duas três está "
-    "estão por para que ao à seu sua enquanto se não / a as no me i",
-    "Dutch": "de het een en met van op twee drie zijn aan naar bij uit door voor achter naast die "
-    "dat er staat zit tijdens te om zich niet ook wordt / in is of was over we me under",
-}
-"""Words that tell a language and, after the slash, those that it shares with English, which do not
-tell it."""
-_LANGUAGES = {
-    name: (frozenset(own.split()), frozenset(shared.split()))
-    for name, (own, shared) in ((n, words.split("/")) for n, words in _FUNCTION_WORDS.items())
-}
-_LEAST = 0.15
-"""The least share of a text's words that tell its language, if that is not English."""
 
 
-def says_nothing(text: str) -> str | None:
-    """Why a caption says nothing about any photo; ``None`` if it may say something.
+def says_nothing(text: str, often: Collection[str] = ()) -> str | None:
+    """Why a caption says nothing about any photo; ``None`` if it may say something. ``often``:
+    those that are ``repeated``.
 
     >>> [says_nothing(t) for t in ("n/a", "Photo 23", "IMG_2041.jpg", " ", "a dog", "3 dogs")]
     ['a placeholder', 'a placeholder', 'a placeholder', 'empty', None, None]
@@ -106,7 +83,9 @@ def says_nothing(text: str) -> str | None:
     bare = text.strip().strip("\"'.")
     if not bare:
         return "empty"
-    return "a placeholder" if _NOTHING.fullmatch(bare) else None
+    if _NOTHING.fullmatch(bare):
+        return "a placeholder"
+    return f"repeated {REPEATED} times or more" if text.strip().lower() in often else None
 
 
 def repeated(texts: Iterable[str]) -> set[str]:
@@ -133,48 +112,16 @@ def garbled(text: str) -> str | None:
     return None
 
 
-def language_of(text: str) -> str | None:
-    """The language that a text is in, or the script of one that is not Latin; ``None`` if it does
-    not tell.
-
-    Another language than English takes two different words that tell it, and none that is only
-    English.
-
-    >>> [language_of(t) for t in ("the dog is on the beach", "der Hund und die Katze", "dog", "猫")]
-    ['English', 'German', None, 'CJK']
-    >>> language_of("Two people in BMX gear in a redwood forest"), language_of("el perro y el gato")
-    ('English', 'Spanish')
-    """
-    if not text.isascii():
-        scripts = Counter(unicodedata.name(c, "?").split()[0] for c in text if c.isalpha())
-        if scripts and (script := scripts.most_common(1)[0][0]) != "LATIN":
-            return script if script == "CJK" else script.capitalize()
-    words = [part for word in words_of(text) for part in word.split("'") if part]
-    english = [word for word in words if word in STOP_WORDS]
-    own = {name: [w for w in words if w in tell] for name, (tell, _) in _LANGUAGES.items()}
-    most = max(map(len, own.values()))
-    if len(english) >= 2 and len(english) > 3 * most:
-        return "English"
-    first = [name for name, told in own.items() if len(told) == most]
-    tell, shared = _LANGUAGES[first[0]]
-    clear = len(first) == 1 and len(set(own[first[0]])) >= 2 and most >= _LEAST * len(words)
-    return first[0] if clear and tell | shared >= set(english) else None
-
-
 def _look_at_captions(listing: Listing, report: Report) -> None:
     said = [caption for photo in listing.photos for caption in photo.captions]
     often = repeated(caption.text for caption in said)
-    nothing: dict[str, list[Caption]] = {}
-    for one in said:
-        why = says_nothing(one.text)
-        if why is None and one.text.strip().lower() in often:
-            why = "repeated"
-        nothing.setdefault(why or "", []).append(one)
-    report.problem("captions are empty", _places(nothing.get("empty", ())))
-    report.problem("captions say nothing", _places(nothing.get("a placeholder", ()), True))
+    why = [says_nothing(one.text, often) for one in said]
+    for reason, what in (("empty", "are empty"), ("a placeholder", "say nothing")):
+        held = [one for one, of in zip(said, why, strict=True) if of == reason]
+        report.problem(f"captions {what}", _places(held, reason != "empty"))
     report.problem(
         f"captions are repeated {REPEATED} times or more",
-        sorted({f"{c.text!r}" for c in nothing.get("repeated", ())}),
+        sorted({repr(one.text) for one in said if one.text.strip().lower() in often}),
     )
     broken = [one for one in said if garbled(one.text) is not None]
     report.problem("captions have a broken encoding", _places(broken, True))

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,12 @@ import numpy as np
 
 from gaussmatch.checks import did_you_mean
 from gaussmatch.data import datasets, exchange, folder
+from gaussmatch.data.exchange import DECISIONS
 from gaussmatch.data.language import words_of
-from gaussmatch.data.listing import Caption, Listing, Photo
+from gaussmatch.data.listing import Listing
 from gaussmatch.data.stored import read_lines
 from gaussmatch.files import atomic, claim_folder, read_csv, read_json, write_json
 
-DECISIONS = {
-    "accept": "it is fine as it is",
-    "fix": "replace the caption",
-    "swap": "exchange two captions",
-    "drop": "remove the caption, or the photo",
-}
 NEEDED, MORE = (
     ("image", "decision"),
     ("issue", "caption", "text", "other", "other_caption", "fixed"),
@@ -83,7 +78,7 @@ def read_decisions(path: Path) -> list[Decision]:
             header = next(csv.reader(file), [])
         rows = read_csv(path, [*NEEDED, *(name for name in MORE if name in header)])
         made = [(f"{path}, line {line}", row) for line, row in enumerate(rows, start=2)]
-    return [decision_of(row, place) for place, row in made if _said(row, place)]
+    return [_decision(row, place) for place, row in made if _said(row, place)]
 
 
 def _said(row: Any, place: str) -> bool:
@@ -92,8 +87,7 @@ def _said(row: Any, place: str) -> bool:
     return bool(str(row.get("decision") or "").strip())
 
 
-def decision_of(row: dict[str, Any], place: str) -> Decision:
-    """A decision from the fields of a row."""
+def _decision(row: dict[str, Any], place: str) -> Decision:
     given = {name: str(row.get(name) or "") for name in (*NEEDED, *MORE)}
     given["decision"] = given["decision"].strip().lower()
     return Decision(**given, place=place)
@@ -108,68 +102,50 @@ class Cleaning:
 
     Args:
         photos: ids of photos that go, with all their captions.
-        captions: ids of single captions that go.
-        texts: caption id → its new text.
+        texts: caption id → its new text; ``None`` if it goes alone.
         diff: the same for people, line by line.
         decisions: all of them, those that change nothing included.
+        checked: what the next audit leaves out.
     """
 
     photos: set[str] = field(default_factory=set)
-    captions: set[str] = field(default_factory=set)
-    texts: dict[str, str] = field(default_factory=dict)
+    texts: dict[str, str | None] = field(default_factory=dict)
     diff: list[str] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
-    checked: list[Decision] = field(default_factory=list)  #: what the next audit leaves out
+    checked: list[Decision] = field(default_factory=list)
 
     def text(self, photo: str, caption: str, text: str) -> str | None:
         """A caption after the changes; ``None`` if it is gone."""
-        if photo in self.photos or caption in self.captions:
-            return None
-        return self.texts.get(caption, text)
+        return None if photo in self.photos else self.texts.get(caption, text)
 
     def summary(self) -> str:
         made = Counter(d.decision for d in self.decisions)
         words = [f"{made[name]} {name}" for name in DECISIONS if made[name]]
+        gone = sum(text is None for text in self.texts.values())
         return (
             f"{len(self.decisions)} decisions ({', '.join(words)}): {len(self.photos)} photos and "
-            f"{len(self.captions)} more captions go, {len(self.texts)} captions change"
+            f"{gone} more captions go, {len(self.texts) - gone} captions change"
         )
 
 
 def plan(listing: Listing, decisions: Iterable[Decision]) -> Cleaning:
     """What decisions change, checked against the data: what they name must be there, with the text
     that was judged, and no two may contradict each other."""
-    photos = {photo.id: photo for photo in listing.photos}
-    captions = {c.id: (c, photo) for photo in listing.photos for c in photo.captions}
-    made = Cleaning()
+    photos = {photo.id for photo in listing.photos}
+    said = {c.id: c.text for photo in listing.photos for c in photo.captions}
+    photo_of = {c.id: photo.id for photo in listing.photos for c in photo.captions}
+    made = Cleaning(decisions=list(decisions))
     by: dict[str, Decision] = {}  # caption → the decision that changes it
-    swaps: set[frozenset[str]] = set()
 
     def change(caption: str, decision: Decision, text: str | None) -> None:
-        before = by.setdefault(caption, decision)
-        known = None if caption in made.captions else made.texts.get(caption)
-        if before is not decision and known != text:
+        first = by.setdefault(caption, decision)
+        if made.texts.setdefault(caption, text) != text:
             raise ValueError(
-                f"{decision.place}: {before.place} decides otherwise about {caption}; keep one"
+                f"{decision.place}: {first.place} decides otherwise about {caption}; keep one"
             )
-        if text is None:
-            made.captions.add(caption)
-        else:
-            made.texts[caption] = text
 
-    for one in decisions:
-        made.decisions.append(one)
-        for name in filter(None, (one.image, one.other)):
-            if name not in photos:
-                raise ValueError(f"{one.place}: no photo {name!r} in {listing.name}")
-        for name, text in ((one.caption, one.text), (one.other_caption, "")):
-            if name and name not in captions:
-                raise ValueError(f"{one.place}: no caption {name!r} in {listing.name}")
-            if name and text and captions[name][0].text != text:
-                raise ValueError(
-                    f"{one.place}: {name} now says {captions[name][0].text!r}, not {text!r}; the "
-                    "data has changed since: audit it again"
-                )
+    for one in made.decisions:
+        _check(one, photos, said, listing.name)
         if one.decision == "drop" and not one.caption:
             made.photos.add(one.image)
         elif one.decision == "drop":
@@ -177,30 +153,41 @@ def plan(listing: Listing, decisions: Iterable[Decision]) -> Cleaning:
         elif one.decision == "fix":
             change(one.caption, one, " ".join(one.fixed.split()))
         elif one.decision == "swap":
-            pair = frozenset((one.caption, one.other_caption))
-            if pair not in swaps:
-                swaps.add(pair)
-                change(one.caption, one, captions[one.other_caption][0].text)
-                change(one.other_caption, one, captions[one.caption][0].text)
-    bare = [p for p in listing.photos if p.captions and not _left(p, made)]
-    made.photos |= {photo.id for photo in bare}  # a photo without a caption is of no use
-    made.captions = {c for c in made.captions if captions[c][1].id not in made.photos}
-    made.texts = {c: t for c, t in made.texts.items()
-                  if captions[c][1].id not in made.photos and c not in made.captions}  # fmt: skip
+            change(one.caption, one, said[one.other_caption])
+            change(one.other_caption, one, said[one.caption])
+    made.photos |= {  # a photo without a caption is of no use
+        p.id
+        for p in listing.photos
+        if p.captions and all(made.text(p.id, c.id, c.text) is None for c in p.captions)
+    }
+    made.texts = {c: text for c, text in made.texts.items() if photo_of[c] not in made.photos}
     made.diff = _diff(listing, made)
-    touched = {*made.photos, *made.captions, *made.texts}
+    touched = {*made.photos, *made.texts}
     made.checked = [
-        d for d in made.decisions
-        if d.decision == "accept" and not touched & {d.image, d.other, d.caption}
-    ] + [Decision(captions[c][1].id, "accept", text=t) for c, t in made.texts.items()]  # fmt: skip
+        *(d for d in made.decisions
+          if d.decision == "accept" and not touched & {d.image, d.other, d.caption}),
+        *(Decision(photo_of[c], "accept", text=text) for c, text in made.texts.items() if text),
+    ]  # fmt: skip
     for split, held in listing.splits.items():
         if held and all(photo.id in made.photos for photo in held):
             raise ValueError(f"nothing would be left of {split}; keep some of its photos")
     return made
 
 
-def _left(photo: Photo, changes: Cleaning) -> list[Caption]:
-    return [c for c in photo.captions if changes.text(photo.id, c.id, c.text) is not None]
+def _check(one: Decision, photos: Collection[str], said: Mapping[str, str], data: str) -> None:
+    """Whether the data still is what a decision is about."""
+    for kind, known, names in (
+        ("photo", photos, (one.image, one.other)),
+        ("caption", said, (one.caption, one.other_caption)),
+    ):
+        for name in names:
+            if name and name not in known:
+                raise ValueError(f"{one.place}: no {kind} {name!r} in {data}")
+    if one.caption and one.text and said[one.caption] != one.text:
+        raise ValueError(
+            f"{one.place}: {one.caption} now says {said[one.caption]!r}, not {one.text!r}; the "
+            "data has changed since: audit it again"
+        )
 
 
 def _diff(listing: Listing, changes: Cleaning) -> list[str]:
@@ -236,7 +223,7 @@ def write(name: str, root: Path, out: Path, listing: Listing, changes: Cleaning,
     if name not in WRITERS:
         raise ValueError(f"{name}: no cleaned copy can be made of this format; it can be of "
                          f"{', '.join(WRITERS)}")  # fmt: skip
-    if _inside(out.resolve(), root.resolve()):
+    if out.resolve().is_relative_to(root.resolve()):
         raise ValueError(f"--out {out} lies inside {root}, which is not changed; choose another")
     claim_folder(out, proof=None)
     tables = WRITERS[name](root, out, changes)
@@ -252,13 +239,9 @@ def write(name: str, root: Path, out: Path, listing: Listing, changes: Cleaning,
     write_json(out / DECIDED, [*before, *kept])
 
 
-def _inside(path: Path, folder: Path) -> bool:
-    return path == folder or folder in path.parents
-
-
 def _below(path: Path, root: Path) -> Path:
     """Where a photo goes: at the same place below the folder, or by its name."""
-    return path.relative_to(root) if _inside(path, root) else Path(path.name)
+    return path.relative_to(root) if path.is_relative_to(root) else Path(path.name)
 
 
 def _take(photo: Path, target: Path, link: bool) -> None:
@@ -316,7 +299,7 @@ def _json_lines(table: Path, edited: Edit) -> bytes:
         if left:
             changed = {**record, caption: left if several else left[0]}
             out.append(json.dumps(changed, ensure_ascii=False))
-    return "".join(f"{line}\n" for line in out).encode()
+    return _lines(out)
 
 
 def _parquet(table: Path, edited: Edit) -> bytes:
@@ -338,23 +321,28 @@ def _parquet(table: Path, edited: Edit) -> bytes:
 def _coco(root: Path, out: Path, changes: Cleaning) -> Files:
     base = root / "annotations" if (root / "annotations").is_dir() else root
     files: Files = {}
-    gone: set[int] = {int(photo) for photo in changes.photos}
+    gone = {int(photo) for photo in changes.photos}
     lost: set[int] = set()  # captions
+
+    def without(content: dict[str, Any], key: str, photo: str) -> dict[str, Any]:
+        left = [entry for entry in content.get(key, ()) if entry[photo] not in gone]
+        return {**content, key: left} if key in content else content
+
     for path in sorted(base.glob("captions_*.json")):
         content = read_json(path, dict)
         left = []
         for said in content["annotations"]:
             image, id_ = str(said["image_id"]), str(said["id"])
-            after = changes.text(image, id_, " ".join(said["caption"].split()))
+            after = changes.text(image, id_, said["caption"])
             if after is None:
                 lost.add(said["id"])
             else:
-                left.append({**said, "caption": after} if id_ in changes.texts else said)
+                left.append({**said, "caption": after})
         content["annotations"] = left
-        files[_name(path, root)] = _json(_without(content, "images", "id", gone))
+        files[_name(path, root)] = _json(without(content, "images", "id"))
     for path in sorted(base.glob("instances_*.json")):
-        content = _without(read_json(path, dict), "images", "id", gone)
-        files[_name(path, root)] = _json(_without(content, "annotations", "image_id", gone))
+        content = without(read_json(path, dict), "images", "id")
+        files[_name(path, root)] = _json(without(content, "annotations", "image_id"))
     for place in {root, base}:
         for path in sorted(place.glob("coco_*_ids.npy")):
             numbers, kept = np.load(path, allow_pickle=False), io.BytesIO()
@@ -362,24 +350,23 @@ def _coco(root: Path, out: Path, changes: Cleaning) -> Files:
             files[_name(path, root)] = kept.getvalue()
         path = place / "dataset_coco.json"
         if path.is_file():
-            files[_name(path, root)] = _karpathy(path, changes, {str(number) for number in gone})
+            files[_name(path, root)] = _karpathy(path, changes)
     return files
 
 
-def _karpathy(path: Path, changes: Cleaning, gone: Collection[str]) -> bytes:
-    """Karpathy's file; ``gone``: image numbers of COCO, or file names."""
+def _karpathy(path: Path, changes: Cleaning) -> bytes:
+    """Karpathy's file, whose photos are known by COCO's number or by their file name."""
     content = read_json(path, dict)
     images = []
     for image in content["images"]:
-        names = {str(image.get("cocoid")), image["filename"]}
+        photo = str(image["cocoid"]) if "cocoid" in image else image["filename"]
         left = []
         for said in image["sentences"]:
-            id_, before = str(said["sentid"]), " ".join(said["raw"].split())
-            after = None if names & set(gone) else changes.text(image["filename"], id_, before)
+            before = " ".join(said["raw"].split())
+            after = changes.text(photo, str(said["sentid"]), before)
             if after is not None and after != before:
-                left.append({**said, "raw": after, "tokens": words_of(after)})
-            elif after is not None:
-                left.append(said)
+                said = {**said, "raw": after, "tokens": words_of(after)}
+            left += [] if after is None else [said]
         if left:
             numbers = [said["sentid"] for said in left]
             images.append({**image, "sentences": left, "sentids": numbers})
@@ -387,10 +374,10 @@ def _karpathy(path: Path, changes: Cleaning, gone: Collection[str]) -> bytes:
 
 
 def _flickr(root: Path, out: Path, changes: Cleaning) -> Files:
+    path = root / "dataset_flickr30k.json"
+    if path.is_file():
+        return {path.name: _karpathy(path, changes)}
     files: Files = {}
-    if (root / "dataset_flickr30k.json").is_file():
-        path = root / "dataset_flickr30k.json"
-        return {path.name: _karpathy(path, changes, changes.photos)}
     for path in [*root.glob("*.token.txt"), *root.glob("*.token")]:
         lines = []
         for line in filter(str.strip, read_lines(path)):
@@ -398,22 +385,21 @@ def _flickr(root: Path, out: Path, changes: Cleaning) -> Files:
             after = changes.text(key.rpartition("#")[0], key, text.strip())
             if after is not None:
                 lines.append(f"{key}\t{after}" if after != text.strip() else line)
-        files[path.name] = "".join(f"{line}\n" for line in lines).encode()
+        files[path.name] = _lines(lines)
     judged = root / "CrowdFlowerAnnotations.txt"
     if judged.is_file():  # of captions as they were
-        touched = changes.captions | set(changes.texts)
-        rows = [line.split("\t") for line in read_lines(judged)]
-        kept = [
-            row
-            for row in rows
-            if row[1] not in touched and not changes.photos & {row[0], row[1].rpartition("#")[0]}
-        ]
-        files[judged.name] = "".join("\t".join(row) + "\n" for row in kept).encode()
+        rows = [(line, *line.split("\t")[:2]) for line in read_lines(judged)]
+        files[judged.name] = _lines(
+            line
+            for line, photo, caption in rows
+            if caption not in changes.texts
+            and not changes.photos & {photo, caption.rpartition("#")[0]}
+        )
     lists = [root / f"{split}.txt" for split in ("train", "val", "test")]
     for path in [*root.glob("Flickr_8k.*Images.txt"), *(p for p in lists if p.is_file())]:
         names = read_lines(path)
         left = [n for n in names if not changes.photos & {n, n.removesuffix(".jpg") + ".jpg"}]
-        files[path.name] = "".join(f"{line}\n" for line in left).encode()
+        files[path.name] = _lines(left)
     return files
 
 
@@ -421,11 +407,11 @@ def _datasets(root: Path, out: Path, changes: Cleaning) -> Files:
     """``save_to_disk`` of the same rows; the photos are inside."""
     import datasets as library
 
-    def bare(ids: Iterable[str]) -> set[str]:
-        return {id_.replace(".jpg", "").replace(".png", "") for id_ in ids}
+    def bare(id_: str) -> str:
+        return id_.replace(".jpg", "").replace(".png", "")
 
-    texts = {name.replace(".jpg", "").replace(".png", ""): t for name, t in changes.texts.items()}
-    ours = Cleaning(bare(changes.photos), bare(changes.captions), texts)
+    texts = {bare(caption): text for caption, text in changes.texts.items()}
+    ours = Cleaning({bare(photo) for photo in changes.photos}, texts)
     made = {}
     for split, rows in datasets.opened(str(root)).items():
         _, said = datasets.columns(str(root), rows)
@@ -457,10 +443,8 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
 
 
-def _without(content: dict[str, Any], key: str, field_: str, gone: set[int]) -> dict[str, Any]:
-    if key not in content:
-        return content
-    return {**content, key: [entry for entry in content[key] if entry[field_] not in gone]}
+def _lines(lines: Iterable[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 WRITERS: dict[str, Callable[[Path, Path, Cleaning], Files]] = {

@@ -15,11 +15,17 @@ from typing import Any
 
 Row = Mapping[str, Any]
 
+DECISIONS = {
+    "accept": "it is fine as it is",
+    "fix": "replace the caption",
+    "swap": "exchange two captions",
+    "drop": "remove the caption, or the photo",
+}
 FIELDS = ("issue", "image", "caption", "text", "other", "other_caption", "other_text", "reason",
           "proposal")  # fmt: skip
 """Of a finding, those that the other tools are given and give back."""
 
-LABELING = """\
+LABELING = f"""\
 <!-- made by gaussmatch audit export -->
 <View>
   <Header value="$issue: $reason"/>
@@ -27,7 +33,7 @@ LABELING = """\
   <Text name="said" value="$text"/>
   <Text name="instead" value="$other_text"/>
   <Choices name="decision" toName="photo" choice="single" required="true">
-    <Choice value="accept"/><Choice value="fix"/><Choice value="swap"/><Choice value="drop"/>
+    {"".join(f'<Choice value="{decision}"/>' for decision in DECISIONS)}
   </Choices>
   <TextArea name="fixed" toName="photo" value="$text" maxSubmissions="1" editable="true"/>
 </View>
@@ -107,8 +113,7 @@ def decided(content: Any, path: Path) -> list[dict[str, Any]]:
 
 
 def _of_sample(sample: dict[str, Any]) -> dict[str, Any]:
-    decisions = ("accept", "fix", "swap", "drop")
-    tags = [tag for tag in sample.get("tags") or () if tag in decisions]
+    tags = [tag for tag in sample.get("tags") or () if tag in DECISIONS]
     return {**sample, "decision": sample.get("decision") or (tags[-1] if tags else "")}
 
 

@@ -1,5 +1,6 @@
 """English, as far as queries and captions need it: words that name something and words that do not,
-word forms, general words, the canonical form of a query, spelling, and edits of known effect.
+word forms, general words, the canonical form of a query, spelling, edits of known effect, and
+whether a text is English at all.
 
 The word lists are small on purpose, so that every entry is safe. All other modules ask this one.
 """
@@ -8,6 +9,8 @@ from __future__ import annotations
 
 import difflib
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -438,6 +441,61 @@ def _edited(text: str, edit: Callable[[str], str]) -> str | None:
     if after == before:
         return None
     return with_articles(" ".join(word for word in after if word))
+
+
+# ---- other languages ----
+
+_FUNCTION_WORDS = {
+    "German": "der die das dem den des und ein eine einen einem einer eines mit ist sind auf im am "
+    "vor von vom zum zur zwei drei bei aus nach durch über neben hinter unter während sich steht "
+    "sitzt für nicht auch wird einige mehrere zu wie / in an was so her",
+    "French": "le la les l d un une des et dans sur avec est sont deux trois qui du au aux par de "
+    "en pour devant derrière près à ses sa son leur il elle se que plusieurs / on a as or me but",
+    "Spanish": "el la los las un una unos unas y con en de del al está están dos tres por sobre "
+    "para que su sus mientras junto se muy lo / a no me he has",
+    "Italian": "il lo la gli le l un una uno e ed con di del della dello dei delle nel nella sul "
+    "sulla al alla che sono due tre è da dal per su mentre si / a in i me no or",
+    "Portuguese": "o os um uma uns umas e com em de da do das dos na nas nos dois duas três está "
+    "estão por para que ao à seu sua enquanto se não / a as no me i",
+    "Dutch": "de het een en met van op twee drie zijn aan naar bij uit door voor achter naast die "
+    "dat er staat zit tijdens te om zich niet ook wordt / in is of was over we me under",
+}
+"""Words that tell a language and, after the slash, those that it shares with English, which do not
+tell it."""
+_LANGUAGES = {
+    name: (frozenset(own.split()), frozenset(shared.split()))
+    for name, (own, shared) in ((n, words.split("/")) for n, words in _FUNCTION_WORDS.items())
+}
+_LEAST = 0.15
+"""The least share of a text's words that tell its language, if that is not English."""
+
+
+def language_of(text: str) -> str | None:
+    """The language that a text is in, or the script of one that is not Latin; ``None`` if it does
+    not tell.
+
+    Another language than English takes two different words that tell it, and none that is only
+    English.
+
+    >>> [language_of(t) for t in ("the dog is on the beach", "der Hund und die Katze", "dog", "猫")]
+    ['English', 'German', None, 'CJK']
+    >>> language_of("Two people in BMX gear in a redwood forest"), language_of("el perro y el gato")
+    ('English', 'Spanish')
+    """
+    if not text.isascii():
+        scripts = Counter(unicodedata.name(c, "?").split()[0] for c in text if c.isalpha())
+        if scripts and (script := scripts.most_common(1)[0][0]) != "LATIN":
+            return script if script == "CJK" else script.capitalize()
+    words = [part for word in words_of(text) for part in word.split("'") if part]
+    english = [word for word in words if word in STOP_WORDS]
+    own = {name: [w for w in words if w in tell] for name, (tell, _) in _LANGUAGES.items()}
+    most = max(map(len, own.values()))
+    if len(english) >= 2 and len(english) > 3 * most:
+        return "English"
+    first = [name for name, told in own.items() if len(told) == most]
+    tell, shared = _LANGUAGES[first[0]]
+    clear = len(first) == 1 and len(set(own[first[0]])) >= 2 and most >= _LEAST * len(words)
+    return first[0] if clear and tell | shared >= set(english) else None
 
 
 # ---- lists of queries ----

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from gaussmatch.checks import SCHEMA
 from gaussmatch.data.asked import Asked, read_query
-from gaussmatch.data.language import mostly_known
+from gaussmatch.data.language import language_of, mostly_known
 from gaussmatch.search.manifest import Gallery
 from gaussmatch.search.trust.calibration import Promise
 from gaussmatch.search.trust.verdict import Fit, FitCount, SearchVerdict, decide, fit_of
@@ -208,6 +208,10 @@ class Hits:
         remarks += [f"“{part.said}” is searched for as “{part.means}”" for part in asked.emoji]
         if truncated:
             notes.append(TRUNCATED)
+        language = language_of(asked.text) if unknown else None
+        if language not in (None, "English"):
+            remarks.append(f"this looks {language}; I only know English words")
+            meant = {}
         instead = respelled(asked.text, meant)
         if instead is not None:
             notes.append(f"did you mean {instead!r}?")

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from gaussmatch.core.metrics import ResultProbability
-from gaussmatch.search.trust.duplicates import Copies, grouped
+from gaussmatch.search.trust.duplicates import Copies, grouped, nearest
 
 FOLDS = 5
 RIDGE = 0.02
@@ -39,6 +40,8 @@ SHARE, ROUNDS = 0.1, 20
 """Of mismatches at first, and how often it is estimated again, see ``_mismatch``."""
 LIKELY = 2.0
 """Standard deviations by which two captions must fit each other's photo to be called exchanged."""
+ODD = 4.0
+"""Robust deviations from which on a photo is unlike the others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,17 +159,17 @@ def exchanged(
 
 
 def _prepared(images: Tensor, captions: Tensor) -> tuple[Tensor, Tensor]:
-    return _principal(images), _unit(captions.float() - captions.float().mean(0))
+    return _principal(images), normalize(captions.float() - captions.float().mean(0))
 
 
 def _scores(t: Tensor, x: Tensor, seen_t: Tensor, seen_x: Tensor) -> Tensor:
     """How well captions fit images of a fold (captions × images): the mean of three cosines in
     their standard deviations — of a caption's mapped image with an image, of a caption with those
     of similar photos, and of the photos of similar captions with an image."""
-    unit = _unit(x)
+    unit = normalize(x)
     views = (
-        _unit(t @ _ridge(seen_t, seen_x)) @ unit.T,
-        t @ _borrowed(unit, _unit(seen_x), seen_t).T,
+        normalize(t @ _ridge(seen_t, seen_x)) @ unit.T,
+        t @ _borrowed(unit, normalize(seen_x), seen_t).T,
         _borrowed(t, seen_t, seen_x) @ unit.T,
     )
     return torch.stack([view / _spread(view) for view in views]).mean(0)
@@ -179,7 +182,7 @@ def _borrowed(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         near = (some @ keys.T).topk(min(NEIGHBOURS, len(keys)))
         weight = (NEARNESS * near.values).softmax(1)
         parts.append(torch.einsum("qk,qkd->qd", weight, values[near.indices]))
-    return _unit(torch.cat(parts))
+    return normalize(torch.cat(parts))
 
 
 def _standing(scores: Tensor, column: Tensor) -> list[Tensor]:
@@ -199,7 +202,7 @@ def _standing(scores: Tensor, column: Tensor) -> list[Tensor]:
 def _likeness(t: Tensor, image_of: Tensor, captions: Tensor, siblings_of: Tensor) -> list[Tensor]:
     """How like the other captions of an image a caption is, and whether there are any."""
     others, some = _siblings(t, image_of, siblings_of)
-    return [(_unit(others) * t[captions]).sum(1) * some, some.float()]
+    return [(normalize(others) * t[captions]).sum(1) * some, some.float()]
 
 
 def _siblings(t: Tensor, image_of: Tensor, captions: Tensor) -> tuple[Tensor, Tensor]:
@@ -236,10 +239,6 @@ def _spread(x: Tensor, axis: int | None = None) -> Tensor:
     return x.std(axis, correction=min(1, n - 1)).clamp_min(1e-6)
 
 
-def _unit(x: Tensor) -> Tensor:
-    return x / x.norm(dim=1, keepdim=True).clamp_min(1e-12)
-
-
 # ---- findings ----
 
 ISSUES = {
@@ -265,7 +264,7 @@ class Fault:
     """Comparable within an issue; higher is worse."""
     image: int
     caption: int | None = None
-    """Where the finding is about one; else it is about the photo."""
+    """If the finding is about one; else it is about the photo."""
     other: int | None = None
     """Another image that it is about."""
     reason: str = ""
@@ -282,18 +281,17 @@ def audit(
     image_of: Tensor,
     *,
     uncertainty: Tensor | None = None,
-    most: int = 100,
     copies: Sequence[Copies] | None = None,
     splits: Sequence[str] | None = None,
     scorer: Scorer | None = None,
     fit: Fit | None = None,
 ) -> list[Fault]:
-    """The ``most`` worst findings of each issue, issue by issue, worst first.
+    """All findings, issue by issue, worst first.
 
     Args:
         images: (n, F) and ``captions``: (m, G), any vectors.
         image_of: (m), the image of each caption.
-        uncertainty: (m), of each caption, where a model knows it; else vague captions are those
+        uncertainty: (m), of each caption, if a model knows it; else vague captions are those
             that the map does not distinguish from many photos.
         copies: what ``duplicates`` found in the pictures; without pictures ``None``, and photos
             count as near-duplicates if their vectors nearly agree.
@@ -303,85 +301,68 @@ def audit(
     """
     fit = fit or cross_fitted(images, captions, image_of)
     swapped = exchanged(images, captions, image_of, fit.misfit, scorer)
-    found = []
-    for c in fit.misfit.argsort(descending=True)[:most].tolist():
-        if fit.misfit[c] >= SUSPECT:
-            p, own, with_ = float(fit.misfit[c]), int(image_of[c]), swapped.get(c)
-            other = None if with_ is None else int(image_of[with_])
-            reason = f"a mismatch with probability {100 * p:.0f} %"
-            reason += "" if with_ is None else "; likely exchanged with the other caption"
-            proposal = "swap" if with_ is not None else "drop" if p >= 0.5 else ""
-            found.append(Fault("misfit", p, own, c, other, reason, with_, proposal))
     sound = fit.misfit < SUSPECT
-    ahead = torch.where(sound & (fit.better != image_of), fit.margin, torch.zeros(()))
-    for c in ahead.argsort(descending=True)[:most].tolist():
-        if ahead[c] > 0:
-            reason = f"fits the other photo better by {float(ahead[c]):.1f} standard deviations"
-            own, other = int(image_of[c]), int(fit.better[c])
-            found.append(Fault("missing positive", float(ahead[c]), own, c, other, reason))
-    unsure = -fit.features[:, 1] if uncertainty is None else uncertainty.double()
-    share = unsure.argsort().argsort().double() / len(unsure)
-    order = torch.where(sound, share, -torch.ones(()).double()).argsort(descending=True)
-    for c in order[: max(1, min(most, len(order) // 20))].tolist():
-        reason = f"vaguer than {min(99, int(100 * share[c]))} % of the captions"
-        found.append(Fault("vague", float(share[c]), int(image_of[c]), c, None, reason))
-    copies = _twins(images) if copies is None else copies
-    found += [*_odd(images, most), *_copied(copies, splits, most)]
-    return sorted(found, key=lambda f: list(ISSUES).index(f.issue))
+    found = []
+    for c, p in _worst(fit.misfit, ~sound):
+        with_ = swapped.get(c)
+        other = None if with_ is None else int(image_of[with_])
+        reason = f"a mismatch with probability {100 * p:.0f} %"
+        reason += "" if with_ is None else "; likely exchanged with the other caption"
+        proposal = "swap" if with_ is not None else "drop" if p >= 0.5 else ""
+        found.append(Fault("misfit", p, int(image_of[c]), c, other, reason, with_, proposal))
+    for c, margin in _worst(fit.margin, sound & (fit.better != image_of) & (fit.margin > 0)):
+        reason = f"fits the other photo better by {margin:.1f} standard deviations"
+        other = int(fit.better[c])
+        found.append(Fault("missing positive", margin, int(image_of[c]), c, other, reason))
+    unsure = -fit.features[:, 1] if uncertainty is None else uncertainty
+    share = unsure.argsort().argsort() / len(unsure)
+    for c, part in _worst(share, sound)[: max(1, len(share) // 20)]:
+        reason = f"vaguer than {min(99, int(100 * part))} % of the captions"
+        found.append(Fault("vague", part, int(image_of[c]), c, None, reason))
+    found += [*_odd(images), *_copied(_twins(images) if copies is None else copies, splits)]
+    return sorted(found, key=lambda f: (list(ISSUES).index(f.issue), -f.severity))
 
 
-def _copied(copies: Sequence[Copies], splits: Sequence[str] | None, most: int) -> list[Fault]:
+def _worst(values: Tensor, among: Tensor) -> list[tuple[int, float]]:
+    """Positions and values of some, the highest first."""
+    rows = among.nonzero()[:, 0]
+    order = rows[values[rows].argsort(descending=True)]
+    return list(zip(order.tolist(), values[order].tolist(), strict=True))
+
+
+def _copied(copies: Sequence[Copies], splits: Sequence[str] | None) -> list[Fault]:
     """For each photo of a group but the one to keep, a finding. Of copies in two splits that of
     test, or else of dev, is kept: to drop it would change what is measured."""
     found = []
     for group in copies:
-        order = list(range(len(group.members)))
+        members = list(zip(group.members, group.likeness, strict=True))
         if splits is not None:
             rank = {"test": 0, "dev": 1}
-            order = sorted(order, key=lambda i: rank.get(splits[group.members[i]], 2))
-        keep = group.members[order[0]]
-        for at in order[1:]:
-            image, likeness = group.members[at], group.likeness[at]
-            leaks = splits is not None and splits[image] != splits[keep]
-            issue = "leakage" if leaks else "near-duplicate"
-            reason = f"a copy by {100 * likeness:.0f} % of its details"
-            reason += f"; {len(order)} alike" if len(order) > 2 else ""
-            if leaks:
-                assert splits is not None
+            members.sort(key=lambda member: rank.get(splits[member[0]], 2))
+        (keep, _), *others = members
+        for image, likeness in others:
+            issue, reason = "near-duplicate", f"a copy by {100 * likeness:.0f} % of its details"
+            reason += f"; {len(members)} alike" if len(members) > 2 else ""
+            if splits is not None and splits[image] != splits[keep]:
+                issue = "leakage"
                 reason += f"; one is in {splits[image]}, the other in {splits[keep]}"
             found.append(Fault(issue, likeness, image, None, keep, reason, None, "drop"))
-    worst = sorted(found, key=lambda f: -f.severity)
-    return [f for issue in ISSUES for f in [f for f in worst if f.issue == issue][:most]]
+    return found
 
 
-def _odd(images: Tensor, most: int) -> list[Fault]:
+def _odd(images: Tensor) -> list[Fault]:
     """Photos far from all others: robust z-scores of the distance to the nearest of them."""
-    apart = 1 - _nearest(images)[0]
+    apart = 1 - nearest(images)[0][:, 0]
     median = apart.median()
     z = (apart - median) / (1.4826 * (apart - median).abs().median()).clamp_min(1e-12)
     return [
-        Fault("odd photo", float(z[i]), i, None, None, f"{float(z[i]):.1f} robust deviations out")
-        for i in z.argsort(descending=True)[:most].tolist()
-        if z[i] > 4
+        Fault("odd photo", out, image, None, None, f"{out:.1f} robust deviations out")
+        for image, out in _worst(z, z > ODD)
     ]
 
 
 def _twins(images: Tensor) -> list[Copies]:
     """Groups of photos whose vectors nearly agree."""
-    alike, other = _nearest(images)
+    alike, other = (found[:, 0] for found in nearest(images))
     rows = (alike >= TWINS).nonzero()[:, 0]
     return grouped(torch.stack([rows, other[rows]], 1), alike[rows])
-
-
-def _nearest(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and position of the nearest other photo."""
-    x = _unit(images.double() - images.double().mean(0))
-    values, places = [], []
-    for start in range(0, len(x), BLOCK):
-        cosines = x[start : start + BLOCK] @ x.T
-        rows = torch.arange(len(cosines))
-        cosines[rows, rows + start] = -2
-        best = cosines.max(1)
-        values.append(best.values)
-        places.append(best.indices)
-    return torch.cat(values), torch.cat(places)

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.data import source
-from gaussmatch.data.check import REPEATED, repeated, says_nothing
+from gaussmatch.data.check import repeated, says_nothing
 from gaussmatch.data.clean import Decision
 from gaussmatch.data.language import words_of
 from gaussmatch.data.listing import Caption, Photo, pairs_of
@@ -39,6 +39,7 @@ SIDE = 160  # pixels of a picture in the page
 LARGE = 1024  # and of one to be reviewed
 TABLE, PAGE, PICTURES, NEXT = "audit.csv", "audit.html", "pictures", "next.csv"
 """What is in the folder of an audit."""
+NEXT_FIELDS = ("image", "split", "caption", "place", "text")
 
 
 @dataclass(frozen=True)
@@ -52,25 +53,25 @@ class Row:
     image: str
     """The photo: its file name, or its number in COCO."""
     split: str
-    caption: str
+    caption: str = ""
     """The caption's own id; empty if the finding is about the photo."""
-    place: str
+    place: str = ""
     """Where the caption stands: the table and the line, or the file and the annotation."""
-    text: str
-    other: str
+    text: str = ""
+    other: str = ""
     """Another photo that it is about."""
-    other_split: str
-    other_caption: str
+    other_split: str = ""
+    other_caption: str = ""
     """The caption that it was probably exchanged with."""
-    other_text: str
-    reason: str
-    proposal: str
+    other_text: str = ""
+    reason: str = ""
+    proposal: str = ""
     """The decision that the audit proposes; empty if only people can tell."""
-    file: str
+    file: str = ""
     """Where the photo is."""
-    picture: int | None
+    picture: int | None = None
     """The number of its picture in the folder of the audit."""
-    other_picture: int | None
+    other_picture: int | None = None
     decision: str = ""
     """For people to fill in: accept, fix, swap or drop."""
     fixed: str = ""
@@ -110,23 +111,12 @@ def gather(recipe: DataRecipe, splits: Collection[str] = SPLITS) -> Audited:
     root = one.root(recipe)
     listing = one.listing(recipe, root)
     chosen = [(s, photo) for s in SPLITS if s in splits for photo in listing.splits.get(s, ())]
-    beside = [
-        _about(photo, split, "says nothing", "empty", caption)
-        for split, photo in chosen
-        for caption in photo.captions
-        if not caption.text
-    ]
     told = {s: [_told(photo) for of, photo in chosen if of == s] for s in dict(chosen)}
     if recipe.extracted is None:
         told = {s: [p for p in photos if p.path.is_file()] for s, photos in told.items()}
     listing, images = photo_images(
         recipe, root, replace(listing, splits=told), skip_unreadable=True
     )
-    readable = {photo.id for photo in listing.photos}
-    for split, photo in chosen:
-        if photo.id not in readable:
-            why = "cannot be decoded" if photo.path.is_file() else "is missing"
-            beside.append(_about(photo, split, "unreadable", f"the file {why}"))
     held = {s: photos for s, photos in listing.splits.items() if any(p.captions for p in photos)}
     if not held:
         raise ValueError(f"{root}: no photos with captions in {', '.join(splits)}")
@@ -138,7 +128,7 @@ def gather(recipe: DataRecipe, splits: Collection[str] = SPLITS) -> Audited:
         [photo.path for photo in kept],
         [split for split, photos in held.items() for _ in photos],
         [caption for photo in kept for caption in photo.captions],
-        beside,
+        _not_encoded(chosen, {photo.id: at for at, photo in enumerate(kept)}),
     )
 
 
@@ -146,14 +136,21 @@ def _told(photo: Photo) -> Photo:
     return replace(photo, captions=tuple(c for c in photo.captions if c.text))
 
 
-def _about(
-    photo: Photo, split: str, issue: str, reason: str, caption: Caption | None = None
-) -> Row:
-    """A finding about what cannot be encoded."""
-    id_, place = ("", "") if caption is None else (caption.id, caption.place)
-    blank = ("", "", "", "")
-    return Row(issue, 1.0, photo.id, split, id_, place, "", *blank, reason, "drop",
-               str(photo.path), None, None)  # fmt: skip
+def _not_encoded(chosen: Sequence[tuple[str, Photo]], place: Mapping[str, int]) -> list[Row]:
+    """Findings about empty captions, and about photos that have no place among those encoded."""
+    rows = []
+    for split, photo in chosen:
+        about = partial(Row, severity=1.0, image=photo.id, split=split, proposal="drop",
+                        file=str(photo.path), picture=place.get(photo.id))  # fmt: skip
+        rows += [
+            about("says nothing", caption=c.id, place=c.place, reason="empty")
+            for c in photo.captions
+            if not c.text
+        ]
+        if photo.id not in place:
+            why = "cannot be decoded" if photo.path.is_file() else "is missing"
+            rows.append(about("unreadable", reason=f"the file {why}"))
+    return rows
 
 
 def _by_position(parts: Sequence[tuple[str, Pairs]]) -> Audited:
@@ -179,13 +176,15 @@ class Result:
     """What an audit found.
 
     Args:
-        rows: the findings.
+        rows: the worst findings, for people.
+        faults: all of them, by position.
         vectors: of images and captions, by which they were judged.
-        misfit: (m), the probability that a caption does not fit its photo.
+        misfit: (m), the probability that a caption does not fit its photo; 1 if it says nothing.
         score: (m), of each caption with its photo, by the model or else by the audit's own map.
     """
 
     rows: list[Row]
+    faults: list[Fault]
     vectors: tuple[Tensor, Tensor]
     misfit: Tensor
     score: Tensor
@@ -198,40 +197,60 @@ def audit_data(
     decided: Iterable[Decision] = (),
 ) -> Result:
     """Audit by the Gaussians of a model; or without one by the features of the images and the words
-    of the captions. What was decided before is left out."""
+    of the captions. What was decided before is left out. A caption that says nothing is a finding
+    by itself, and whether it fits is not asked."""
     pairs, unsure, scorer = data.pairs, None, None
+    nothing, same = _words(data)
+    useless = {fault.caption for fault in nothing}
+    told = torch.tensor([c for c in range(len(data.captions)) if c not in useless])
     if model is not None:
         images, captions = model.encode_pairs(pairs)
         vectors = images.mean.flatten(1), captions.mean.flatten(1)
-        scorer = _scorer(model, images, captions)
-        unsure = None if captions.is_point else captions.uncertainty()
+        scorer = _scorer(model, images, captions[told])
+        unsure = None if captions.is_point else captions.uncertainty()[told]
     else:
         features = torch.cat([batch.flatten(1) for batch in image_batches(pairs, 256)])
         vectors = features, word_vectors(pairs.captions)
-    known, fit = Known(decided), cross_fitted(*vectors, pairs.image_of)
+    judged = vectors[0], vectors[1][told], pairs.image_of[told]
+    fit = cross_fitted(*judged)
     found = audit(
-        *vectors,
-        pairs.image_of,
+        *judged,
         uncertainty=unsure,
-        most=most + len(known),
         copies=_copies(data, vectors[0]),
         splits=data.splits,
         scorer=scorer,
         fit=fit,
     )
-    rows = [*data.beside, *(_row(data, f) for f in [*found, *_words(data)])]
-    left = [row for row in rows if row not in known]
-    order = {issue: at for at, issue in enumerate(ISSUES)}
-    left.sort(key=lambda row: (order[row.issue], -row.severity))
-    seen: Counter[str] = Counter()
-    kept = [row for row in left if not seen.update([row.issue]) and seen[row.issue] <= most]
-    score = fit.score
-    if model is not None:
-        own = images[pairs.image_of]
-        paired = model.matcher.similarity.for_query("captions").paired
+    at = [*told.tolist(), None]
+    faults = [*nothing, *same] + [
+        replace(f, caption=at[_last(f.caption)], other_caption=at[_last(f.other_caption)])
+        for f in found
+    ]
+    misfit = torch.ones(len(data.captions)).double()
+    misfit[told] = fit.misfit
+    if model is None:
+        score = torch.full((len(data.captions),), -torch.inf)
+        score[told] = fit.score
+    else:
         with torch.no_grad():
-            score = paired(own, captions)
-    return Result(kept, vectors, fit.misfit, score)
+            paired = model.matcher.similarity.for_query("captions").paired
+            score = paired(images[pairs.image_of], captions)
+    rows = [*data.beside, *(_row(data, fault) for fault in faults)]
+    return Result(_first(rows, Known(decided), most), faults, vectors, misfit, score)
+
+
+def _last(position: int | None) -> int:
+    return -1 if position is None else position
+
+
+def _first(rows: Sequence[Row], known: Known, most: int) -> list[Row]:
+    """The worst ``most`` rows of each issue that were not decided before."""
+    left = [row for row in rows if row not in known]
+    return [
+        row
+        for issue in ISSUES
+        for row in sorted((r for r in left if r.issue == issue), key=lambda r: -r.severity)[:most]
+    ]
 
 
 LEAST = 100
@@ -249,18 +268,26 @@ def gain(data: Audited, found: Result, seeds: int = 3) -> dict[str, Tensor]:
             f"--worth trains on 'train' and measures on 'test' or 'dev', which needs {LEAST} "
             "captions; audit all splits of a data set that has both"
         )
-    rows = {s: torch.tensor([c for c, of in enumerate(split_of) if of == s]) for s in split_of}
-    train, moved = rows["train"], image_of.clone()
-    place = {caption.id: c for c, caption in enumerate(data.captions)}
-    dropped = {place[r.caption] for r in found.rows if r.proposal == "drop" and r.caption in place}
-    for r in found.rows:
-        if r.proposal == "swap":
-            moved[place[r.caption]] = image_of[place[r.other_caption]]
-    kept = torch.tensor([c for c in train.tolist() if c not in dropped])
+    train, test = (
+        torch.tensor([c for c, of in enumerate(split_of) if of == s]) for s in ("train", judged)
+    )
+    dropped = {(f.image, f.caption) for f in found.faults if f.proposal == "drop"}
+    moved = image_of.clone()
+    for f in found.faults:
+        if f.proposal == "swap":
+            moved[f.caption] = image_of[f.other_caption]
+    kept = torch.tensor(
+        [
+            c
+            for c in train.tolist()
+            if not dropped & {(int(image_of[c]), None), (int(image_of[c]), c)}
+            and data.splits[moved[c]] == "train"  # no photo of the test split is trained on
+        ]
+    )
     return worth(
         *found.vectors,
         Captioned(train, image_of[train]),
-        Captioned(rows[judged], image_of[rows[judged]]),
+        Captioned(test, image_of[test]),
         Captioned(kept, moved[kept]),
         found.score[train],
         seeds,
@@ -270,21 +297,11 @@ def gain(data: Audited, found: Result, seeds: int = 3) -> dict[str, Tensor]:
 def write_next(path: Path, data: Audited, found: Result, most: int) -> None:
     """The captions to check next, those first whose check prevents most mistakes."""
     image_of = data.pairs.image_of.tolist()
-    write_csv(
-        path,
-        ("image", "split", "caption", "place", "text", "misfit"),
-        (
-            {
-                "image": data.images[image_of[c]],
-                "split": data.splits[image_of[c]],
-                "caption": data.captions[c].id,
-                "place": data.captions[c].place,
-                "text": data.captions[c].text,
-                "misfit": round(float(found.misfit[c]), 3),
-            }
-            for c in next_to_check(found.misfit)[:most].tolist()
-        ),
-    )
+    rows = []
+    for c in next_to_check(found.misfit)[:most].tolist():
+        row = asdict(_row(data, Fault("misfit", float(found.misfit[c]), image_of[c], c)))
+        rows.append({name: row[name] for name in NEXT_FIELDS} | {"misfit": row["severity"]})
+    write_csv(path, (*NEXT_FIELDS, "misfit"), rows)
 
 
 def _scorer(model: Model, images: Gaussian, captions: Gaussian) -> Scorer:
@@ -337,52 +354,50 @@ def _copies(data: Audited, vectors: Tensor) -> list[Copies] | None:
     return copies_of(vectors, read, captions)
 
 
-def _words(data: Audited) -> list[Fault]:
+def _words(data: Audited) -> tuple[list[Fault], list[Fault]]:
     """Captions that say nothing, and the same words for several photos: the longer, the less
     likely by chance."""
-    found = []
+    nothing, repeats = [], []
     often, image_of = repeated(c.text for c in data.captions), data.pairs.image_of.tolist()
     same: dict[str, list[int]] = {}
     for c, caption in enumerate(data.captions):
-        text = " ".join(words_of(caption.text))
-        why = says_nothing(caption.text)
-        if why is None and caption.text.strip().lower() in often:
-            why = f"repeated {REPEATED} times or more"
+        why = says_nothing(caption.text, often)
         if why is not None:
-            found.append(Fault("says nothing", 1.0, image_of[c], c, None, why, None, "drop"))
-        elif text:
-            same.setdefault(text, []).append(c)
+            nothing.append(Fault("says nothing", 1.0, image_of[c], c, None, why, None, "drop"))
+        else:
+            same.setdefault(" ".join(words_of(caption.text)), []).append(c)
     for text, captions in same.items():
-        photos = list(dict.fromkeys(image_of[c] for c in captions))
-        for c in captions[1:]:
-            if len(photos) > 1 and image_of[c] != photos[0]:
-                reason = f"{len(photos)} photos have this caption"
-                words = float(len(text.split()))
-                found.append(Fault("same caption", words, image_of[c], c, photos[0], reason))
-    return found
+        first, photos = image_of[captions[0]], len({image_of[c] for c in captions})
+        reason, words = f"{photos} photos have this caption", float(len(text.split()))
+        repeats += [
+            Fault("same caption", words, image_of[c], c, first, reason)
+            for c in captions
+            if words and image_of[c] != first
+        ]
+    return nothing, repeats
 
 
 def _row(data: Audited, f: Fault) -> Row:
-    said = None if f.caption is None else data.captions[f.caption]
-    with_ = None if f.other_caption is None else data.captions[f.other_caption]
-    file, other = data.files[f.image], f.other
+    said, with_ = (
+        Caption("", "") if c is None else data.captions[c] for c in (f.caption, f.other_caption)
+    )
     return Row(
         f.issue,
         round(f.severity, 4),
         data.images[f.image],
         data.splits[f.image],
-        "" if said is None else said.id,
-        "" if said is None else said.place,
-        "" if said is None else said.text,
-        "" if other is None else data.images[other],
-        "" if other is None else data.splits[other],
-        "" if with_ is None else with_.id,
-        "" if with_ is None else with_.text,
+        said.id,
+        said.place,
+        said.text,
+        "" if f.other is None else data.images[f.other],
+        "" if f.other is None else data.splits[f.other],
+        with_.id,
+        with_.text,
         f.reason,
         f.proposal,
-        "" if file is None else str(file),
+        str(data.files[f.image] or ""),
         f.image,
-        other,
+        f.other,
     )
 
 

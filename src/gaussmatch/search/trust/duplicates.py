@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn.functional import avg_pool2d, grid_sample, interpolate
+from torch.nn.functional import avg_pool2d, grid_sample, interpolate, normalize
 
 SIDE = 64
 """Pixels of the squares that photos are compared at."""
@@ -57,19 +57,24 @@ def small(picture: Image.Image) -> Tensor:
     return torch.frombuffer(bytearray(gray.tobytes()), dtype=torch.uint8).view(SIDE, SIDE) / 255
 
 
-def candidates(vectors: Tensor, block: int = 1000) -> Tensor:
-    """(p, 2), pairs of photos that may be copies: each with its nearest ones."""
-    x = vectors.float() - vectors.float().mean(0)
-    x = x / x.norm(dim=1, keepdim=True).clamp_min(1e-12)
+def nearest(vectors: Tensor, count: int = 1, block: int = 1000) -> tuple[Tensor, Tensor]:
+    """Cosines (n, count) of each photo with the nearest others, and their positions. Vectors are
+    centered first: what all photos share tells nothing."""
+    x = normalize(vectors.float() - vectors.float().mean(0), dim=1)
     found = []
     for start in range(0, len(x), block):
         cosines = x[start : start + block] @ x.T
         rows = torch.arange(len(cosines))
-        cosines[rows, rows + start] = -2
-        near = cosines.topk(min(CANDIDATES, len(x)))
-        row, _ = (near.values >= ALIKE).nonzero(as_tuple=True)
-        found.append(torch.stack([row + start, near.indices[near.values >= ALIKE]], 1))
-    pairs = torch.cat(found)
+        cosines[rows, rows + start] = -2  # not with itself
+        found.append(cosines.topk(min(count, len(x))))
+    return torch.cat([near.values for near in found]), torch.cat([near.indices for near in found])
+
+
+def candidates(vectors: Tensor) -> Tensor:
+    """(p, 2), pairs of photos that may be copies: each with its nearest ones."""
+    cosines, others = nearest(vectors, CANDIDATES)
+    rows, columns = (cosines >= ALIKE).nonzero(as_tuple=True)
+    pairs = torch.stack([rows, others[rows, columns]], 1)
     return torch.stack([pairs.amin(1), pairs.amax(1)], 1).unique(dim=0)
 
 

@@ -187,7 +187,7 @@ function failed(error) {
   if (error.code !== "unknown_words") { trouble(error.message); return; }
   $("found").hidden = true;
   $("helptitle").textContent = `I don’t know “${state.query.text}”`;
-  $("helptext").textContent = "I know the words that stand in captions of pictures. Is it spelt right? Or try one of these:";
+  $("helptext").textContent = "I know the words that stand in captions of pictures. Is it spelled right? Or try one of these:";
   $("help").hidden = false;
 }
 

@@ -1,12 +1,14 @@
-// Where pictures were taken: points on a grid of degrees. No tiles, so nothing is requested elsewhere.
+// Where pictures were taken: points on a map of coasts. No tiles, so nothing is requested elsewhere.
 
 import { get } from "./api.js";
+import { COASTS } from "./coasts.js";
 import { el, number, plural } from "./dom.js";
 import { thumbnail } from "./picture.js";
 
-const STEPS = [30, 10, 5, 1, 0.5, 0.1, 0.05, 0.01];
+const STEPS = [60, 30, 10, 5, 1, 0.5, 0.1, 0.05, 0.01];
 const LISTED = 30; // places beside the map
-const MOST_ZOOM = 4000;
+const MOST_ZOOM = 4000; // pixels of a degree
+const CONTEXT = 40; // degrees that are shown at first, at least: coasts tell where one is
 
 export const degrees = ({ latitude, longitude }) =>
   `${Math.abs(latitude).toFixed(2)}° ${latitude < 0 ? "S" : "N"}, ${Math.abs(longitude).toFixed(2)}° ${longitude < 0 ? "W" : "E"}`;
@@ -38,13 +40,13 @@ export class Places {
     this.list.append(...this.spots.slice(0, LISTED).map((spot) => el("li", {}, el("button", { type: "button", className: "chip", onclick: () => this.show(spot, 0.02) },
       degrees(spot), el("span", { className: "count" }, number(spot.count))))));
     this.size();
-    this.fit();
+    this.fit(CONTEXT);
   }
 
   size() {
     const { width } = this.canvas.parentElement.getBoundingClientRect();
     if (!width || !this.spots?.length) return;
-    const height = Math.round(Math.min(width * (width < 560 ? 1 : 0.55), 0.7 * innerHeight));
+    const height = Math.round(Math.min(width * (width < 560 ? 0.75 : 0.55), 0.7 * innerHeight));
     const ratio = devicePixelRatio || 1;
     Object.assign(this.canvas, { width: width * ratio, height: height * ratio });
     this.canvas.style.height = `${height}px`;
@@ -52,14 +54,14 @@ export class Places {
     this.draw();
   }
 
-  /** Show all places. */
-  fit() {
+  /** Show all places, and no less than so many degrees. */
+  fit(least = 0.02) {
     const xs = this.spots.map((s) => s.longitude);
     const ys = this.spots.map((s) => s.latitude);
     const [west, east, south, north] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
     this.x = (west + east) / 2;
     this.y = (south + north) / 2;
-    this.scale = Math.min(MOST_ZOOM, 0.85 * Math.min(this.width / Math.max(0.02, east - west), this.height / Math.max(0.02, north - south)));
+    this.scale = Math.min(MOST_ZOOM, 0.85 * Math.min(this.width / Math.max(least, east - west), this.height / Math.max(least / 2, north - south)));
     this.draw();
   }
 
@@ -78,21 +80,28 @@ export class Places {
     const colour = (name) => getComputedStyle(this.host).getPropertyValue(name).trim();
     pen.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     pen.clearRect(0, 0, this.width, this.height);
+    this.drawLand(pen, colour);
     const step = STEPS.find((s) => s * this.scale < 160) ?? STEPS.at(-1);
     const digits = Math.max(0, -Math.floor(Math.log10(step)));
     pen.strokeStyle = colour("--line");
     pen.fillStyle = colour("--soft");
     pen.font = "12px system-ui";
     pen.beginPath();
-    for (let v = Math.ceil((this.x - this.width / 2 / this.scale) / step) * step; v <= this.x + this.width / 2 / this.scale; v += step) {
+    const marks = (center, size, most) => { // from one edge to the other, and not beyond the pole
+      const half = size / 2 / this.scale;
+      const first = Math.ceil(Math.max(-most, center - half) / step);
+      return Array.from({ length: Math.max(0, Math.floor(Math.min(most, center + half) / step) - first + 1) }, (_, n) => (first + n) * step);
+    };
+    const label = (v, after, before) => `${Math.abs(v).toFixed(digits)}°${v > 0 ? after : v < 0 ? before : ""}`;
+    for (const v of marks(this.x, this.width, 180)) {
       const [x] = this.at({ latitude: 0, longitude: v });
       pen.moveTo(x, 0); pen.lineTo(x, this.height);
-      pen.fillText(`${v.toFixed(digits)}°`, x + 4, this.height - 6);
+      pen.fillText(label(v, " E", " W"), x + 4, this.height - 6);
     }
-    for (let v = Math.ceil((this.y - this.height / 2 / this.scale) / step) * step; v <= this.y + this.height / 2 / this.scale; v += step) {
+    for (const v of marks(this.y, this.height, 90)) {
       const [, y] = this.at({ latitude: v, longitude: 0 });
       pen.moveTo(0, y); pen.lineTo(this.width, y);
-      pen.fillText(`${v.toFixed(digits)}°`, 4, y - 4);
+      pen.fillText(label(v, " N", " S"), 4, y - 4);
     }
     pen.stroke();
     pen.fillStyle = colour("--match");
@@ -105,6 +114,20 @@ export class Places {
       pen.fill();
     }
     pen.globalAlpha = 1;
+  }
+
+  drawLand(pen, colour) {
+    const scale = this.scale / 10; // the path is in tenths of a degree
+    pen.save();
+    pen.translate(...this.at({ latitude: 0, longitude: 0 }));
+    pen.scale(scale, -scale);
+    pen.lineWidth = 1 / scale;
+    pen.fillStyle = colour("--sunk");
+    pen.strokeStyle = colour("--line");
+    this.land ??= new Path2D(COASTS);
+    pen.fill(this.land, "evenodd");
+    pen.stroke(this.land);
+    pen.restore();
   }
 
   click(event) {

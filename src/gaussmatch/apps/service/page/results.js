@@ -21,7 +21,7 @@ export function reading({ query, results, only }, shown) {
   }
   if (!results.hits.length) return { headline: sentence, subline: line("Remove a filter, or search for something else."), matches: 0 };
   if (kind === "unfamiliar") return { headline: shortened(sentence), subline: line(reason), matches: Infinity };
-  if (kind === "absent") return { headline: sentence, subline: line(unknown), matches: 0, nothing: true };
+  if (kind === "absent") return { headline: sentence, subline: line(unknown), matches: 0 };
   const why = sentence === "Best first" || sentence === "Newest first" ? reason : "";
   return { headline: sentence, subline: line(unknown, why), matches: only ? Infinity : fitting({ hits: shown }) };
 }
@@ -54,12 +54,12 @@ export function waiting() {
 /** Show an answer from the start. `sort` orders what matches, never what is below the line. */
 export function show(answer, sort, open) {
   const hits = stacked(answer.results.hits, answer.groups);
-  const { headline, subline, matches, nothing } = reading(answer, hits);
+  const { headline, subline, matches } = reading(answer, hits);
   $("headline").textContent = headline;
   $("headline").title = answer.query.text;
   $("subline").textContent = subline;
   $("subline").hidden = !subline;
-  $("divider").textContent = nothing ? "Nearest pictures" : "Less likely below";
+  $("divider").textContent = !matches ? "Nearest pictures" : "Less likely below";
   listing = { shown: [...inOrder(hits.slice(0, matches), sort), ...hits.slice(matches)], made: 0, matches, open };
   const focused = document.activeElement?.closest?.(".card")?.dataset.id;
   $("grid").classList.remove("stale");

@@ -80,7 +80,10 @@ function record(changes, undoing = false) {
   localStorage.setItem(store(), JSON.stringify(decided));
   save();
   draw();
+  if (!undoing && finished()) summary();
 }
+
+const finished = () => Object.keys(decided).length === review.findings.length;
 
 function undo() {
   const before = undone.pop();
@@ -117,8 +120,7 @@ function decide(decision) {
     return;
   }
   record([[n, decision === "fix" ? { decision, fixed } : { decision }]]);
-  if (Object.keys(decided).length === review.findings.length) summary();
-  else step(1);
+  if (!finished()) step(1);
 }
 
 function step(by) {
@@ -131,11 +133,14 @@ function step(by) {
 function summary() {
   const counts = DECISIONS.map((name) => [name, Object.values(decided).filter((made) => made.decision === name).length]);
   const left = review.findings.length - Object.keys(decided).length;
-  const said = { accept: "accepted as they are", fix: "captions fixed", swap: "captions swapped with another", drop: "captions or photos dropped" };
+  const said = {
+    accept: ["accepted as it is", "accepted as they are"], fix: ["caption fixed", "captions fixed"],
+    swap: ["caption swapped with another", "captions swapped with others"], drop: ["caption or photo dropped", "captions or photos dropped"],
+  };
   const next = review.saves === null ? "Export the decisions as CSV, then run:" : `All is written to ${review.saves}. To make a cleaned copy, run:`;
   $("summary").replaceChildren(
     el("h2", {}, left ? `${plural(left, "finding is", "findings are")} still open` : "All findings are decided"),
-    el("ul", {}, ...counts.filter(([, count]) => count).map(([name, count]) => el("li", {}, `${number(count)} ${said[name]}`))),
+    el("ul", {}, ...counts.filter(([, count]) => count).map(([name, count]) => el("li", {}, plural(count, ...said[name])))),
     el("p", {}, next), el("pre", {}, el("code", {}, `gaussmatch audit apply DATA ${review.saves ?? "decisions.csv"} --out CLEAN`)));
   $("finding").hidden = true;
   $("summary").hidden = false;

@@ -1,5 +1,6 @@
 // All pictures by month, newest first. Only those near the screen exist as elements, which move along with it,
-// and only pages of ids around them are requested: 100,000 pictures cost no more than 1,000.
+// and only pages of ids around them are requested: 100,000 pictures cost no more than 1,000. During a jump, months
+// and empty places are shown alone; pictures come when it is over.
 
 import { get } from "./api.js";
 import { el, number, plural } from "./dom.js";
@@ -43,7 +44,9 @@ export class Timeline {
   }
 
   bare() {
-    for (const nodes of [this.tiles, this.heads]) { for (const node of nodes.values()) node.remove(); nodes.clear(); }
+    this.host.replaceChildren();
+    this.tiles.clear();
+    this.heads.clear();
   }
 
   /** Where each month begins, in pixels and in pictures. */
@@ -61,7 +64,6 @@ export class Timeline {
     });
     this.host.style.height = `${top}px`;
     this.bare();
-    this.draw();
     this.fill();
   }
 
@@ -89,23 +91,23 @@ export class Timeline {
     return { shown, from: Math.min(from, first.first + first.count), to };
   }
 
-  draw() {
+  /** `all`: tiles too, even if none of those that exist is near. */
+  draw(all = false) {
     if (!this.sections || this.host.closest("[hidden]")) return;
     const { shown, from, to } = this.near();
     const months = new Set(shown.map((one) => one.month));
-    for (const [month, node] of this.heads) if (!months.has(month)) { node.remove(); this.heads.delete(month); }
+    for (const [month, nodes] of this.heads) if (!months.has(month)) { for (const node of nodes) node.remove(); this.heads.delete(month); }
+    let next = this.host.querySelector(".tile"); // what stands behind a month
+    for (const section of shown.toReversed()) {
+      if (!this.heads.has(section.month)) this.heads.set(section.month, this.head(section, next));
+      [next] = this.heads.get(section.month);
+    }
+    if (!all && !this.tiles.has(from) && !this.tiles.has(to - 1)) return;
     const [free, fresh] = [[], []];
     for (const [at, node] of this.tiles) {
       if (at >= from && at < to) continue;
       this.tiles.delete(at);
       if (node === document.activeElement) node.remove(); else free.push(node); // what has the focus never becomes another
-    }
-    for (const { month, count, top } of shown) {
-      if (this.heads.has(month)) continue;
-      const head = el("h2", { className: "month" }, monthName(month), el("span", {}, number(count)));
-      head.style.transform = `translateY(${top}px)`;
-      this.heads.set(month, head);
-      fresh.push(head);
     }
     for (let at = from; at < to; at += 1) {
       if (this.tiles.has(at)) continue;
@@ -115,6 +117,21 @@ export class Timeline {
     for (const node of free) node.remove();
     this.host.append(...fresh);
     if (!this.tiles.has(this.at) && this.tiles.size) { const [first] = this.tiles.keys(); this.tiles.get(first).tabIndex = 0; }
+  }
+
+  /** The name of a month, and empty places for its pictures: whole rows, and the rest. */
+  head({ month, count, top }, next) {
+    const step = this.side + GAP;
+    const rows = Math.floor(count / this.columns);
+    const name = el("h2", { className: "month" }, monthName(month), el("span", {}, number(count)));
+    name.style.transform = `translateY(${top}px)`;
+    const nodes = [name, ...[[this.columns, rows, 0], [count % this.columns, 1, rows]].filter(([across, down]) => across * down).map(([across, down, above]) => {
+      const places = el("div", { className: "places-for" });
+      places.style.cssText = `--side: ${this.side}px; --step: ${step}px; width: ${across * step - GAP}px; height: ${down * step}px; transform: translateY(${top + HEAD + above * step}px)`;
+      return places;
+    })];
+    for (const node of nodes) this.host.insertBefore(node, next);
+    return nodes;
   }
 
   /** A tile for another picture, which `fill` puts into it. */
@@ -135,6 +152,7 @@ export class Timeline {
   /** Request what the tiles near the screen need, and put pictures into them. */
   fill() {
     if (!this.sections || this.host.closest("[hidden]")) return;
+    this.draw(true);
     const { from, to } = this.near();
     for (let n = Math.floor(from / PAGE); n * PAGE < to; n += 1) {
       const page = this.pages.get(n);
@@ -193,7 +211,7 @@ export class Timeline {
     const top = this.host.getBoundingClientRect().top + scrollY + this.corner(at).y;
     if (top < scrollY + 10 || top + this.side > scrollY + innerHeight) scrollTo({ top: top - innerHeight / 3 });
     this.at = at;
-    this.draw();
+    this.draw(true);
     this.tiles.get(at)?.focus({ preventScroll: true });
   }
 
