@@ -164,8 +164,8 @@ def _by_position(parts: Sequence[tuple[str, Pairs]]) -> Audited:
         images += ids[0]
         splits += [split] * n
         captions += [
-            Caption(ids[1][c], text, f"{split}, caption {c}")
-            for c, text in enumerate(pairs.captions)
+            Caption(id_, text, f"{split}, caption {c}")
+            for c, (id_, text) in enumerate(zip(ids[1], pairs.captions, strict=True))
         ]
     pairs = joined([pairs for _, pairs in parts])
     return Audited(pairs, images, [None] * len(images), splits, captions)
@@ -221,26 +221,22 @@ def audit_data(
         scorer=scorer,
         fit=fit,
     )
-    at = [*told.tolist(), None]
+    at: dict[int | None, int | None] = {None: None, **dict(enumerate(told.tolist()))}
     faults = [*nothing, *same] + [
-        replace(f, caption=at[_last(f.caption)], other_caption=at[_last(f.other_caption)])
-        for f in found
+        replace(f, caption=at[f.caption], other_caption=at[f.other_caption]) for f in found
     ]
-    misfit = torch.ones(len(data.captions)).double()
-    misfit[told] = fit.misfit
-    if model is None:
-        score = torch.full((len(data.captions),), -torch.inf)
-        score[told] = fit.score
-    else:
+
+    def whole(values: Tensor, otherwise: float) -> Tensor:
+        return values.new_full((len(data.captions),), otherwise).index_copy(0, told, values)
+
+    score = whole(fit.score, -torch.inf)
+    if model is not None:
         with torch.no_grad():
             paired = model.matcher.similarity.for_query("captions").paired
             score = paired(images[pairs.image_of], captions)
     rows = [*data.beside, *(_row(data, fault) for fault in faults)]
-    return Result(_first(rows, Known(decided), most), faults, vectors, misfit, score)
-
-
-def _last(position: int | None) -> int:
-    return -1 if position is None else position
+    first = _first(rows, Known(decided), most)
+    return Result(first, faults, vectors, whole(fit.misfit, 1.0), score)
 
 
 def _first(rows: Sequence[Row], known: Known, most: int) -> list[Row]:
@@ -281,7 +277,7 @@ def gain(data: Audited, found: Result, seeds: int = 3) -> dict[str, Tensor]:
             c
             for c in train.tolist()
             if not dropped & {(int(image_of[c]), None), (int(image_of[c]), c)}
-            and data.splits[moved[c]] == "train"  # no photo of the test split is trained on
+            and data.splits[int(moved[c])] == "train"  # no photo of the test split is trained on
         ]
     )
     return worth(
