@@ -127,7 +127,7 @@ export class Timeline {
     name.style.transform = `translateY(${top}px)`;
     const nodes = [name, ...[[this.columns, rows, 0], [count % this.columns, 1, rows]].filter(([across, down]) => across * down).map(([across, down, above]) => {
       const places = el("div", { className: "places-for" });
-      places.style.cssText = `--side: ${this.side}px; --step: ${step}px; width: ${across * step - GAP}px; height: ${down * step}px; transform: translateY(${top + HEAD + above * step}px)`;
+      places.style.cssText = `--side: ${this.side}px; --step: ${step}px; width: ${across * step - GAP}px; height: ${down * step - GAP}px; transform: translateY(${top + HEAD + above * step}px)`;
       return places;
     })];
     for (const node of nodes) this.host.insertBefore(node, next);
