@@ -29,9 +29,6 @@ from gaussmatch.models.recipe import (
 # Their weights under our names: every one is used, or ignored for a stated reason.
 
 
-Change = Callable[[Tensor], Tensor]
-
-
 @dataclass(frozen=True)
 class Rule:
     """Where a weight goes.
@@ -46,7 +43,7 @@ class Rule:
     theirs: str
     ours: str | None = None
     why: str = ""
-    change: Change | None = None
+    change: Callable[[Tensor], Tensor] = lambda weight: weight
 
 
 @dataclass
@@ -62,27 +59,21 @@ class Weights:
         strange = []
         for name, value in state_of(state, where).items():
             plain = re.sub(r"(^|\.)module\.", r"\1", name)
-            for rule in rules:
-                match = re.fullmatch(rule.theirs, plain)
-                if match is not None:
-                    self._apply(rule, match, name, value, where)
-                    break
-            else:
+            matches = ((rule, re.fullmatch(rule.theirs, plain)) for rule in rules)
+            rule, match = next(((r, m) for r, m in matches if m is not None), (None, None))
+            if rule is None or match is None:
                 strange.append(name)
+            elif rule.ours is None:
+                self.ignored[name] = rule.why
+            else:
+                ours = match.expand(rule.ours)
+                if ours in self.theirs:
+                    also = self.theirs[ours]
+                    raise ValueError(f"{where}: {name} and {also} are the same weight twice")
+                self.values[ours] = rule.change(value)
+                self.theirs[ours] = name
         if strange:
             raise ValueError(f"{where}: unknown weights {_listed(strange)}")
-
-    def _apply(
-        self, rule: Rule, match: re.Match[str], name: str, value: Tensor, where: str
-    ) -> None:
-        if rule.ours is None:
-            self.ignored[name] = rule.why
-            return
-        ours = match.expand(rule.ours)
-        if ours in self.theirs:
-            raise ValueError(f"{where}: {name} and {self.theirs[ours]} are the same weight twice")
-        self.values[ours] = value if rule.change is None else rule.change(value)
-        self.theirs[ours] = name
 
     def size(self, ours: str, dim: int, where: str) -> int:
         """A width of the network, as its weights have it."""
@@ -509,10 +500,6 @@ PCME_HARMLESS = [
 """``no_sigma_ln`` is in their configuration, but no line of their code reads it."""
 
 
-def _scalar(value: Tensor) -> Tensor:
-    return value.squeeze()
-
-
 SPREAD = [
     *_attention(r"img_enc\.uncertain_net\.", "image.spread."),
     Rule(r"img_enc\.uncertain_net\.fc\.(weight|bias)", r"image.spread.attended.\1"),
@@ -522,8 +509,8 @@ SPREAD = [
     Rule(r"txt_enc\.uncertain_net\.rnn\.(\w+)", r"text.spread.embed.rnn.\1"),
 ]
 CRITERION = [
-    Rule("negative_scale", "similarity.scale", change=_scalar),
-    Rule("shift", "similarity.shift", change=_scalar),
+    Rule("negative_scale", "similarity.scale", change=Tensor.squeeze),
+    Rule("shift", "similarity.shift", change=Tensor.squeeze),
 ]
 
 
