@@ -144,6 +144,25 @@ def test_other_declared_fields_are_other_columns(postgres_server: RealPostgres) 
     made.drop()
 
 
+def test_an_open_index_sees_the_lift_that_another_process_made_anew(
+    postgres_server: RealPostgres,
+) -> None:
+    place, g = f"{postgres_server.address}#lifted", clustered(60)
+    made = Index.create(place, similarity="kl", settings=IndexSettings(structure="hnsw"))
+    made.add(g[:1], records(0, 1))  # one odd item
+    other = Index.open(place)
+    assert other.search(g[:1], 1)[0].ids == ["i0"]
+    made.add(g[1:], records(1, 60))
+    before = other.backend._lift("images").centers[0]  # type: ignore[attr-defined]
+    made.compact()
+    other.reload()
+    new, held = (i.backend._lift("images").centers[0] for i in (made, other))  # type: ignore[attr-defined]
+    assert (new == held).all()
+    assert (new != before).any()
+    other.close()
+    made.drop()
+
+
 def test_items_deleted_behind_its_back_are_noticed(index: Index) -> None:
     index.add(clustered(2), records(0, 2))
     index.verify()
