@@ -70,9 +70,10 @@ def test_a_request_in_flight_is_answered_after_sigterm(index: Path) -> None:
 
 
 def test_sigterm_ends_the_service_though_its_decoders_are_busy(index: Path) -> None:
-    """Two pictures that would take minutes, and a limit that would let them."""
+    """Two pictures that would take minutes, and a limit that would let them: it ends in its grace,
+    and so do they."""
     command = [sys.executable, "-m", "gaussmatch", "serve", str(index), "--port", "0"]
-    command += ["--grace", "1", "--decode-timeout", "600", "--timeout", "600"]
+    command += ["--grace", "6", "--decode-timeout", "600", "--timeout", "600"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -89,15 +90,26 @@ def test_sigterm_ends_the_service_though_its_decoders_are_busy(index: Path) -> N
         clients.append(watch)
         while in_flight(watch) < 3:  # until both uploads have begun
             time.sleep(0.01)
-        time.sleep(0.5)
+        decoders = decoders_of(process.pid)
+        assert len(decoders) == 2
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=6)
     finally:
         for client in clients:
             client.close()
         process.kill()
         process.communicate()
     assert process.returncode in (0, -signal.SIGTERM)
+    assert not [pid for pid in decoders if Path(f"/proc/{pid}").exists()]
+
+
+def decoders_of(process: int) -> list[int]:
+    """Its children that open pictures."""
+    tasks = Path(f"/proc/{process}/task").glob("*/children")
+    children = " ".join(task.read_text() for task in tasks).split()
+    return [
+        int(pid) for pid in children if b"decoder.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
+from typing import Any
 
 import torch
 import uvicorn
@@ -45,6 +46,8 @@ from gaussmatch.apps.service.settings import Settings
 from gaussmatch.data.pictures import SUFFIXES
 from gaussmatch.search import Index
 
+CLOSING = 2.0
+"""Seconds of the grace for ending what is not answered by then: decoders, threads, the process."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 PAUSE = (1.0, 30.0)
 """Seconds before a worker is replaced that died before it was ready: at first, at most."""
@@ -162,7 +165,6 @@ class Server(uvicorn.Server):
                 ws="none",
                 log_config=None,
                 access_log=False,
-                timeout_graceful_shutdown=grace,
                 timeout_keep_alive=2**30,  # ours: settings.idle_timeout
                 server_header=False,
                 date_header=False,
@@ -187,12 +189,15 @@ class Server(uvicorn.Server):
         """Accept who has connected by now, then stop: to close a socket resets whoever is in its
         queue, so nobody else gets in, and the queue is emptied first."""
         self._protocol.stopping = True
-        waiting = sockets or []
+        waiting, now = sockets or [], time.monotonic()
+        end = now + max(self._grace - CLOSING, self._grace / 2)
         alone = all(list(map(turn_away, waiting)))
-        end = time.monotonic() + (self._grace if alone else DRAIN)
-        while waiting and time.monotonic() < end:
+        until = end if alone else now + DRAIN
+        while waiting and time.monotonic() < until:
             await asyncio.sleep(0.01)
             waiting, _, _ = select.select(waiting, (), (), 0)
+        left: Any = max(0.0, end - time.monotonic())
+        self.config.timeout_graceful_shutdown = left  # uvicorn says int, and any number does
         await super().shutdown(sockets)
 
 
