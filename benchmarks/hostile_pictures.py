@@ -45,10 +45,11 @@ import torch
 from PIL import Image
 from service_attacks import Service, jpeg
 
-from gaussmatch.apps.cli import main as gaussmatch
+from gaussmatch.apps.service.server import serve
 from gaussmatch.apps.service.settings import Settings
 from gaussmatch.data.decoder import MIB
 from gaussmatch.data.pictures import Bounds, Decoders
+from gaussmatch.search import Index
 from gaussmatch.search.sources import DECODERS
 
 KINDS: dict[str, Callable[[], bytes]] = {}
@@ -656,16 +657,16 @@ def delays(index: Path, kinds: list[str], seconds: float = 8) -> bool:
 
 
 class Forked(Service):
-    """``gaussmatch serve`` in a fork of this process, which has imported all it needs."""
+    """``gaussmatch serve`` in a fork of this process, which has opened the index."""
 
-    def __init__(self, index: Path, grace: int) -> None:
+    def __init__(self, index: Index, grace: int) -> None:
         reading, writing = os.pipe()
         self.pid = os.fork()
         if not self.pid:
             os.dup2(writing, 1)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            words = ["serve", str(index), "--port", "0", "--no-browser", "--grace", str(grace)]
-            os._exit(gaussmatch(words))
+            serve(index, Settings(), port=0, grace=grace)
+            sys.exit()  # as a command does: after its threads
         os.close(writing)
         with os.fdopen(reading) as said:
             url = urlsplit(said.readline().split()[0])
@@ -689,14 +690,16 @@ class Forked(Service):
 
 def stops(index: Path, runs: int) -> bool:
     """SIGTERM while both decoders are busy, with each grace."""
-    good = [stopped(index, runs, grace) for grace in GRACES]
+    torch.set_num_threads(1)  # threads do not survive a fork
+    opened = Index.open(index)
+    assert opened.model.reads_text  # loaded once, before the forks
+    good = [stopped(opened, runs, grace) for grace in GRACES]
     return good == [runs] * len(GRACES)
 
 
-def stopped(index: Path, runs: int, grace: int) -> int:
+def stopped(index: Index, runs: int, grace: int) -> int:
     """How often it ends within its grace."""
     slow, ended = jpeg_250000_scans(), []
-    torch.set_num_threads(1)  # threads do not survive a fork
     for _ in range(runs):
         service = Forked(index, grace)
         attackers = [threading.Thread(target=service.post, args=(slow,)) for _ in range(ATTACKERS)]

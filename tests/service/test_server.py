@@ -103,6 +103,42 @@ def test_sigterm_ends_the_service_though_its_decoders_are_busy(index: Path) -> N
     assert not [pid for pid in decoders if Path(f"/proc/{pid}").exists()]
 
 
+HANGS = """
+import sys, time
+from gaussmatch.apps.cli import main
+from gaussmatch.apps.service.engine import Engine
+def about(self):
+    if self.ready:
+        print("hangs", flush=True)
+        time.sleep(600)
+    self.ready = True
+Engine.ready, Engine.about = False, about
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_sigterm_ends_the_service_though_the_index_does_not_answer(index: Path) -> None:
+    """As with a server elsewhere that hangs: no thread can be stopped, but the process can."""
+    command = [sys.executable, "-c", HANGS, "serve", str(index), "--port", "0", "--grace", "4"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert process.stdout is not None
+        url = urlsplit(process.stdout.readline().split()[0])
+        assert url.hostname is not None
+        client = http.client.HTTPConnection(url.hostname, url.port, timeout=60)
+        client.request("GET", "/api/about")
+        assert process.stdout.readline() == "hangs\n"
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=4)
+        client.close()
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 1
+
+
 def decoders_of(process: int) -> list[int]:
     """Its children that open pictures."""
     tasks = Path(f"/proc/{process}/task").glob("*/children")

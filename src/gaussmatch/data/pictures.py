@@ -278,7 +278,8 @@ def _forget_all() -> None:
 
 
 @atexit.register
-def _close_all() -> None:
+def close_all() -> None:
+    """End all children of this process."""
     for decoders in list(_ALL):
         with suppress(OSError):
             decoders.close()

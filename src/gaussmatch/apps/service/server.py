@@ -43,11 +43,12 @@ from gaussmatch.apps.service.app import create_app
 from gaussmatch.apps.service.logs import FOLDER, LOGGER
 from gaussmatch.apps.service.protocol import DRAIN, close_overdue, protocol
 from gaussmatch.apps.service.settings import Settings
-from gaussmatch.data.pictures import SUFFIXES
+from gaussmatch.data.pictures import SUFFIXES, close_all
 from gaussmatch.search import Index
 
-CLOSING = 2.0
-"""Seconds of the grace for ending what is not answered by then: decoders, threads, the process."""
+ANSWERED, ENDED = 0.8, 0.95
+"""Shares of the grace: until when requests are answered, and when the process ends whatever it is
+doing. A call that hangs, such as one to a server elsewhere, would keep it for ever."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 PAUSE = (1.0, 30.0)
 """Seconds before a worker is replaced that died before it was ready: at first, at most."""
@@ -105,7 +106,7 @@ def serve(
         app = create_app(index, settings)
         sock = listening(host, port)
         announce(sock, browser)
-        Server(app, settings, grace).run(sockets=[sock])
+        Server(app, settings, grace, ends_process=True).run(sockets=[sock])
         return
     with TemporaryDirectory(prefix="gaussmatch-") as folder, listening(host, port) as sock:
         lock = Path(folder) / "log.lock"
@@ -115,7 +116,7 @@ def serve(
         threads = max(1, torch.get_num_threads() // workers)
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
         work = partial(_work, index.place, settings, sock, grace, log_level, lock)
-        supervise(work, workers, grace + 10, stopped=sock.close)
+        supervise(work, workers, grace, stopped=sock.close)
 
 
 def announce(sock: socket.socket, browser: bool) -> None:
@@ -140,7 +141,7 @@ def _work(
     """One of several workers."""
     logs.configure(log_level, lock)
     app = create_app(Index.open(place), settings)
-    Server(app, settings, grace, ready).run(sockets=[sock])
+    Server(app, settings, grace, ready, ends_process=True).run(sockets=[sock])
 
 
 class Server(uvicorn.Server):
@@ -148,6 +149,10 @@ class Server(uvicorn.Server):
 
     A search makes no cycles, but the collector does not know: it would look through the whole
     model again and again, a tenth of a second each time. What is there at the start stays.
+
+    Args:
+        grace: seconds from the signal until all has ended.
+        ends_process: whether the process has nothing else to do, and ends in any case.
     """
 
     def __init__(
@@ -156,8 +161,12 @@ class Server(uvicorn.Server):
         settings: Settings,
         grace: int,
         ready: Callable[[], object] = lambda: None,
+        *,
+        ends_process: bool = False,
     ) -> None:
         self._protocol, self._ready, self._grace = protocol(settings), ready, grace
+        self._ends_process, self._signaled = ends_process, 0.0
+        self._woken, self._wake = os.pipe() if ends_process else (-1, -1)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -180,17 +189,27 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
+            if self._ends_process:
+                limit = self._woken, ENDED * self._grace
+                threading.Thread(target=end_after, args=limit, daemon=True).start()
             gc.collect()
             gc.freeze()
             gc.set_threshold(10_000, 20, 20)
             self._ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The grace begins with the signal, however long the event loop takes to see it."""
+        if not self._signaled and self._ends_process:
+            self._signaled = time.monotonic()
+            os.write(self._wake, b".")
+        super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept who has connected by now, then stop: to close a socket resets whoever is in its
         queue, so nobody else gets in, and the queue is emptied first."""
         self._protocol.stopping = True
         waiting, now = sockets or [], time.monotonic()
-        end = now + max(self._grace - CLOSING, self._grace / 2)
+        end = (self._signaled or now) + ANSWERED * self._grace
         alone = all(list(map(turn_away, waiting)))
         until = end if alone else now + DRAIN
         while waiting and time.monotonic() < until:
@@ -199,6 +218,15 @@ class Server(uvicorn.Server):
         left: Any = max(0.0, end - time.monotonic())
         self.config.timeout_graceful_shutdown = left  # uvicorn says int, and any number does
         await super().shutdown(sockets)
+
+
+def end_after(woken: int, seconds: float) -> None:
+    """End this process and its decoders some time after a pipe was written to, unless it has ended
+    by itself."""
+    os.read(woken, 1)
+    time.sleep(seconds)
+    close_all()
+    os._exit(1)
 
 
 def turn_away(sock: socket.socket) -> bool:
