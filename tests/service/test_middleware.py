@@ -43,6 +43,10 @@ async def broken(request: Request) -> Response:
     raise RuntimeError("a secret of the server")
 
 
+async def waited(request: Request) -> Response:
+    raise TimeoutError("of a server elsewhere")
+
+
 def client(metrics: Metrics | None = None, **settings: object) -> TestClient:
     routes = [
         Route("/", ok),
@@ -52,6 +56,7 @@ def client(metrics: Metrics | None = None, **settings: object) -> TestClient:
         Route("/api/body", swallow, methods=["POST"]),
         Route("/api/slow", slow),
         Route("/api/broken", broken),
+        Route("/api/waited", waited),
     ]
     app = Starlette(routes=routes)
     app.add_middleware(Middleware, settings=Settings(**settings), metrics=metrics or Metrics())  # type: ignore[arg-type]
@@ -89,6 +94,8 @@ def test_a_slow_request_is_ended() -> None:
     answer = client(timeout=0.05).get("/api/slow")
     assert answer.status_code == 504
     assert answer.json()["error"]["code"] == "timeout"
+    other = client(timeout=60).get("/api/waited")  # not ours
+    assert (other.status_code, other.json()["error"]["code"]) == (500, "failure")
 
 
 class TestKey:

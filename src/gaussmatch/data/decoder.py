@@ -25,24 +25,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from importlib import import_module
 from typing import IO, Any
 
-from PIL import (
-    AvifImagePlugin,
-    BmpImagePlugin,
-    ExifTags,
-    GifImagePlugin,
-    Image,
-    ImageFile,
-    ImageOps,
-    IptcImagePlugin,
-    JpegImagePlugin,
-    MpoImagePlugin,
-    PngImagePlugin,
-    TiffImagePlugin,
-    WebPImagePlugin,
-)
+from PIL import AvifImagePlugin, ExifTags, Image, ImageFile, ImageOps, IptcImagePlugin
 
+for _plugin in ("Bmp", "Gif", "Jpeg", "Mpo", "Png", "Tiff", "WebP"):
+    import_module(f"PIL.{_plugin}ImagePlugin")  # makes its format known, and no other is imported
 try:
     import pillow_heif
 except ImportError:  # the extra ``heic``
@@ -63,17 +52,6 @@ FORMATS = {
     "HEIF": (".heic", ".heif"),
 }
 """The allowed formats and how their files are named; HEIF needs the extra ``heic``."""
-PLUGINS = (
-    AvifImagePlugin,
-    BmpImagePlugin,
-    GifImagePlugin,
-    JpegImagePlugin,
-    MpoImagePlugin,
-    PngImagePlugin,
-    TiffImagePlugin,
-    WebPImagePlugin,
-)
-"""Importing one makes its format known to Pillow; no others are imported."""
 
 HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 """How the content of HEIF files begins, after four bytes of length and ``ftyp``."""

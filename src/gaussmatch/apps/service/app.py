@@ -258,15 +258,8 @@ def create_review(folder: Path, settings: Settings) -> ASGIApp:
                 Decision(**_fields(row), decision=one.decision, fixed=one.fixed)
         except (ValidationError, ValueError) as error:
             raise ApiError(422, "wrong_decision", str(error)) from error
-        write_csv(
-            file,
-            FIELDS,
-            (
-                {**asdict(row), "decision": chosen[n].decision, "fixed": chosen[n].fixed}
-                for n, row in enumerate(rows)
-                if n in chosen
-            ),
-        )
+        kept = (asdict(_with(row, chosen[n])) for n, row in enumerate(rows) if n in chosen)
+        write_csv(file, FIELDS, kept)
         return Json(dumps({"written": str(file), "decisions": len(chosen)}))
 
     endpoints = {
@@ -286,7 +279,7 @@ def _key(one: Row | Decision) -> tuple[str, ...]:
     return one.issue, one.image, one.caption, one.other, one.text
 
 
-def _with(row: Row, made: Decision | None) -> Row:
+def _with(row: Row, made: Decision | Made | None) -> Row:
     return row if made is None else replace(row, decision=made.decision, fixed=made.fixed)
 
 

@@ -7,12 +7,12 @@ searched together, other jobs run one after the other.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import islice
 from pathlib import Path, PureWindowsPath
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -21,25 +21,15 @@ from gaussmatch import __version__
 from gaussmatch.apps.service.logs import LOGGER
 from gaussmatch.apps.service.responses import (
     About,
-    Albums,
     ApiError,
-    BrowseResponse,
-    FieldsResponse,
-    ItemResponse,
     Limits,
     Map,
     Member,
-    NamedResponse,
     OnMap,
     ReviewResponse,
     SearchResponse,
-    Spots,
-    Suggestions,
-    Timeline,
     Uncertainty,
-    describe_fields,
     dumps,
-    finding_picture,
 )
 from gaussmatch.apps.service.settings import Settings
 from gaussmatch.core.gaussian import Gaussian
@@ -48,20 +38,19 @@ from gaussmatch.data.pictures import SUFFIXES
 from gaussmatch.learn.plot import PlaneProjection
 from gaussmatch.models.model import Model, UnknownWordsError
 from gaussmatch.search import GALLERIES, Gallery, Index, Query, Record, Where
-from gaussmatch.search.catalog import Box, Catalog
+from gaussmatch.search.catalog import Catalog
 from gaussmatch.search.manifest import UnknownItemError
 from gaussmatch.search.near import grouped, sketch_in
 from gaussmatch.search.query import EVERYTHING, Scope, Searched, run
 from gaussmatch.search.where import UnknownFieldError, unknown_field
 
+T = TypeVar("T")
 QueryType = Literal["text", "image", "item"]
 
 MAP_MEANS = 5000
 """How many means the axes of the map are fitted to."""
 SKETCHES = 20_000
 """Pictures whose details are kept."""
-FIELD_ITEMS = 50_000
-"""Items whose metadata is looked at for what they can be filtered by."""
 
 
 @dataclass(slots=True, eq=False)
@@ -156,11 +145,12 @@ class Engine:
     def _count(self) -> dict[str, int]:
         return {gallery: self.index.size(gallery) for gallery in GALLERIES}
 
-    def _cached(self, name: str, make: Callable[[], Any]) -> Any:
+    def cached(self, name: str, make: Callable[[], T]) -> T:
         """Something that holds until the index changes."""
         if name not in self._cache:
             self._cache[name] = make()
-        return self._cache[name]
+        found: T = self._cache[name]
+        return found
 
     # ---- search ----
 
@@ -192,12 +182,13 @@ class Engine:
                 places = OnMap(query, of_hits)
         return dumps(SearchResponse(hits, places, groups))
 
-    def encode_texts(self, texts: Sequence[str]) -> Gaussian:
-        """Captions; one without any known word is an error."""
+    @contextmanager
+    def reading(self, *texts: str) -> Iterator[None]:
+        """For work that reads words: a model that reads none, or knows none of them, is said."""
         if not self.model.reads_text:
             raise no_words()
         try:
-            return self.model.encode_texts(texts)
+            yield
         except UnknownWordsError as error:
             raise unknown_words(texts[error.rows[0]]) from error
 
@@ -222,8 +213,7 @@ class Engine:
                 limits=Limits(**{name: getattr(self.settings, name) for name in limits}),
             )
 
-        about: About = self._cached("about", make)
-        return about
+        return self.cached("about", make)
 
     def record(self, id: str, gallery: Gallery = "images") -> Record:
         """An item with its thumbnail."""
@@ -246,8 +236,8 @@ class Engine:
     def original(self, id: str) -> tuple[Path, str]:
         """The file of a picture: the folder that the index was made from, and a name below it that
         may be anything (``files.open_below``)."""
-        folder, name = self._photos, self.record(id).meta.get("file")
-        if folder is None or not isinstance(name, str) or Path(name).suffix.lower() not in SUFFIXES:
+        folder, name = self._photos, photo_name(self.record(id))
+        if folder is None or name is None:
             raise no_picture(id)
         return folder, name
 
@@ -256,74 +246,20 @@ class Engine:
         found = []
         for id in ids:
             record = self.record(id)
-            file = record.meta.get("file")
-            usable = isinstance(file, str) and Path(file).suffix.lower() in SUFFIXES
+            file = photo_name(record)
             # none that leaves a folder, not even where "\\" is "/"
-            name = PureWindowsPath(str(file) if usable else f"{id}.jpg").name
+            name = PureWindowsPath(file or f"{id}.jpg").name
             shown = "".join(sign if sign.isprintable() else "_" for sign in name)
-            folder = self._photos if usable else None
-            found.append(Member(shown, folder, str(file), record.thumbnail))
+            folder = self._photos if file else None
+            found.append(Member(shown, folder, file or "", record.thumbnail))
         return found
-
-    def fields(self) -> FieldsResponse:
-        def make() -> FieldsResponse:
-            some = islice(self.index.records(), FIELD_ITEMS)
-            return FieldsResponse(describe_fields(record.meta for record in some))
-
-        found: FieldsResponse = self._cached("fields", make)
-        return found
-
-    def findings(self) -> ReviewResponse:
-        if self.review is None:
-            raise ApiError(
-                404, "no_review", "there is nothing to review; serve with --review AUDIT"
-            )
-        return self.review
-
-    def finding_picture(self, number: int) -> bytes:
-        """A picture of the data that was audited."""
-        self.findings()
-        assert self.settings.review is not None
-        return finding_picture(self.settings.review, number)
-
-    def item(self, id: str, gallery: Gallery) -> ItemResponse:
-        record = self.record(id, gallery)
-        (item,) = self._items([record], self.index.gaussian(id, gallery), gallery)
-        return item
 
     # ---- browsing ----
 
     @property
     def catalog(self) -> Catalog:
         """All pictures by date, folder, place and name."""
-        found: Catalog = self._cached("catalog", lambda: Catalog(self.index.records()))
-        return found
-
-    def timeline(self, folder: str | None, box: Box | None) -> Timeline:
-        rows = self.catalog.rows(folder, box)
-        mark = str(self.index.manifest.generation)
-        return Timeline(self.catalog.months(rows), len(rows), mark)
-
-    def browse(self, offset: int, k: int, folder: str | None, box: Box | None) -> BrowseResponse:
-        """Some pictures of the timeline."""
-        catalog = self.catalog
-        rows = catalog.rows(folder, box)[offset : offset + k].tolist()
-        return BrowseResponse([catalog.ids[r] for r in rows], [catalog.taken[r] for r in rows])
-
-    def albums(self) -> bytes:
-        return bytes(self._cached("albums", lambda: dumps(Albums(self.catalog.albums()))))
-
-    def spots(self) -> bytes:
-        def make() -> bytes:
-            return dumps(Spots(self.catalog.spots(self.settings.map_items)))
-
-        return bytes(self._cached("spots", make))
-
-    def named(self, text: str, k: int) -> NamedResponse:
-        """Pictures whose names say what is searched for."""
-        found = self.catalog.named(text, k)
-        metas = [self.record(hit.id).meta for hit in found.hits]
-        return NamedResponse(found, metas)
+        return self.cached("catalog", lambda: Catalog(self.index.records()))
 
     def map(self, where: Where = EVERYTHING) -> bytes:
         def make() -> bytes:
@@ -333,7 +269,7 @@ class Engine:
             kept = [at for at, record in enumerate(records) if where.holds(record.meta)]
             if len(kept) < len(records):
                 records, g = [records[at] for at in kept], g[kept]
-            places, sure = plane(g), self._uncertainty(g, "images")[1]
+            places, sure = plane(g), self.uncertainties(g, "images")[1]
             columns: dict[str, Any] = {
                 name: [getattr(place, name) for place in places]
                 for name in ("x", "y", "a", "b", "angle")
@@ -350,10 +286,7 @@ class Engine:
                 )
             )
 
-        if where.conditions:
-            return make()
-        found: bytes = self._cached("map", make)
-        return found
+        return make() if where.conditions else self.cached("map", make)
 
     def _plane(self) -> PlaneProjection:
         def make() -> PlaneProjection:
@@ -362,36 +295,16 @@ class Engine:
                 raise ApiError(404, "empty", "the index holds no pictures yet; add some")
             return PlaneProjection.fit(g.mean)
 
-        plane: PlaneProjection = self._cached("plane", make)
-        return plane
-
-    def _items(
-        self, records: Sequence[Record], g: Gaussian | None, gallery: Gallery = "images"
-    ) -> list[ItemResponse]:
-        if g is None:
-            return []
-        known = zip(records, *self._uncertainty(g, gallery), strict=True)
-        images = gallery == "images"
-        ambiguity = self.index.calibration.ambiguity(g) if images else [{}] * len(g)
-        return [
-            ItemResponse(r.id, gallery, unsure, percentile, r.meta, gauges)
-            for (r, unsure, percentile), gauges in zip(known, ambiguity, strict=True)
-        ]
+        return self.cached("plane", make)
 
     def text_uncertainty(self, text: str) -> Uncertainty:
         """How vague a caption is, in the form in which it would be searched for. What the model
         mostly does not know is not called vague, as in a search."""
-        if not self.model.reads_text:
-            raise no_words()
-        read = self.model.read([canonical(text)])
-        try:
+        with self.reading(text):
+            read = self.model.read([canonical(text)])
             g, familiar = self.index.encode_texts(read)
-        except UnknownWordsError as error:
-            raise unknown_words(text) from error
-        found = self.uncertainty(g, "captions", familiar)
-        if mostly_known(text, self.index.calibration.unknown_words(read[0])):
-            return found
-        return Uncertainty.of(found.uncertainty, None, "captions")
+        known = mostly_known(text, self.index.calibration.unknown_words(read[0]))
+        return self.uncertainty(g, "captions", familiar, known)
 
     def picture_uncertainty(self, picture: Image.Image) -> Uncertainty:
         """How ambiguous a picture is."""
@@ -399,14 +312,15 @@ class Engine:
         return self.uncertainty(g, "images", familiar)
 
     def uncertainty(
-        self, g: Gaussian, side: Gallery, familiar: np.ndarray | None = None
+        self, g: Gaussian, side: Gallery, familiar: np.ndarray | None = None, known: bool = True
     ) -> Uncertainty:
-        """How vague one caption, or how ambiguous one picture is."""
-        (unsure,), (percentile,) = self._uncertainty(g, side, familiar)
-        known = percentile is not None and percentile == percentile
-        return Uncertainty.of(unsure, percentile if known else None, side)
+        """How vague one caption, or how ambiguous one picture is; a percentile only if the model
+        knows such."""
+        (unsure,), (percentile,) = self.uncertainties(g, side, familiar)
+        said = known and percentile is not None and percentile == percentile
+        return Uncertainty.of(unsure, percentile if said else None, side)
 
-    def _uncertainty(
+    def uncertainties(
         self, g: Gaussian, side: Gallery, familiar: np.ndarray | None = None
     ) -> tuple[list[Any], list[Any]]:
         """Uncertainties and percentiles of Gaussians, ``None`` where there are none."""
@@ -417,13 +331,12 @@ class Engine:
         percentile = self.index.calibration.percentile(side, unsure, familiar)
         return unsure.tolist(), nothing if percentile is None else percentile.tolist()
 
-    def suggest(self, text: str, k: int) -> Suggestions:
-        if not self.model.reads_text:
-            raise no_words()
-        try:
-            return Suggestions(self.index.suggest(text, k))
-        except UnknownWordsError as error:
-            raise unknown_words(text) from error
+
+def photo_name(record: Record) -> str | None:
+    """The file of a picture below the folder of its index, if it has a name that one may have."""
+    name = record.meta.get("file")
+    known = isinstance(name, str) and Path(name).suffix.lower() in SUFFIXES
+    return name if known else None
 
 
 def no_item(error: UnknownItemError) -> ApiError:

@@ -180,25 +180,15 @@ class Metrics:
         self.items = Gauge("index_items", "Items in the index.", ("gallery",), **last)
         answering = Gauge("requests_in_flight", "Requests being answered.", **total)
         self.watch(answering, lambda: self.in_flight)
-        self._percentile: dict[str, Callable[[float], None]] = {}
-        self._seconds: dict[str, Callable[[float], None]] = {}
-        self._requests: dict[tuple[str, int], Callable[[], None]] = {}
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """Note one request; its route is a pattern of the app, never a path from outside."""
-        key = route, status
-        if key not in self._requests:
-            self._requests[key] = self.requests.labels(route, str(status)).inc
-        if route not in self._seconds:
-            self._seconds[route] = self.seconds.labels(route).observe
-        self._requests[key]()
-        self._seconds[route](seconds)
+        self.requests.labels(route, status).inc()
+        self.seconds.labels(route).observe(seconds)
 
     def query(self, type: str, percentile: float) -> None:
         """Note how vague a query is."""
-        if type not in self._percentile:
-            self._percentile[type] = self.percentile.labels(type).observe
-        self._percentile[type](percentile)
+        self.percentile.labels(type).observe(percentile)
 
     def watch(self, gauge: Gauge, read: Callable[[], float]) -> None:
         """Set a gauge from now on to what ``read`` returns."""

@@ -10,7 +10,7 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gaussmatch.apps.service import logs
 from gaussmatch.apps.service.logs import Metrics
-from gaussmatch.apps.service.responses import ApiError
-from gaussmatch.apps.service.settings import Deadlines, RateLimit, Settings
+from gaussmatch.apps.service.responses import NOT_CACHED, ApiError, Json
+from gaussmatch.apps.service.settings import RateLimit, Settings
 
 POLICY = (
     "default-src 'self'; img-src 'self' blob:; object-src 'none'; base-uri 'none'; "
@@ -38,15 +38,11 @@ HEADERS: dict[bytes, bytes] = {
 
 FOREIGN = (b"cross-site", b"same-site")
 """What ``Sec-Fetch-Site`` says of a request that a page elsewhere makes, also on another port."""
-PREFLIGHT = (
-    (b"access-control-allow-methods", b"GET, POST"),
-    (b"access-control-allow-headers", b"Authorization, Content-Type, X-API-Key, X-Request-ID"),
-    (b"access-control-max-age", b"600"),
-)
-
-JSON = ((b"content-type", b"application/json"),)
-NOT_CACHED = ((b"cache-control", b"no-store"),)
-"""Unless a response says otherwise: the page and thumbnails may be kept."""
+PREFLIGHT = {
+    "Access-Control-Allow-Methods": "GET, POST",
+    "Access-Control-Allow-Headers": "Authorization, Content-Type, X-API-Key, X-Request-ID",
+    "Access-Control-Max-Age": "600",
+}
 
 GUARDED = ("/api", "/metrics")
 """Paths below these need the key, if there is one. The page holds no data and prompts for it;
@@ -76,7 +72,6 @@ class Middleware:
         self._hosts = frozenset(host.lower() for host in settings.hosts)
         self._keys = [key.encode() for key in settings.api_keys]
         self._rate = RateLimit(settings.rate) if settings.rate else None
-        self._deadlines = Deadlines(settings.timeout)
         self._ids = itertools.count()
         self._run = secrets.token_hex(4)
         self._origins = frozenset(origin.encode() for origin in settings.cors)
@@ -94,37 +89,26 @@ class Middleware:
         scope["request_id"] = request_id
         exchange = _Exchange(receive, send, self.settings.max_body, request_id)
         endpoint = self._endpoints.get((scope["method"], scope["path"]))
-        deadline = self._deadlines.start()
+        limit = asyncio.timeout(self.settings.timeout)
         self.metrics.in_flight += 1
         try:
-            self._check_sender(scope, headers, exchange)
-            self._check(scope, headers)
-            if scope["method"] == "OPTIONS" and headers.get(b"origin") in self._origins:
-                await exchange.answer(200, b"{}", PREFLIGHT)
-            elif endpoint is None:
-                await self.app(scope, exchange.receive, exchange.send)
-            else:
-                response = await endpoint(Request(scope, exchange.receive))
-                await response(scope, exchange.receive, exchange.send)
-            if exchange.error is not None and not exchange.status:
-                await exchange.fail(exchange.error)
-        except ApiError as error:
-            await exchange.fail(error)
-        except asyncio.CancelledError:
-            if not deadline.reached():
-                raise
-            await exchange.fail(
-                ApiError(
-                    504,
-                    "timeout",
-                    f"no answer within {self.settings.timeout:g} s; request less or try later",
-                )
-            )
-        except Exception:
-            logs.LOGGER.exception("failure", extra={"id": request_id, "path": scope["path"]})
-            await exchange.fail(failure(request_id))
+            async with limit:
+                self._check_sender(scope, headers, exchange)
+                self._check(scope, headers)
+                answer: ASGIApp = self.app
+                if scope["method"] == "OPTIONS" and headers.get(b"origin") in self._origins:
+                    answer = Json(b"{}", headers=PREFLIGHT)
+                elif endpoint is not None:
+                    answer = await endpoint(Request(scope, exchange.receive))
+                await answer(scope, exchange.receive, exchange.send)
+            if exchange.error is not None:
+                raise exchange.error
+        except Exception as error:
+            told = self._told(error, scope, limit.expired())
+            if not exchange.status:  # else an answer has begun
+                exchange.error = None
+                await told.response()(scope, exchange.receive, exchange.send)
         finally:
-            deadline.met()
             self.metrics.in_flight -= 1
             seconds = time.perf_counter() - started
             route = scope["path"]
@@ -140,6 +124,18 @@ class Middleware:
                 ms=round(seconds * 1000, 2),
                 client=client[0] if client else None,
             )
+
+    def _told(self, error: Exception, scope: Scope, late: bool) -> ApiError:
+        """What a client is told of an error."""
+        if isinstance(error, ApiError):
+            return error
+        if late:
+            allowed = self.settings.timeout
+            message = f"no answer within {allowed:g} s; request less or try later"
+            return ApiError(504, "timeout", message)
+        about = {"id": scope["request_id"], "path": scope["path"]}
+        logs.LOGGER.error("failure", extra=about, exc_info=error)
+        return failure(scope["request_id"])
 
     def _check_sender(self, scope: Scope, headers: dict[bytes, bytes], exchange: _Exchange) -> None:
         """Refuse other names of this machine, and pages elsewhere: they could make the browser of
@@ -245,24 +241,8 @@ class _Exchange:
             self.status = message["status"]
             own = list(message.get("headers", ()))
             cached = b"cache-control" in [name.lower() for name, _ in own]
-            message["headers"] = [*own, *self.headers, *(() if cached else NOT_CACHED)]
+            message["headers"] = [*own, *self.headers, *(() if cached else (NOT_CACHED,))]
         await self._send(message)
-
-    async def answer(
-        self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()
-    ) -> None:
-        """Send JSON."""
-        self.status = status
-        length = b"%d" % len(body)
-        sent = [*JSON, (b"content-length", length), *headers, *self.headers, *NOT_CACHED]
-        await self._send({"type": "http.response.start", "status": status, "headers": sent})
-        await self._send({"type": "http.response.body", "body": body})
-
-    async def fail(self, error: ApiError) -> None:
-        """Send an error, unless a response has begun already."""
-        if not self.status:
-            headers = ((k.lower().encode(), v.encode()) for k, v in error.headers.items())
-            await self.answer(error.status, error.body(), headers)
 
 
 def failure(request_id: str) -> ApiError:

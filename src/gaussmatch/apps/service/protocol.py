@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gaussmatch.apps.service.logs import LOGGER
 from gaussmatch.apps.service.middleware import HEADERS
-from gaussmatch.apps.service.responses import ApiError
+from gaussmatch.apps.service.responses import NOT_CACHED, ApiError
 from gaussmatch.apps.service.settings import Settings
 
 MAX_HEAD = 64 * 1024
@@ -173,23 +173,16 @@ class Protocol(HttpToolsProtocol):
 
     def refuse(self, error: ApiError) -> None:
         """Answer without the app, and close."""
-        self._refused, body = True, error.body()
+        self._refused, response = True, error.response()
         self.closed[error.code, self._address] += 1
         answered = self.cycle is not None and self.cycle.response_started and self._active()
         if self._active():
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if not answered and not self.transport.is_closing():
-            headers = {
-                b"content-type": b"application/json",
-                b"content-length": b"%d" % len(body),
-                b"connection": b"close",
-                b"cache-control": b"no-store",
-                **{name.lower().encode(): text.encode() for name, text in error.headers.items()},
-                **HEADERS,
-            }
-            lines = b"".join(b"%s: %s\r\n" % pair for pair in headers.items())
-            self.transport.write(STATUS_LINE[error.status] + lines + b"\r\n" + body)
+            own = (*response.raw_headers, NOT_CACHED, (b"connection", b"close"))
+            lines = b"".join(b"%s: %s\r\n" % pair for pair in (*own, *HEADERS.items()))
+            self.transport.write(STATUS_LINE[error.status] + lines + b"\r\n" + response.body)
         self.transport.close()
 
 

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import orjson
 from PIL import Image
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    ValidationError,
+    ValidationInfo,
+)
+from pydantic_core.core_schema import str_schema
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
@@ -18,28 +27,114 @@ from gaussmatch.apps.service.responses import ApiError
 from gaussmatch.apps.service.settings import Settings
 from gaussmatch.data.decoder import TooLargeError, available
 from gaussmatch.search import Gallery, Where
+from gaussmatch.search.catalog import Box
 from gaussmatch.search.manifest import encodable
 from gaussmatch.search.trust.calibration import Promise
 
+MOST_PICTURES = 16
+"""Pictures that a search may be like, and as many that it must not be like."""
+
+# ---- checks: what a value must be like beside its type; the context is the settings ----
+
+
+def _settings(info: ValidationInfo) -> Settings:
+    assert isinstance(info.context, Settings)
+    return info.context
+
+
+def _text(text: str, info: ValidationInfo) -> str:
+    most = _settings(info).max_text
+    if not encodable(text):
+        raise ApiError(422, "invalid", "the text is not Unicode: it holds half a surrogate pair")
+    if not text.strip():
+        raise ApiError(422, "empty", "the text is empty; say what you are looking for")
+    if len(text) > most:
+        message = f"the text has {len(text):,} characters, the limit is {most:,}"
+        raise ApiError(422, "text_too_long", message)
+    return text
+
+
+def _texts(texts: list[str], info: ValidationInfo) -> list[str]:
+    most = _settings(info).max_texts
+    if len(texts) > most:
+        raise ApiError(422, "too_many", f"at most {most} texts are taken at once; send fewer")
+    return [_text(text, info) for text in texts]
+
+
+def _count(k: int, info: ValidationInfo) -> int:
+    most = _settings(info).max_results
+    if k > most:
+        raise ApiError(422, "too_many", f"k is {k:,}, the limit is {most:,}")
+    return k
+
+
+def _where(text: str) -> Where:
+    try:
+        spec = orjson.loads(text)
+        if not isinstance(spec, dict):
+            raise ValueError("filter: give a JSON object")
+        return Where.of(spec)
+    except ValueError as error:
+        raise ApiError(422, "bad_filter", f"where: {error}") from error
+
+
+def _ids(text: str, info: ValidationInfo) -> tuple[str, ...]:
+    try:
+        ids = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(422, "invalid", f"{info.field_name}: not JSON: {error}") from error
+    if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
+        raise ApiError(422, "invalid", f"{info.field_name}: give a JSON list of ids")
+    return tuple(ids)
+
+
+def _few(ids: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+    if len(ids) > MOST_PICTURES:
+        message = f"{info.field_name}: at most {MOST_PICTURES} pictures; name fewer"
+        raise ApiError(422, "too_many", message)
+    return ids
+
+
+def _box(text: str) -> Box:
+    try:
+        south, west, north, east = map(float, text.split(","))
+    except ValueError as error:
+        raise ApiError(422, "invalid", "box: give south,west,north,east in degrees") from error
+    return south, west, north, east
+
+
+def _written(most: int) -> GetPydanticSchema:
+    """A value that a client writes as text of a limited length."""
+    return GetPydanticSchema(lambda source, handler: str_schema(max_length=most))
+
+
+Words = Annotated[str, Field(min_length=1), AfterValidator(_text)]
+Count = Annotated[int, Field(ge=1), AfterValidator(_count)]
+Conditions = Annotated[Where, _written(4000), AfterValidator(_where)]
+Ids = Annotated[tuple[str, ...], _written(8000), AfterValidator(_ids)]
+FewIds = Annotated[Ids, AfterValidator(_few)]
+Degrees = Annotated[Box, _written(200), AfterValidator(_box)]
+Id = Annotated[str, Field(min_length=1)]
+
+# ---- what each route takes ----
+
 
 class Parameters(BaseModel):
-    """What stands in the query of an address."""
+    """What stands in the query of an address, or in a body that is JSON."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class SearchOptions(Parameters):
-    text: str | None = Field(
+    text: Words | None = Field(
         None,
-        min_length=1,
         description="Words too: picture and words are one query, the product of their Gaussians.",
         examples=["at night"],
     )
-    k: int = Field(20, ge=1, description="How many results.")
-    where: str | None = Field(
+    k: Count = Field(20, description="How many results.")
+    where: Conditions | None = Field(
         None,
         description='Conditions on metadata, as JSON: {"split": "test", "year": {"gte": 2010}}.',
-        max_length=4000,
     )
     sort: str = Field(
         "",
@@ -48,18 +143,15 @@ class SearchOptions(Parameters):
     )
     map: bool = Field(False, description="Return where query and results are on the map.")
     offset: int = Field(0, ge=0, le=10_000, description="Results to skip: the pages before.")
-    exclude: str | None = Field(
-        None, description='Ids that must not be found, as JSON: ["dog.jpg"].', max_length=8000
+    exclude: Ids | None = Field(
+        None, description='Ids that must not be found, as JSON: ["dog.jpg"].'
     )
-    like: str | None = Field(
+    like: FewIds | None = Field(
         None,
         description="Ids of pictures that the results should be like too, as JSON: one query.",
-        max_length=8000,
     )
-    unlike: str | None = Field(
-        None,
-        description="Ids of pictures that the results must not be like, as JSON.",
-        max_length=8000,
+    unlike: FewIds | None = Field(
+        None, description="Ids of pictures that the results must not be like, as JSON."
     )
     groups: bool = Field(False, description="Say which results show nearly the same.")
     guarantee: float | None = Field(
@@ -76,64 +168,62 @@ class SearchOptions(Parameters):
     )
 
 
-class Gallerywide(SearchOptions):
+class ImageSearch(SearchOptions):
+    """With a picture, and words if there are any."""
+
     gallery: Gallery = Field("images", description="What is searched.")
 
 
-class TextSearch(Gallerywide):
-    text: str = Field(min_length=1, examples=["two dogs in the snow"])
+class TextSearch(ImageSearch):
+    """With words alone."""
 
-
-class ImageSearch(Gallerywide):
-    """With a picture, and words if there are any."""
+    text: Words = Field(examples=["two dogs in the snow"])
 
 
 class ItemSearch(SearchOptions):
-    id: str = Field(min_length=1, description="Of a picture in the index.")
+    id: Id = Field(description="Of a picture in the index.")
 
 
 class CaptionSearch(Parameters):
-    id: str = Field(min_length=1, description="Of a picture in the index.")
-    k: int = Field(10, ge=1)
-
-
-class Suggest(Parameters):
-    text: str = Field(min_length=1)
-    k: int = Field(5, ge=1)
+    id: Id = Field(description="Of a picture in the index.")
+    k: Count = 10
 
 
 class Text(Parameters):
-    text: str = Field(min_length=1)
+    text: Words
+
+
+class Suggest(Text):
+    k: Count = 5
 
 
 class MapOptions(Parameters):
-    where: str | None = Field(None, description="Conditions, as for a search.", max_length=4000)
+    where: Conditions | None = Field(None, description="Conditions, as for a search.")
 
 
 class Shelf(Parameters):
     """Which pictures to browse."""
 
     folder: str | None = Field(None, description="Of this folder and those below it.")
-    box: str | None = Field(
+    box: Degrees | None = Field(
         None,
         description="Taken between these degrees: south,west,north,east.",
         examples=["48.8,2.2,48.9,2.4"],
-        max_length=200,
     )
 
 
 class Browse(Shelf):
     offset: int = Field(0, ge=0)
-    k: int = Field(200, ge=1)
+    k: Count = 200
 
 
 class Names(Parameters):
-    text: str = Field(min_length=1, examples=["2019 holiday"])
-    k: int = Field(20, ge=1)
+    text: Words = Field(examples=["2019 holiday"])
+    k: Count = 20
 
 
 class ItemId(Parameters):
-    id: str = Field(min_length=1)
+    id: Id
 
 
 class GalleryItem(ItemId):
@@ -148,20 +238,18 @@ class Nothing(Parameters):
     """No parameters."""
 
 
-class IdsBody(BaseModel):
+class IdsBody(Parameters):
     """Pictures to download."""
-
-    model_config = ConfigDict(extra="forbid")
 
     ids: list[str] = Field(min_length=1, examples=[["dog.jpg", "cat.jpg"]])
 
 
-class TextsBody(BaseModel):
+class TextsBody(Parameters):
     """Captions to embed."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    texts: list[str] = Field(min_length=1, examples=[["a dog", "two dogs in the snow"]])
+    texts: Annotated[list[str], AfterValidator(_texts)] = Field(
+        min_length=1, examples=[["a dog", "two dogs in the snow"]]
+    )
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -173,23 +261,23 @@ def body(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-def read(model: type[Model], request: Request) -> Model:
+def read(model: type[Model], request: Request, settings: Settings | None = None) -> Model:
     """The parameters of a request. FastAPI's own way takes as long as a whole search."""
-    return _valid(model, parameters(request.scope["query_string"]))
+    return _valid(model, parameters(request.scope["query_string"]), settings)
 
 
-async def read_body(model: type[Model], request: Request) -> Model:
+async def read_body(model: type[Model], request: Request, settings: Settings) -> Model:
     """The body of a request, which is JSON."""
     try:
         value = orjson.loads(await request.body())
     except orjson.JSONDecodeError as error:
         raise ApiError(422, "invalid", f"the body is not JSON: {error}") from error
-    return _valid(model, value)
+    return _valid(model, value, settings)
 
 
-def _valid(model: type[Model], value: Any) -> Model:
+def _valid(model: type[Model], value: Any, settings: Settings | None) -> Model:
     try:
-        return model.model_validate(value)
+        return model.model_validate(value, context=settings)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"]) or "the body"
@@ -207,71 +295,12 @@ def parameters(query: bytes) -> dict[str, str]:
     for part in query.replace(b"+", b" ").split(b"&"):
         if part:
             name, _, value = part.partition(b"=")
-            found[_text(name)] = _text(value)
+            found[_decoded(name)] = _decoded(value)
     return found
 
 
-def _text(quoted: bytes) -> str:
+def _decoded(quoted: bytes) -> str:
     return (unquote_to_bytes(quoted) if b"%" in quoted else quoted).decode("utf-8", "replace")
-
-
-# ---- checks ----
-
-
-def checked_text(text: str, settings: Settings) -> str:
-    if not encodable(text):
-        raise ApiError(422, "invalid", "the text is not Unicode: it holds half a surrogate pair")
-    if not text.strip():
-        raise ApiError(422, "empty", "the text is empty; say what you are looking for")
-    if len(text) > settings.max_text:
-        raise ApiError(
-            422,
-            "text_too_long",
-            f"the text has {len(text):,} characters, the limit is {settings.max_text:,}",
-        )
-    return text
-
-
-def checked_count(k: int, settings: Settings) -> int:
-    if k > settings.max_results:
-        raise ApiError(422, "too_many", f"k is {k:,}, the limit is {settings.max_results:,}")
-    return k
-
-
-def checked_where(where: str | None) -> Where:
-    if where is None:
-        return Where()
-    try:
-        spec = orjson.loads(where)
-        if not isinstance(spec, dict):
-            raise ValueError("filter: give a JSON object")
-        return Where.of(spec)
-    except ValueError as error:
-        raise ApiError(422, "bad_filter", f"where: {error}") from error
-
-
-def checked_ids(name: str, given: str | None, most: int | None = None) -> tuple[str, ...]:
-    if given is None:
-        return ()
-    try:
-        ids = orjson.loads(given)
-    except orjson.JSONDecodeError as error:
-        raise ApiError(422, "invalid", f"{name}: not JSON: {error}") from error
-    if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
-        raise ApiError(422, "invalid", f"{name}: give a JSON list of ids")
-    if most is not None and len(ids) > most:
-        raise ApiError(422, "too_many", f"{name}: at most {most} pictures; name fewer")
-    return tuple(ids)
-
-
-def checked_box(given: str | None) -> tuple[float, float, float, float] | None:
-    if given is None:
-        return None
-    try:
-        south, west, north, east = map(float, given.split(","))
-    except ValueError as error:
-        raise ApiError(422, "invalid", "box: give south,west,north,east in degrees") from error
-    return south, west, north, east
 
 
 # ---- pictures ----

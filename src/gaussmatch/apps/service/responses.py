@@ -346,6 +346,10 @@ class ApiError(Exception):
         return Json(self.body(), self.status, self.headers)
 
 
+NOT_CACHED = (b"cache-control", b"no-store")
+"""Unless an answer says otherwise: the page and pictures may be kept."""
+
+
 class Json(JSONResponse):
     """Bytes that are JSON already."""
 
@@ -362,7 +366,8 @@ class Json(JSONResponse):
 
 
 class OpenFile(Response):
-    """A file that is open already, sent a piece at a time and then closed."""
+    """A file that is open already, sent a piece at a time and then closed. (Starlette's own opens a
+    path, which may be a link to another file by then.)"""
 
     PIECE = 256 * 1024
 
@@ -460,8 +465,9 @@ def etag(content: bytes | FileIO) -> str:
 def unless_known(
     request: Request, mark: str, make: Callable[[Mapping[str, str]], Response]
 ) -> Response:
-    """What ``make`` gives with the headers of a browser's cache; 304 where the browser has it. It
-    asks each time: under the same address another index may have something else."""
+    """What ``make`` gives with the headers of a browser's cache; 304 if the browser has it. It asks
+    each time: under the same address another index may have something else. (Starlette answers so
+    for its own static files only.)"""
     headers = {"ETag": mark, "Cache-Control": "private, no-cache"}
     known = request.headers.get("if-none-match", "").split(",")
     if mark in [each.strip().removeprefix("W/") for each in known]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from io import FileIO
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -17,16 +19,8 @@ from pydantic import BaseModel
 from starlette.responses import Response, StreamingResponse
 
 from gaussmatch.apps.service import page, requests
-from gaussmatch.apps.service.engine import SearchJob, no_picture
-from gaussmatch.apps.service.requests import (
-    checked_box,
-    checked_count,
-    checked_ids,
-    checked_text,
-    checked_where,
-    picture,
-    read,
-)
+from gaussmatch.apps.service.engine import Engine, SearchJob, no_picture
+from gaussmatch.apps.service.requests import picture, read, read_body
 from gaussmatch.apps.service.responses import (
     About,
     Albums,
@@ -47,8 +41,10 @@ from gaussmatch.apps.service.responses import (
     Suggestions,
     Timeline,
     Uncertainty,
+    describe_fields,
     dumps,
     etag,
+    finding_picture,
     unless_known,
     zipped,
 )
@@ -56,14 +52,14 @@ from gaussmatch.data.decoder import sniffed
 from gaussmatch.data.pictures import SHOWN, jpeg
 from gaussmatch.files import open_below
 from gaussmatch.search import Query
-from gaussmatch.search.query import Scope
+from gaussmatch.search.query import EVERYTHING, Scope
 
 if TYPE_CHECKING:
     from gaussmatch.apps.service.app import Service
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-MOST_PICTURES = 16
-"""Pictures that a search may be like, and as many that it must not be like."""
+FIELD_ITEMS = 50_000
+"""Items whose metadata is looked at for what they can be filtered by."""
 
 ERRORS = {
     400: "The request is malformed.",
@@ -84,19 +80,12 @@ ERRORS = {
 ALWAYS = (400, 401, 403, 408, 413, 421, 422, 429, 431, 500, 503, 504)
 """Errors of every route below /api; others are named by the route."""
 
+BINARY = {"type": "string", "format": "binary"}
+FORM = {"type": "object", "required": ["image"], "properties": {"image": BINARY}}
 IMAGE: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "content": {
-            "image/*": {"schema": {"type": "string", "format": "binary"}},
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["image"],
-                    "properties": {"image": {"type": "string", "format": "binary"}},
-                }
-            },
-        },
+        "content": {"image/*": {"schema": BINARY}, "multipart/form-data": {"schema": FORM}},
     }
 }
 """A picture is the body itself, or the file ``image`` of a form."""
@@ -107,24 +96,60 @@ api = APIRouter(prefix="/api")
 probes = APIRouter(tags=["probes"])
 
 
+Work = Callable[..., Any]
+
+
 def route(
     method: str,
     path: str,
     tag: str,
-    answer: type,
+    answer: type | Sequence[str],
     parameters: type[BaseModel] = requests.Nothing,
     errors: tuple[int, ...] = (),
     body: dict[str, Any] | None = None,
-) -> Callable[[Endpoint], Endpoint]:
-    """Register an endpoint with all that OpenAPI says of it."""
-    return api.api_route(
-        path,
-        methods=[method],
-        tags=[tag],
-        response_class=Json,
-        responses={200: {"model": answer}, **_errors(*errors)},
-        openapi_extra={"parameters": _described(parameters), **(body or {})},
-    )
+) -> Callable[[Work], Work]:
+    """Register what answers, with all that OpenAPI says of it.
+
+    A plain function is work for the engine: it is called with it and the parameters, in its turn. A
+    coroutine is called with the service, the parameters and the request. What they return is sent
+    as JSON, unless it is a response.
+
+    Args:
+        answer: the type of the JSON, or the media types of what is sent instead.
+    """
+    content: dict[int | str, dict[str, Any]] = {200: {"model": answer}}
+    if not isinstance(answer, type):
+        content = {200: {"content": {type: {"schema": BINARY} for type in answer}}}
+        if method == "GET":
+            content[304] = {"description": "The browser has it (If-None-Match)."}
+
+    def register(work: Work) -> Work:
+        for_engine = not inspect.iscoroutinefunction(work)
+
+        async def endpoint(request: Request) -> Response:
+            service = service_of(request)
+            given = read(parameters, request, service.settings)
+            if for_engine:
+                made = await service.batcher(partial(work, service.engine, given))
+            else:
+                made = await work(service, given, request)
+            if isinstance(made, Response):
+                return made
+            return Json(made if isinstance(made, bytes) else dumps(made))
+
+        endpoint.__name__, endpoint.__doc__ = work.__name__, work.__doc__
+        api.add_api_route(
+            path,
+            endpoint,
+            methods=[method],
+            tags=[tag],
+            response_class=Json if isinstance(answer, type) else Response,
+            responses={**content, **_errors(*errors)},
+            openapi_extra={"parameters": _described(parameters), **(body or {})},
+        )
+        return work
+
+    return register
 
 
 def _errors(*more: int, always: Sequence[int] = ALWAYS) -> dict[int | str, dict[str, Any]]:
@@ -151,160 +176,126 @@ def service_of(request: Request) -> Service:
     return service
 
 
-async def run(request: Request, job: Callable[[], Any]) -> Response:
-    """What a job of the engine returns, as JSON."""
-    return Json(dumps(await service_of(request).batcher(job)))
-
-
 # ---- search ----
 
 
 @route("GET", "/search", "search", SearchResponse, requests.TextSearch, (404,))
-async def search(request: Request) -> Response:
+async def search(service: Service, given: requests.TextSearch, request: Request) -> Any:
     """Search with words."""
-    service = service_of(request)
-    return Json(await service.batcher(checked(service, read(requests.TextSearch, request))()))
+    return await service.batcher(job(given))
 
 
 @route("POST", "/search/image", "search", SearchResponse, requests.ImageSearch, (404, 415), IMAGE)
-async def search_image(request: Request) -> Response:
+async def search_image(service: Service, given: requests.ImageSearch, request: Request) -> Any:
     """Search with a picture."""
-    service = service_of(request)
-    job = checked(service, read(requests.ImageSearch, request))
     async with picture(request, service) as image:
-        return Json(await service.batcher(job(picture=image)))
+        return await service.batcher(job(given, picture=image))
 
 
 @route("GET", "/similar", "search", SearchResponse, requests.ItemSearch, (404,))
-async def similar(request: Request) -> Response:
+async def similar(service: Service, given: requests.ItemSearch, request: Request) -> Any:
     """More like a picture of the index."""
-    service, given = service_of(request), read(requests.ItemSearch, request)
-    return Json(await service.batcher(checked(service, given)(item=given.id)))
+    return await service.batcher(job(given, item=given.id))
 
 
 @route("GET", "/captions", "search", SearchResponse, requests.CaptionSearch, (404,))
-async def captions(request: Request) -> Response:
+async def captions(service: Service, given: requests.CaptionSearch, request: Request) -> Any:
     """The captions nearest to a picture of the index."""
-    service, given = service_of(request), read(requests.CaptionSearch, request)
-    k = checked_count(given.k, service.settings)
-    return Json(await service.batcher(SearchJob(Query(item=given.id), Scope(k, "captions"), k)))
+    scope = Scope(given.k, "captions")
+    return await service.batcher(SearchJob(Query(item=given.id), scope, given.k))
 
 
-def checked(service: Service, given: requests.SearchOptions) -> Callable[..., SearchJob]:
-    """A search with what all searches have in common; it takes a picture, or the id of one."""
-    k, text = checked_count(given.k, service.settings), given.text
-    words = None if text is None else checked_text(text, service.settings)
-    like = checked_ids("like", given.like, MOST_PICTURES)
-    unlike = checked_ids("unlike", given.unlike, MOST_PICTURES)
+def job(given: requests.SearchOptions, **what: Any) -> SearchJob:
+    """A search for words, with a picture or the id of one."""
     scope = Scope(
-        given.offset + k,
+        given.offset + given.k,
         getattr(given, "gallery", "images"),
-        checked_where(given.where),
-        checked_ids("exclude", given.exclude),
+        given.where or EVERYTHING,
+        given.exclude or (),
         given.guarantee,
         given.promise,
     )
-
-    def job(**what: Any) -> SearchJob:
-        query = Query(words, like=like, unlike=unlike, **what)
-        return SearchJob(query, scope, k, given.offset, given.sort, given.map, given.groups)
-
-    return job
+    query = Query(given.text, like=given.like or (), unlike=given.unlike or (), **what)
+    return SearchJob(query, scope, given.k, given.offset, given.sort, given.map, given.groups)
 
 
 @route("GET", "/suggest", "search", Suggestions, requests.Suggest)
-async def suggest(request: Request) -> Response:
+def suggest(engine: Engine, given: requests.Suggest) -> Suggestions:
     """Captions of the index that say the same more precisely."""
-    service, given = service_of(request), read(requests.Suggest, request)
-    text = checked_text(given.text, service.settings)
-    k = checked_count(given.k, service.settings)
-    return await run(request, partial(service.engine.suggest, text, k))
+    with engine.reading(given.text):
+        return Suggestions(engine.index.suggest(given.text, given.k))
 
 
 # ---- items ----
 
 
 @route("GET", "/about", "items", About)
-async def about(request: Request) -> Response:
+def about(engine: Engine, given: requests.Nothing) -> About:
     """What is served here, and its limits."""
-    read(requests.Nothing, request)
-    return await run(request, service_of(request).engine.about)
+    return engine.about()
 
 
 @route("GET", "/item", "items", ItemResponse, requests.GalleryItem, (404,))
-async def item(request: Request) -> Response:
+def item(engine: Engine, given: requests.GalleryItem) -> ItemResponse:
     """An item of the index."""
-    given = read(requests.GalleryItem, request)
-    return await run(request, partial(service_of(request).engine.item, given.id, given.gallery))
+    record = engine.record(given.id, given.gallery)
+    g = engine.index.gaussian(given.id, given.gallery)
+    (unsure,), (percentile,) = engine.uncertainties(g, given.gallery)
+    gauges = engine.index.calibration.ambiguity(g)[0] if given.gallery == "images" else {}
+    return ItemResponse(record.id, given.gallery, unsure, percentile, record.meta, gauges)
 
 
 @route("GET", "/names", "search", NamedResponse, requests.Names)
-async def names(request: Request) -> Response:
+def names(engine: Engine, given: requests.Names) -> NamedResponse:
     """Pictures whose folder, file name or caption has the words."""
-    service, given = service_of(request), read(requests.Names, request)
-    text = checked_text(given.text, service.settings)
-    k = checked_count(given.k, service.settings)
-    return await run(request, partial(service.engine.named, text, k))
+    found = engine.catalog.named(given.text, given.k)
+    return NamedResponse(found, [engine.record(hit.id).meta for hit in found.hits])
+
+
+@route("GET", "/fields", "items", FieldsResponse)
+def fields(engine: Engine, given: requests.Nothing) -> FieldsResponse:
+    """The metadata that pictures can be filtered by."""
+
+    def make() -> FieldsResponse:
+        some = islice(engine.index.records(), FIELD_ITEMS)
+        return FieldsResponse(describe_fields(record.meta for record in some))
+
+    return engine.cached("fields", make)
 
 
 # ---- browsing ----
 
 
 @route("GET", "/timeline", "browse", Timeline, requests.Shelf)
-async def timeline(request: Request) -> Response:
+def timeline(engine: Engine, given: requests.Shelf) -> Timeline:
     """How many pictures each month has: of all, of a folder, or of a place."""
-    given = read(requests.Shelf, request)
-    box = checked_box(given.box)
-    return await run(request, partial(service_of(request).engine.timeline, given.folder, box))
+    rows = engine.catalog.rows(given.folder, given.box)
+    mark = str(engine.index.manifest.generation)
+    return Timeline(engine.catalog.months(rows), len(rows), mark)
 
 
 @route("GET", "/browse", "browse", BrowseResponse, requests.Browse)
-async def browse(request: Request) -> Response:
+def browse(engine: Engine, given: requests.Browse) -> BrowseResponse:
     """Some pictures of the timeline, newest first."""
-    service, given = service_of(request), read(requests.Browse, request)
-    k, box = checked_count(given.k, service.settings), checked_box(given.box)
-    return await run(request, partial(service.engine.browse, given.offset, k, given.folder, box))
+    catalog, end = engine.catalog, given.offset + given.k
+    rows = catalog.rows(given.folder, given.box)[given.offset : end].tolist()
+    return BrowseResponse([catalog.ids[r] for r in rows], [catalog.taken[r] for r in rows])
 
 
 @route("GET", "/albums", "browse", Albums)
-async def albums(request: Request) -> Response:
+def albums(engine: Engine, given: requests.Nothing) -> bytes:
     """The folders of the pictures."""
-    read(requests.Nothing, request)
-    service = service_of(request)
-    return Json(await service.batcher(service.engine.albums))
+    return engine.cached("albums", lambda: dumps(Albums(engine.catalog.albums())))
 
 
 @route("GET", "/places", "browse", Spots)
-async def places(request: Request) -> Response:
+def places(engine: Engine, given: requests.Nothing) -> bytes:
     """Where pictures were taken."""
-    read(requests.Nothing, request)
-    service = service_of(request)
-    return Json(await service.batcher(service.engine.spots))
+    most = engine.settings.map_items
+    return engine.cached("spots", lambda: dumps(Spots(engine.catalog.spots(most))))
 
 
-@route("GET", "/fields", "items", FieldsResponse)
-async def fields(request: Request) -> Response:
-    """The metadata that pictures can be filtered by."""
-    read(requests.Nothing, request)
-    return await run(request, service_of(request).engine.fields)
-
-
-def picture_route(
-    path: str, parameters: type[BaseModel], types: Iterable[str] = ("image/jpeg",)
-) -> Callable[[Endpoint], Endpoint]:
-    """An endpoint that gives a picture, with all that OpenAPI says of it."""
-    content = {type: {"schema": {"type": "string", "format": "binary"}} for type in types}
-    return api.get(
-        path,
-        tags=["items"],
-        response_class=Response,
-        responses={
-            200: {"content": content},
-            304: {"description": "The browser has it (If-None-Match)."},
-            **_errors(404),
-        },
-        openapi_extra={"parameters": _described(parameters)},
-    )
+# ---- pictures ----
 
 
 def sent(request: Request, content: bytes) -> Response:
@@ -316,22 +307,20 @@ def sent(request: Request, content: bytes) -> Response:
     return unless_known(request, etag(content), make)
 
 
-@picture_route("/thumbnail", requests.ItemId)
-async def thumbnail(request: Request) -> Response:
+@route("GET", "/thumbnail", "items", ["image/jpeg"], requests.ItemId, (404,))
+async def thumbnail(service: Service, given: requests.ItemId, request: Request) -> Response:
     """The small picture of an item, as it is kept inside the index."""
-    service, id = service_of(request), read(requests.ItemId, request).id
-    record = await service.batcher(partial(service.engine.record, id))
+    record = await service.batcher(partial(service.engine.record, given.id))
     if record.thumbnail is None:
-        raise ApiError(404, "no_thumbnail", f"{id!r} has no thumbnail in the index")
+        raise ApiError(404, "no_thumbnail", f"{given.id!r} has no thumbnail in the index")
     return sent(request, record.thumbnail)
 
 
-@picture_route("/picture", requests.ItemId, SHOWN.values())
-async def full_picture(request: Request) -> Response:
+@route("GET", "/picture", "items", list(SHOWN.values()), requests.ItemId, (404,))
+async def full_picture(service: Service, given: requests.ItemId, request: Request) -> Response:
     """A picture in full size: its file, where that is still in the folder that the index was made
     from; as JPEG where browsers do not show its format."""
-    service, id = service_of(request), read(requests.ItemId, request).id
-    folder, name = await service.batcher(partial(service.engine.original, id))
+    folder, name = await service.batcher(partial(service.engine.original, given.id))
     try:
         async with AsyncExitStack() as stack:
             # one file is opened, looked at and sent: never a path that was looked at before
@@ -350,30 +339,7 @@ async def full_picture(request: Request) -> Response:
 
             return unless_known(request, mark, make)
     except (OSError, ValueError) as error:
-        raise no_picture(id) from error
-
-
-@api.post(
-    "/zip",
-    tags=["items"],
-    response_class=Response,
-    responses={
-        200: {"content": {ZIP: {"schema": {"type": "string", "format": "binary"}}}},
-        **_errors(404),
-    },
-    openapi_extra=requests.body(requests.IdsBody),
-)
-async def download(request: Request) -> Response:
-    """Several pictures as one file: the photos themselves where they are, else the small ones."""
-    service = service_of(request)
-    read(requests.Nothing, request)
-    ids = list(dict.fromkeys((await requests.read_body(requests.IdsBody, request)).ids))
-    if len(ids) > service.settings.max_zip:
-        most = service.settings.max_zip
-        raise ApiError(422, "too_many", f"at most {most:,} pictures are sent at once; choose fewer")
-    members = await service.batcher(partial(service.engine.members, ids))
-    headers = {"Content-Disposition": 'attachment; filename="pictures.zip"'}
-    return StreamingResponse(zipped(members), media_type=ZIP, headers=headers)
+        raise no_picture(given.id) from error
 
 
 def _looked_at(file: FileIO) -> tuple[str, str]:
@@ -383,21 +349,41 @@ def _looked_at(file: FileIO) -> tuple[str, str]:
     return mark, sniffed(os.pread(file.fileno(), 16, 0))
 
 
+@route("POST", "/zip", "items", [ZIP], errors=(404,), body=requests.body(requests.IdsBody))
+async def download(service: Service, given: requests.Nothing, request: Request) -> Response:
+    """Several pictures as one file: the photos themselves where they are, else the small ones."""
+    wanted = await read_body(requests.IdsBody, request, service.settings)
+    ids, most = list(dict.fromkeys(wanted.ids)), service.settings.max_zip
+    if len(ids) > most:
+        raise ApiError(422, "too_many", f"at most {most:,} pictures are sent at once; choose fewer")
+    members = await service.batcher(partial(service.engine.members, ids))
+    headers = {"Content-Disposition": 'attachment; filename="pictures.zip"'}
+    return StreamingResponse(zipped(members), media_type=ZIP, headers=headers)
+
+
 # ---- review ----
 
 
 @route("GET", "/review", "review", ReviewResponse, errors=(404,))
-async def review(request: Request) -> Response:
+def review(engine: Engine, given: requests.Nothing) -> ReviewResponse:
     """What an audit found, for people to decide about."""
-    read(requests.Nothing, request)
-    return await run(request, service_of(request).engine.findings)
+    if engine.review is None:
+        raise ApiError(404, "no_review", "there is nothing to review; serve with --review AUDIT")
+    return engine.review
 
 
-@picture_route("/review/picture", requests.ImageNumber)
-async def review_picture(request: Request) -> Response:
+@route("GET", "/review/picture", "items", ["image/jpeg"], requests.ImageNumber, (404,))
+async def review_picture(
+    service: Service, given: requests.ImageNumber, request: Request
+) -> Response:
     """A picture of the data that was audited."""
-    service, number = service_of(request), read(requests.ImageNumber, request).image
-    return sent(request, await service.batcher(partial(service.engine.finding_picture, number)))
+
+    def found() -> bytes:
+        review(service.engine, requests.Nothing())
+        assert service.settings.review is not None
+        return finding_picture(service.settings.review, given.image)
+
+    return sent(request, await service.batcher(found))
 
 
 # ---- Gaussians ----
@@ -406,51 +392,44 @@ async def review_picture(request: Request) -> Response:
 @route(
     "POST", "/embed/text", "gaussians", EmbeddingsResponse, body=requests.body(requests.TextsBody)
 )
-async def embed_text(request: Request) -> Response:
+async def embed_text(service: Service, given: requests.Nothing, request: Request) -> Any:
     """Captions → Gaussians."""
-    service = service_of(request)
-    read(requests.Nothing, request)
-    given = await requests.read_body(requests.TextsBody, request)
-    most = service.settings.max_texts
-    if len(given.texts) > most:
-        raise ApiError(422, "too_many", f"at most {most} texts are taken at once; send fewer")
-    texts = [checked_text(text, service.settings) for text in given.texts]
-    return await run(request, lambda: EmbeddingsResponse.of(service.engine.encode_texts(texts)))
+    texts = (await read_body(requests.TextsBody, request, service.settings)).texts
+
+    def encoded() -> EmbeddingsResponse:
+        with service.engine.reading(*texts):
+            return EmbeddingsResponse.of(service.engine.model.encode_texts(texts))
+
+    return await service.batcher(encoded)
 
 
 @route("POST", "/embed/image", "gaussians", EmbeddingsResponse, errors=(415,), body=IMAGE)
-async def embed_image(request: Request) -> Response:
+async def embed_image(service: Service, given: requests.Nothing, request: Request) -> Any:
     """A picture → its Gaussian."""
-    service = service_of(request)
-    read(requests.Nothing, request)
     async with picture(request, service) as image:
-        return await run(
-            request, lambda: EmbeddingsResponse.of(service.engine.model.encode_images([image]))
+        engine = service.engine
+        return await service.batcher(
+            lambda: EmbeddingsResponse.of(engine.model.encode_images([image]))
         )
 
 
 @route("GET", "/uncertainty", "gaussians", Uncertainty, requests.Text)
-async def uncertainty(request: Request) -> Response:
+def uncertainty(engine: Engine, given: requests.Text) -> Uncertainty:
     """How vague a caption is."""
-    service = service_of(request)
-    text = checked_text(read(requests.Text, request).text, service.settings)
-    return await run(request, partial(service.engine.text_uncertainty, text))
+    return engine.text_uncertainty(given.text)
 
 
 @route("POST", "/uncertainty/image", "gaussians", Uncertainty, errors=(415,), body=IMAGE)
-async def uncertainty_image(request: Request) -> Response:
+async def uncertainty_image(service: Service, given: requests.Nothing, request: Request) -> Any:
     """How ambiguous a picture is."""
-    engine = service_of(request).engine
-    read(requests.Nothing, request)
-    async with picture(request, service_of(request)) as image:
-        return await run(request, lambda: engine.picture_uncertainty(image))
+    async with picture(request, service) as image:
+        return await service.batcher(partial(service.engine.picture_uncertainty, image))
 
 
 @route("GET", "/map", "gaussians", Map, requests.MapOptions, errors=(404,))
-async def embedding_map(request: Request) -> Response:
+def embedding_map(engine: Engine, given: requests.MapOptions) -> bytes:
     """Pictures on the two principal axes of the means, their Gaussians as ellipses."""
-    service, given = service_of(request), read(requests.MapOptions, request)
-    return Json(await service.batcher(partial(service.engine.map, checked_where(given.where))))
+    return engine.map(given.where or EVERYTHING)
 
 
 # ---- probes and the page ----

@@ -1,11 +1,11 @@
-"""What the service allows, in one place, and the limits on time and on what requests hold together.
+"""What the service allows, in one place, and the limits on what requests ask for and hold together.
 An error message names the limit that it is about."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
@@ -87,66 +87,6 @@ class Settings:
                 f"{wild[0]!r} is not an origin; give scheme and host in lower case, and nothing "
                 "after them, as in https://photos.example.org"
             )
-
-
-class Deadline:
-    """The limit of one task."""
-
-    __slots__ = ("_over", "at", "task")
-
-    def __init__(self, task: asyncio.Task[object], at: float) -> None:
-        self.task: asyncio.Task[object] | None = task
-        self.at, self._over = at, False
-
-    def met(self) -> None:
-        """The task needs its limit no more."""
-        self.task = None
-
-    def reach(self) -> None:
-        """Cancel the task, unless it has ended."""
-        if self.task is not None:
-            self._over = True
-            self.task.cancel()
-
-    def reached(self) -> bool:
-        """Whether this is why the task was cancelled, and nothing else is; then it may go on."""
-        return self._over and self.task is not None and self.task.uncancel() == 0
-
-
-class Deadlines:
-    """Cancels tasks that take longer than their limit.
-
-    All have the same time, so they come due in the order in which they began, and one timer serves
-    them all; an ``asyncio.timeout`` each would cost as much as all other work of the middleware.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._due: deque[Deadline] = deque()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self) -> Deadline:
-        """The limit of the current task, from now on."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-        if self._loop is not loop:
-            self._loop, self._timer = loop, None
-            self._due.clear()
-        deadline = Deadline(task, loop.time() + self.seconds)
-        while self._due and self._due[0].task is None:
-            self._due.popleft()
-        self._due.append(deadline)
-        if self._timer is None:
-            self._timer = loop.call_at(deadline.at, self._look, loop)
-        return deadline
-
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Cancel those whose time is over; come back for the next."""
-        now = loop.time()
-        while self._due and (self._due[0].task is None or self._due[0].at <= now):
-            self._due.popleft().reach()
-        self._timer = loop.call_at(self._due[0].at, self._look, loop) if self._due else None
 
 
 class RateLimit:
