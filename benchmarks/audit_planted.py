@@ -53,10 +53,11 @@ def main() -> None:
     parser.add_argument("root")
     parser.add_argument("--cxc", help="with coco: the folder of Crisscrossed Captions")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0, help="of the photos drawn for copies")
     parser.add_argument("--images", type=int, help="so many training images, drawn at random")
     options = parser.parse_args()
     if options.data == "copies":
-        copies(Path(options.root), options.images or 2000)
+        copies(Path(options.root), options.images or 2000, options.seed)
         return
     recipe = DataRecipe(options.data, root=options.root, extracted="lite2.npz", cxc=options.cxc)
     data = load_data(recipe)
@@ -159,9 +160,9 @@ def copy_of(picture: Image.Image, kind: str, chance: random.Random) -> Image.Ima
     return Image.open(out).convert("RGB")
 
 
-def copies(folder: Path, count: int) -> None:
+def copies(folder: Path, count: int, seed: int) -> None:
     names = sorted(path for path in folder.iterdir() if path.suffix.lower() in (".jpg", ".png"))
-    chosen = random.Random(0).sample(names, min(count, len(names)))
+    chosen = random.Random(seed).sample(names, min(count, len(names)))
     kinds = [KINDS[i % len(KINDS)] for i in range(len(chosen))]
     model, n, start = load("photos"), len(chosen), time.perf_counter()
     vectors, smalls = [], []

@@ -1,6 +1,6 @@
 // All pictures by month, newest first. Only those near the screen exist as elements, which move along with it,
 // and only pages of ids around them are requested: 100,000 pictures cost no more than 1,000. During a jump, months
-// and empty places are shown alone; pictures come when it is over.
+// and plain areas are shown alone; pictures come when it is over.
 
 import { get } from "./api.js";
 import { el, number, plural } from "./dom.js";
@@ -102,7 +102,9 @@ export class Timeline {
       if (!this.heads.has(section.month)) this.heads.set(section.month, this.head(section, next));
       [next] = this.heads.get(section.month);
     }
-    if (!all && !this.tiles.has(from) && !this.tiles.has(to - 1)) return;
+    const jumping = !all && !this.tiles.has(from) && !this.tiles.has(to - 1);
+    this.host.classList.toggle("jumping", jumping);
+    if (jumping) return;
     const [free, fresh] = [[], []];
     for (const [at, node] of this.tiles) {
       if (at >= from && at < to) continue;
@@ -119,7 +121,7 @@ export class Timeline {
     if (!this.tiles.has(this.at) && this.tiles.size) { const [first] = this.tiles.keys(); this.tiles.get(first).tabIndex = 0; }
   }
 
-  /** The name of a month, and empty places for its pictures: whole rows, and the rest. */
+  /** The name of a month, and the area of its pictures: whole rows, and the rest. One color is painted quickly. */
   head({ month, count, top }, next) {
     const step = this.side + GAP;
     const rows = Math.floor(count / this.columns);
@@ -127,7 +129,7 @@ export class Timeline {
     name.style.transform = `translateY(${top}px)`;
     const nodes = [name, ...[[this.columns, rows, 0], [count % this.columns, 1, rows]].filter(([across, down]) => across * down).map(([across, down, above]) => {
       const places = el("div", { className: "places-for" });
-      places.style.cssText = `--side: ${this.side}px; --step: ${step}px; width: ${across * step - GAP}px; height: ${down * step - GAP}px; transform: translateY(${top + HEAD + above * step}px)`;
+      places.style.cssText = `width: ${across * step - GAP}px; height: ${down * step - GAP}px; transform: translateY(${top + HEAD + above * step}px)`;
       return places;
     })];
     for (const node of nodes) this.host.insertBefore(node, next);
