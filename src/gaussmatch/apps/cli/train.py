@@ -375,28 +375,33 @@ def _compare(
         print(f"written: {path}")
 
 
-# ---- the photo model's image network ----
+# ---- the photo model's encoders ----
 
 ABOUT = {
-    "stages": "how many of the network's seven stages learn, the last ones",
+    "stages": "how many of the image network's seven stages learn, the last ones",
+    "text_layers": "how many layers of the text encoder learn, the last ones",
     "epochs": "passes over the training photos",
     "batch": "photos per step",
     "seed": "of the order and the heads",
     "rate": "highest learning rate of the network",
+    "text_rate": "highest learning rate of the text layers",
     "head_rate": "highest learning rate of the heads",
+    "keep": "how strongly the text layers are held near the published embeddings",
+    "mirror": "show half of the photos mirrored",
     "temperature": "of InfoNCE",
     "boxes": "weight of object classes and their counts; 0 leaves boxes out",
     "window": "shortest side of the window of a photo that a batch sees, as a share",
     "text_encoder": "whose sentence embeddings the captions are",
-    "start": "the folder of an earlier fine-tuning to begin with",
+    "start": "the folder of an earlier fine-tuning, or of a model, to begin with",
 }
 
 
 def run_finetune(argv: Sequence[str]) -> None:
     parser = Parser(
         "finetune",
-        "Fine-tune the last stages of EfficientNet-Lite2 on photos with captions. The first stages "
-        "run once per photo; their output is kept in the folder. Resumes if interrupted.",
+        "Fine-tune the last stages of EfficientNet-Lite2, and the last layers of the text encoder, "
+        "on photos with captions. The first stages run once per photo; their output is kept in the "
+        "folder. Resumes if interrupted.",
         notes="Validation is on the first data set. Next, 'gaussmatch extract' with the new "
         "weights and 'gaussmatch train photos/photos' on those features.",
         examples=[
@@ -408,12 +413,12 @@ def run_finetune(argv: Sequence[str]) -> None:
     parser.path("data", "folders of photos with captions", nargs="+")
     parser.path("--out", "the output folder", required=True)
     for field in fields(FineTuning):
-        default = field.default
-        parser.take(
-            f"--{field.name.replace('_', '-')}",
-            ABOUT[field.name] + (f" ({default})" if default != "" else ""),
-            default,
-        )
+        name, default = f"--{field.name.replace('_', '-')}", field.default
+        if default is False:
+            parser.flag(name, ABOUT[field.name])
+        else:
+            shown = f" ({default})" if default != "" else ""
+            parser.take(name, ABOUT[field.name] + shown, default)
     options = parser.parse(argv)
     how = FineTuning(**{field.name: getattr(options, field.name) for field in fields(FineTuning)})
     weights = fine_tune([_listing(path) for path in options.data], options.out, how)

@@ -65,17 +65,19 @@ class Bert(nn.Module):
         size = width, config["num_attention_heads"], config["intermediate_size"], eps
         self.layers = nn.ModuleList(Layer(*size) for _ in range(config["num_hidden_layers"]))
 
-    def forward(self, tokens: Tokens) -> tuple[Float[Tensor, "n t w"], Bool[Tensor, "n t"]]:
-        """States, and which of them are of real tokens."""
+    def forward(
+        self, tokens: Tokens, layers: int | None = None
+    ) -> tuple[Float[Tensor, "n t w"], Bool[Tensor, "n t"]]:
+        """States after all layers, or after the first ones, and which are of real tokens."""
         at = torch.arange(tokens.ids.shape[1], device=tokens.ids.device)
         seen = at < tokens.lengths[:, None]
         x = self.norm(self.words(tokens.ids) + self.places(at) + self.types.weight[0])
-        for layer in self.layers:
+        for layer in self.layers[:layers]:
             x = layer(x, seen[:, None, None])
         return x, seen
 
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Weights under the names of the published files."""
+    def load(self, state: dict[str, Tensor], *, some: bool = False) -> None:
+        """Weights under the names of the published files; ``some`` replace what is there."""
         ours = {}
         for name, value in state.items():
             name = name.removeprefix("bert.")
@@ -83,7 +85,9 @@ class Bert(nn.Module):
                 name = name.replace(theirs, our)
             if not name.startswith(("pooler.", "cls.")) and "position_ids" not in name:
                 ours[name] = value.float()
-        self.load_state_dict(ours, assign=True)
+        if some and (strange := ours.keys() - self.state_dict().keys()):
+            raise ValueError(f"not weights of this encoder: {', '.join(sorted(strange)[:3])}, …")
+        self.load_state_dict(ours, strict=not some, assign=True)
 
 
 def _table(rows: int, width: int) -> nn.Embedding:
@@ -112,11 +116,12 @@ class Sentences(TextTower):
     Args:
         name: such as ``all-MiniLM-L6-v2``.
         folder: in the layout of sentence-transformers.
+        tuned: a file of layers that replace the published ones (``gaussmatch finetune``).
     """
 
     accelerated = True
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, tuned: Path | None = None) -> None:
         super().__init__()
         weights = folder / "model.safetensors"
         if not weights.is_file():
@@ -133,6 +138,9 @@ class Sentences(TextTower):
         with torch.device("meta"):  # no memory and no random weights: the published ones follow
             self.net, self.width = Bert(config), int(config["hidden_size"])
         self.net.load(load_tensors(weights))
+        if tuned is not None:
+            self._hash = files_sha256([weights, tuned])
+            self.net.load(load_tensors(tuned), some=True)
         self._first, self._unit = _pooling(folder)
         self.tokenizer = _tokenizer(folder, int(config["max_position_embeddings"]))
         self.freeze()
@@ -141,21 +149,26 @@ class Sentences(TextTower):
         return self._hash
 
     def forward(self, tokens: Tokens) -> Tensor:
-        states, seen = self.net(tokens)
+        return self.pooled(*self.net(tokens))
+
+    def pooled(self, states: Float[Tensor, "n t w"], seen: Bool[Tensor, "n t"]) -> Tensor:
+        """(n, w), one vector for a text from the states of its tokens."""
         if self._first:
             point = states[:, 0]
         else:
-            point = (states * seen[..., None]).sum(1) / tokens.lengths[:, None]
+            point = (states * seen[..., None]).sum(1) / seen.sum(1, keepdim=True)
         return normalize(point, dim=-1) if self._unit else point
 
 
 def text(name: str, place: Path | None) -> Sentences:
-    """From a folder, from the package that carries it, or from the hub."""
+    """From a folder, from the package that carries it, or from the hub. A file holds layers that
+    replace the published ones."""
+    tuned, place = (place, None) if place is not None and place.is_file() else (None, place)
     if place is None and name in CARRIED:
         place = carried(*CARRIED[name])
     try:
         repository = name if "/" in name else f"sentence-transformers/{name}"
-        return Sentences(name, place or hub.snapshot(repository))
+        return Sentences(name, place or hub.snapshot(repository), tuned)
     except (ImportError, OSError) as error:
         if place is not None or name not in CARRIED:
             raise
