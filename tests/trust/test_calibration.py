@@ -116,6 +116,31 @@ def test_guarantees_and_intervals_hold_in_galleries_of_any_size(calibration, siz
     assert ((low <= about) & (about <= high)).all()
 
 
+def test_what_is_learned_on_training_photos_is_not_promised_for_others():
+    """A model matches the photos it was trained on better: a third of the noise, as wide."""
+
+    def source(n: int, seed: int, seen: bool) -> learning.Judged:
+        images, captions, truth = world(n, seed)
+        if seen:
+            noise = captions.mean - images.mean
+            captions = Gaussian(images.mean + noise / 3, captions.log_var)
+        name = "seen" if seen else "unseen"
+        found = learning.Judged.of_pairs(name, captions, images, truth, truth, "whole")
+        keys = [f"{seed} {q}" for q in range(n)]
+        return replace(found, seen=seen, keys=keys)
+
+    s, both = similarity("kl"), [source(1600, 1, True), source(400, 2, False)]
+    new = source(400, 3, False)
+    told = learning.learn_way(s, "images", both)
+    untold = learning.learn_way(s, "images", [replace(one, seen=False) for one in both])
+    (held, error), (_, untold_error) = (
+        np.mean([(row["one"], row["ece"]) for row in learning.measure(way, s, "images", [new])], 0)
+        for way in (told, untold)
+    )
+    assert 0.86 < held < 0.95
+    assert error < 0.9 * untold_error
+
+
 def test_index_misses_make_the_sets_larger_or_are_refused(calibration):
     images, captions, _ = world(60, 6)
     reader = judged(calibration, captions, images)[0].reader
@@ -146,18 +171,33 @@ def test_the_number_that_fits_is_within_its_interval():
 def test_intervals_hold_in_large_galleries_as_in_small_ones():
     """One width for all held 0.95 of them among 1,000 photos and 0.29 among 33,000."""
     chance = np.random.default_rng(0)
-    size = np.repeat([-1.0, 0.0, 1.0], 400)
-    there = np.zeros((1200, 12))
-    there[:, learning.SIZE] = size
-    noise = (1.5 + size) * chance.normal(size=1200)
-    true = np.rint(np.exp(5 + 2 * size + noise))
-    line = QuantileLine(tuple(2.0 * (np.arange(12) == learning.SIZE)), 5.0)
+    size = np.repeat([100, 1000, 8000], 400)
+    there = np.log(size)[:, None]
+    noise = 0.3 * np.log(size / 20) * chance.normal(size=1200)
+    true = np.rint(np.exp(there[:, 0] - 3 + noise))
+    line = QuantileLine((1.0,), -3.0)
     kind = replace(learning._EMPTY, counts=(line, line, line))
-    half = learning._Half(true, there, there, true, [])
-    said = learning._widened(kind, half).count(there, 10**9)
-    holds = (said[:, 0] <= true) & (true <= said[:, 2])
-    for one in (-1.0, 0.0, 1.0):
-        assert 0.72 < holds[size == one].mean() < 0.9
+    cells = np.array([("photos", at) for at in there[:, 0]], learning._CELL)
+    widened = learning._widened(kind, learning._Half(cells, true, there, there, true, []))
+    for one in (100, 1000, 8000):
+        low, _, high = widened.count(there[size == one], one).T
+        assert 0.72 < ((low <= true[size == one]) & (true[size == one] <= high)).mean() < 0.9
+
+
+def test_a_large_source_does_not_outvote_a_hard_one():
+    """Nine in ten queries are easy; alone they would make the intervals too narrow for the rest."""
+    chance = np.random.default_rng(0)
+    there = np.full((1000, 1), 4.0)
+    hard = np.arange(1000) % 10 == 0
+    true = np.rint(np.exp(there[:, 0] + np.where(hard, 1.0, 0.1) * chance.normal(size=1000)))
+    line, names = QuantileLine((1.0,), 0.0), np.where(hard, "words", "boxes")
+    kind = replace(learning._EMPTY, counts=(line, line, line))
+    wider = []
+    for name in (names, np.full(1000, "all")):
+        cells = np.array([(one, np.log(1000)) for one in name], learning._CELL)
+        half = learning._Half(cells, true, there, there, true, [])
+        wider.append(learning._widened(kind, half).wider[0][1])
+    assert wider[0] > 3 * wider[1]
 
 
 def test_a_kind_of_query_that_was_not_judged_has_no_probability(calibration):

@@ -129,6 +129,8 @@ class QuantileLine:
     def moved(self, by: float) -> QuantileLine:
         return QuantileLine(self.weights, self.bias + by)
 
-    def plus(self, other: QuantileLine, times: float = 1.0) -> QuantileLine:
-        both = zip(self.weights, other.weights, strict=True)
-        return QuantileLine(tuple(a + times * b for a, b in both), self.bias + times * other.bias)
+    def at(self, values: Sequence[float]) -> QuantileLine:
+        """The same if the last features have these values and are no longer given."""
+        n = len(self.weights) - len(values)
+        bias = self.bias + sum(w * x for w, x in zip(self.weights[n:], values, strict=True))
+        return QuantileLine(self.weights[:n], bias)

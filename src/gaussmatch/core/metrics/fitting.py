@@ -10,6 +10,7 @@ stood for by a random sample of it and by the best results.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -219,6 +220,17 @@ class ResultProbability:
     def logit(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n"]:
         weights, center, scale = self._tensors
         return (features.double() - center) / scale @ weights + self.bias
+
+    def at(self, values: Sequence[float]) -> ResultProbability:
+        """The same if the last features have these values and are no longer given.
+
+        >>> ResultProbability((1.0, 2.0), 0.5, (0.0, 1.0), (1.0, 4.0)).at([3.0])
+        ResultProbability(weights=(1.0,), bias=1.5, center=(0.0,), scale=(1.0,))
+        """
+        n = len(self.weights) - len(values)
+        last = zip(self.weights[n:], self.center[n:], self.scale[n:], values, strict=True)
+        bias = self.bias + sum(weight * (x - center) / scale for weight, center, scale, x in last)
+        return ResultProbability(self.weights[:n], bias, self.center[:n], self.scale[:n])
 
     @cached_property
     def _tensors(self) -> list[Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -47,8 +47,6 @@ LIKELY = 0.5
 """P(fits) from which on a result likely fits; nothing speaks against it then."""
 FACTOR = 4
 """The width of an interval from which on no number is said."""
-SIZE = 8
-"""The place of ln of the size of the gallery among the features of a query (``Reader.summary``)."""
 SMALLEST = 30
 """Items of a gallery from which on a number, or "nothing", is said: it was learned from 100 on."""
 
@@ -62,6 +60,8 @@ class QueryKind:
         queries: how many were held out.
         fits: P(fits) of a result from its standardized features (``metrics.fitting``).
         counts: lines through ln(true + 1) that it exceeds nine times in ten, five, and one.
+        wider: ln of sizes of galleries, ascending, each with by how much the outer lines are to be
+            moved outwards there.
         absent: the presence (``Way.presence``) of queries whose fitting items were removed, at 0 %,
             1 %, … 100 %.
         nothing: the line through the presence below which two in a hundred queries lie that have
@@ -73,6 +73,7 @@ class QueryKind:
     queries: int
     fits: ResultProbability
     counts: tuple[QuantileLine, ...]
+    wider: tuple[tuple[float, float], ...]
     absent: tuple[float, ...]
     nothing: QuantileLine
     least: QuantileLine
@@ -82,10 +83,17 @@ class QueryKind:
     def count(self, features: np.ndarray, size: int) -> np.ndarray:
         """(n, 3), whole numbers: how many fit, as an 80 % interval around the middle: low, about,
         high."""
-        lines = np.stack([line(features) for line in self.counts], 1)
+        sizes, outwards = zip(*self.wider, strict=True)
+        out = float(np.interp(np.log(max(size, 1)), sizes, outwards))
+        lines = np.stack([line(features) for line in self.counts], 1) + out * np.array([-1, 0, 1])
         found = np.clip(np.rint(np.exp(np.minimum(lines, 50.0)) - 1), 0, size)
-        found[:, 0], found[:, 2] = found.min(1), found.max(1)
-        return found
+        low, about, high = found.T
+        return np.stack([np.minimum(low, about), about, np.maximum(about, high)], 1)
+
+    def at(self, values: Sequence[float]) -> QueryKind:
+        """The same if the last features of a query have these values and are no longer given."""
+        cut = {name: getattr(self, name).at(values) for name in ("nothing", "least")}
+        return replace(self, counts=tuple(line.at(values) for line in self.counts), **cut)
 
     def absence(self, presence: np.ndarray) -> np.ndarray:
         """(n), p-values of "nothing fits"."""
@@ -183,7 +191,7 @@ class Reader:
         best = torch.stack([p_top[:, 0], p_top.mean(1)], 1).logit(1e-6)
         told = (expected + 1).log()
         base = base_features(self.top[:, :1], self.level, self.unsure, self.way.temperature)[:, 0]
-        return torch.cat([best, torch.stack([told, told.square()], 1), base], 1)  # see SIZE
+        return torch.cat([best, torch.stack([told, told.square()], 1), base], 1)
 
     @cached_property
     def features(self) -> np.ndarray:
@@ -449,6 +457,7 @@ def _kind_from(content: Mapping[str, Any]) -> QueryKind:
     known: dict[str, Any] = {**content, "fits": _probability_from(content["fits"])}
     known["counts"] = tuple(map(_line_from, content["counts"]))
     known["absent"] = tuple(content["absent"])
+    known["wider"] = tuple((size, by) for size, by in content["wider"])
     known |= {name: _line_from(content[name]) for name in ("nothing", "least")}
     for name in PROMISES:
         c = content[name]

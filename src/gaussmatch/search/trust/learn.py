@@ -4,7 +4,7 @@ with the verdict of its probe."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -145,27 +145,34 @@ def judged_searches(
     if not texts:
         return {"images": [whole], "captions": [answer]}
     whole = replace(whole, kinds=fits.lengths)
-    known = [pairs]
+    found = [*_short(model, pairs, images)]
+    if found and fits.truth == "pairs":  # of the short ones more is known by their words
+        kept = [q for q, kind in enumerate(whole.kinds) if kind == WHOLE]
+        whole = whole.some(torch.tensor(kept).long())
     if fitting is not None:
-        known = [data.train, data.dev, *([data.test] if split == "test" else [])]
-        images = Gaussian.cat([_images(part, model) for part in known])
-    every = known[0] if len(known) == 1 else _all(known)
-    more: list[Fits] = []
-    if (short := by_words(every.captions, every.image_of, len(every.images))) is not None:
-        more.append(short)
-        if fits.truth == "pairs":  # of the short ones more is known by their words
-            kept = [q for q, kind in enumerate(whole.kinds) if kind == WHOLE]
-            whole = whole.some(torch.tensor(kept).long())
-    if every.classes is not None and every.class_names:
-        more.append(by_boxes(every.classes, every.class_names))
-    if fitting is not None and every.ids is not None:
-        judged = by_people(fitting, {id: at for at, id in enumerate(every.ids[0])})
-        more += [judged] if len(judged.relevance.items) else []
-    found = [whole]
-    for fits in more:
-        some = fits.some(evenly(len(fits), QUERIES)) if len(fits) > QUERIES else fits
-        found.append(Judged.of_fits(every.name, some, _read(model, some.texts), images))
-    return {"images": found, "captions": [answer]}
+        every = _all([data.train, data.dev, *([data.test] if split == "test" else [])])
+        photos = _images(every, model)
+        found += _short(model, every, photos, seen=True)
+        for part, gallery, seen in ((pairs, images, False), (every, photos, True)):
+            if part.ids is not None:
+                judged = by_people(fitting, {id: at for at, id in enumerate(part.ids[0])})
+                if len(judged.relevance.items):
+                    found.append(_judged(model, part, judged, gallery, seen))
+    return {"images": [whole, *found], "captions": [answer]}
+
+
+def _short(model: Model, pairs: Pairs, images: Gaussian, seen: bool = False) -> Iterator[Judged]:
+    """Short queries: out of the words of captions, and the names of classes."""
+    if (fits := by_words(pairs.captions, pairs.image_of, len(pairs.images))) is not None:
+        yield _judged(model, pairs, fits, images, seen)
+    if pairs.classes is not None and pairs.class_names:
+        fits = by_boxes(pairs.classes, pairs.class_names)
+        yield _judged(model, pairs, fits, images, seen)
+
+
+def _judged(model: Model, pairs: Pairs, fits: Fits, images: Gaussian, seen: bool) -> Judged:
+    some = fits.some(evenly(len(fits), QUERIES)) if len(fits) > QUERIES else fits
+    return Judged.of_fits(pairs.name, some, _read(model, some.texts), images, seen)
 
 
 def _all(parts: Sequence[Pairs]) -> Pairs:
@@ -247,7 +254,8 @@ def _calibrated(
     for gallery, searched in judged.items():
         say(f"what fits among {gallery}")
         ways[gallery] = learn_way(similarity, gallery, [one.part(False) for one in searched])
-        apart = [one.part(True) for one in searched]
+        users = [one for one in searched if not one.seen] or searched  # a user's photos are new
+        apart = [one.part(True) for one in users]
         say(f"queries that were set aside, among {gallery}")
         notes[gallery] = _summary(measure(ways[gallery], similarity, gallery, apart))
     return Calibration(quantiles, reference, familiarity, ways, {}, notes)
