@@ -25,6 +25,17 @@ NUMBER = {"count": FitCount(230, 250, 270), "absent": 0.01}
         (NUMBER, "specific", "About 230–270 of 1,173 pictures fit"),
         ({**NUMBER, "percentile": 90.0}, "vague", "About 230–270 of 1,173 pictures fit"),
         ({**NUMBER, "absent": 0.5, "probability": 0.3}, "specific", "Best first"),
+        ({**NUMBER, "absent": 0.6, "probability": 0.7}, "specific", "Best first"),
+        (
+            {**NUMBER, "absent": 0.6, "probability": 0.9},
+            "specific",
+            "About 230–270 of 1,173 pictures fit",
+        ),
+        (
+            {**NUMBER, "absent": 0.3, "probability": 0.4},
+            "specific",
+            "About 230–270 of 1,173 pictures fit",
+        ),
         ({**NUMBER, "count": FitCount(1, 9, 80)}, "specific", "Best first"),
         ({**NUMBER, "nothing": True, "probability": 0.3}, "absent", "Nothing here seems to fit"),
         ({**NUMBER, "nothing": True}, "specific", "About 230–270 of 1,173 pictures fit"),

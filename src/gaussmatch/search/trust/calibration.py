@@ -41,10 +41,11 @@ WHOLE, IMAGE = "whole", "image"
 """Kinds of queries: whole captions, where nothing else is said, and images. Shorter texts are kinds
 of their own, see ``data.fits.length_of``."""
 
-DOUBT = 0.2
-"""p-value of "nothing fits" above which no number is said."""
-LIKELY = 0.5
-"""P(fits) from which on a result likely fits; nothing speaks against it then."""
+DOUBT = 0.5
+"""p-value of "nothing fits" above which perhaps nothing does, and no number is said. Half of the
+searches that have nothing to find exceed it, and about one in ten of the others of a few words."""
+LIKELY, SURE = 0.5, 0.8
+"""P(fits) of the first result from which on "nothing" is not said, and is not doubted either."""
 FACTOR = 4
 """The width of an interval from which on no number is said."""
 SMALLEST = 30

@@ -36,6 +36,7 @@ from gaussmatch.search.trust.calibration import (
     IMAGE,
     LIKELY,
     PROMISES,
+    SURE,
     WHOLE,
     Gallery,
     QueryKind,
@@ -613,11 +614,9 @@ def _said(
     for kind, rows in reader.each():
         if kind is None:
             continue
-        doubt = (best_after[rows] < LIKELY) & (
-            (best_after[rows] < MAYBE)
-            | (kind.absence(after[rows]) > DOUBT)
-            | (after[rows] < kind.nothing(gone.features[rows]))
-        )
+        best = best_after[rows]
+        doubt = (best < MAYBE) | (best < SURE) & (kind.absence(after[rows]) >= DOUBT)
+        doubt |= (best < LIKELY) & (after[rows] < kind.nothing(gone.features[rows]))
         nothing = present[rows] < kind.nothing(reader.features[rows])
         one = read.one[rows]
         yield (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gaussmatch.core.similarities.base import Side
-from gaussmatch.search.trust.calibration import DOUBT, FACTOR, LIKELY, Promise
+from gaussmatch.search.trust.calibration import DOUBT, FACTOR, LIKELY, SURE, Promise
 from gaussmatch.search.trust.familiarity import CLEARLY, HARDLY
 
 VerdictKind = Literal["specific", "vague", "absent", "unfamiliar", "unjudged"]
@@ -143,8 +143,8 @@ def decide(
     if nothing and unsure:
         reason = "Only two in a hundred searches with something to find look this bad."
         return SearchVerdict("absent", "Nothing here seems to fit", reason, count)
-    doubtful = absent is not None and absent > DOUBT
-    if unsure and (doubtful or fit_of(best) == "unlikely"):
+    doubtful = absent is not None and absent >= DOUBT and (best is None or best < SURE)
+    if doubtful or fit_of(best) == "unlikely":
         return SearchVerdict(kind, "Best first", "Perhaps nothing here fits.", count)
     if familiar is not None and familiar < HARDLY:
         return SearchVerdict(kind, "Best first", "I know little about such queries.", count)
