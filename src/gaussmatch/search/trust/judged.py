@@ -291,15 +291,13 @@ def learn_way(s: Similarity, gallery: Gallery, judged: Sequence[Judged]) -> Way:
     center, scale = base.mean(0), base.std(0, unbiased=False)
     scale = torch.where(scale > 0, scale, 1.0)
     standard = (base - center) / scale
-    one, size = torch.ones_like(seen)[:, None], standard[:, 4:5]
-    sources = [seen[:, None] * torch.cat([one, standard[:, 1:3], size], 1)]
-    sources += [named[:, None] * torch.cat([one, size], 1)]
-    design = torch.cat([expanded(standard), *sources], 1)
+    design = torch.cat([expanded(standard), _of_source(standard, seen, named)], 1)
     fits, shares = {}, {}
     for at, kind in enumerate(kinds):
         if bool((own := place == at).any()):
+            usual = _of_source(standard[own], torch.zeros_like(seen[own]), named[own]).mean(0)
             with_source = ResultProbability.fit(design[own], right[own], weight[own], RIDGE)
-            fits[kind] = with_source.at([0.0] * 4 + design[own, -2:].mean(0).tolist())
+            fits[kind] = with_source.at(usual.tolist())
             shares[kind] = float(named[own].mean())
     bare = {kind: replace(_EMPTY, fits=fit) for kind, fit in fits.items()}
     moments = tuple(center.tolist()), tuple(scale.tolist())
@@ -318,6 +316,15 @@ def learn_way(s: Similarity, gallery: Gallery, judged: Sequence[Judged]) -> Way:
     usual = [0.0, float(np.mean([*shares.values()]))]
     learned = {k: v.at([0.0, shares[k]]) for k, v in learned.items() if v.queries}
     return replace(way, presence=presence.at(usual), kinds=learned)
+
+
+def _of_source(standard: Tensor, seen: Tensor, named: Tensor) -> Tensor:
+    """What the source of results changes: if the model was trained on them, the level and the
+    slopes of the score, of the softmax and of the size; if queries are class names, the level and
+    the slope of the size."""
+    one, slopes, size = torch.ones_like(standard[:, :1]), standard[:, 1:3], standard[:, 4:5]
+    of_seen, of_named = torch.cat([one, slopes, size], 1), torch.cat([one, size], 1)
+    return torch.cat([seen[:, None] * of_seen, named[:, None] * of_named], 1)
 
 
 _LINE, _NEVER = QuantileLine((), 0.0), -1e9
