@@ -9,6 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import torch
+
+from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.models.encoders.adapter import Standardize
+from gaussmatch.models.model import Model
+
 CODE = """
 import numpy as np, torch, gaussmatch as gm
 
@@ -43,7 +50,8 @@ WRAP = (
     "gm.Gaussian(mean, log_var) for distributions"
 )
 SAID = f"""
-TypeError queries must be a Gaussian, got ndarray (2, 4){WRAP}
+TypeError queries must be a Gaussian, got ndarray (2, 4); embeddings: index.model.encode_texts(x) \
+or encode_images(x); otherwise {WRAP.removeprefix("; ")}
 TypeError queries must be a Gaussian, got str; search_text takes words, search_image pictures, \
 search_id an id
 ValueError queries have D = 6, the index has D = 4: encode them with the model that the index was \
@@ -69,3 +77,11 @@ def test_wrong_types_and_widths_are_answered_with_help(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.stderr == ""
     assert done.stdout.splitlines() == SAID.strip().splitlines()
+
+
+def test_embeddings_of_another_width_and_bare_arrays_are_named() -> None:
+    with pytest.raises(ValueError, match="embeddings of 4 values; this model was trained on 3"):
+        Standardize(3, 1.0)(torch.zeros(2, 4))
+    images = Gaussian(torch.zeros(2, 4), torch.zeros(2, 4))
+    with pytest.raises(TypeError, match=r"captions must be .* model\.encode_texts\(x\); otherwise"):
+        Model.similarity(None, images, torch.zeros(2, 4))  # type: ignore[arg-type]

@@ -129,7 +129,7 @@ class TestWhatMatches:
     def test_the_guarantee_is_a_switch(self, tab: Any, address: str, index: Index) -> None:
         judged(tab, LIKELY)
         visit(tab, address, "?q=a+red+star")
-        tab.get_by_role("switch", name="at least 9 of 10 times").check()
+        tab.get_by_role("switch", name="hold 90 % of what fits").check()
         until(tab, "location.search.includes('only=1')")
         size = len(index.search_text(["a red star"], guarantee=0.9)[0])
         assert size > 0

@@ -66,6 +66,14 @@ def test_no_number_is_said_above_a_first_result_that_is_unlikely(best: float, fi
     assert found.reason.startswith(fits)
 
 
+def test_a_guarantee_does_not_hide_that_perhaps_nothing_fits() -> None:
+    sure = verdict(guarantee=0.9, probability=0.9, absent=0.01)
+    doubted = verdict(guarantee=0.9, probability=0.1, absent=0.01)
+    assert sure.sentence == doubted.sentence
+    assert "Perhaps nothing here fits." not in sure.reason
+    assert doubted.reason.startswith("Perhaps nothing here fits. On average")
+
+
 def test_words_that_are_not_known_are_named_and_nothing_is_claimed() -> None:
     hits = Hits([Hit("a", 0.5, 0.9, None, None)], "images", "captions", count=FitCount(5, 6, 7))
     found = hits.for_text("qwer zxcv", ["qwer", "zxcv"], {})

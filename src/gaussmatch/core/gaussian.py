@@ -333,8 +333,9 @@ def normalized(a: A) -> A:
     return normalize(a, dim=-1)
 
 
-def check_gaussian(value: object, what: str, instead: str = "") -> None:
-    """Refuse what is not a ``Gaussian``, and say what to wrap it with.
+def check_gaussian(value: object, what: str, instead: str = "", encode: str = "") -> None:
+    """Refuse what is not a ``Gaussian``, and say what to wrap it with, or what of the caller's
+    would ``encode`` it.
 
     >>> check_gaussian(np.zeros((2, 8)), "images")
     Traceback (most recent call last):
@@ -344,8 +345,9 @@ gm.Gaussian(torch.as_tensor(x).float()) for points, gm.Gaussian(mean, log_var) f
     if isinstance(value, Gaussian):
         return
     wrap = (
-        "; wrap it: gm.Gaussian(torch.as_tensor(x).float()) for points, gm.Gaussian(mean, log_var) "
-        "for distributions"
+        f"; {encode and f'embeddings: {encode}; otherwise '}wrap it: "
+        "gm.Gaussian(torch.as_tensor(x).float()) for points, gm.Gaussian(mean, log_var) for "
+        "distributions"
     )
     help_ = wrap if isinstance(value, Tensor | np.ndarray) else instead
     raise TypeError(f"{what} must be a Gaussian, got {_kind(value)}{help_}")

@@ -123,8 +123,8 @@ class Cleaning:
         words = [f"{made[name]} {name}" for name in DECISIONS if made[name]]
         gone = sum(text is None for text in self.texts.values())
         return (
-            f"{len(self.decisions)} decisions ({', '.join(words)}): {len(self.photos)} photos and "
-            f"{gone} more captions go, {len(self.texts) - gone} captions change"
+            f"{len(self.decisions)} decisions ({', '.join(words)}): remove {len(self.photos)} "
+            f"photos and {gone} more captions, change {len(self.texts) - gone} captions"
         )
 
 

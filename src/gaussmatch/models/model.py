@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from gaussmatch.core.gaussian import Gaussian, Side
+from gaussmatch.core.gaussian import Gaussian, Side, check_gaussian
 from gaussmatch.core.losses import LOSSES, ScoreLoss
 from gaussmatch.core.similarities import SIMILARITIES, Similarity, similarity
 from gaussmatch.core.similarities.lifted import Divergence
@@ -389,6 +389,8 @@ class Model:
             query: which side is the query; needed where the model scores each direction
                 differently (query_kl).
         """
+        check_gaussian(images, "images", encode="model.encode_images(x)")
+        check_gaussian(captions, "captions", encode="model.encode_texts(x)")
         if (images.side, captions.side) == ("captions", "images"):
             raise ValueError(
                 "the arguments are swapped: similarity(images, captions), and the first holds "

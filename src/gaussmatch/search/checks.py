@@ -91,7 +91,10 @@ def check_query(
 ) -> ArrayGaussian:
     """Queries that can be compared with the items; a sphere among ellipsoids becomes one."""
     check_gaussian(
-        queries, "queries", "; search_text takes words, search_image pictures, search_id an id"
+        queries,
+        "queries",
+        "; search_text takes words, search_image pictures, search_id an id",
+        encode="index.model.encode_texts(x) or encode_images(x)",
     )
     if queries.mean.ndim != 2:
         raise ValueError(

@@ -58,7 +58,7 @@ def run(argv: Sequence[str]) -> None:
     for row in [row for row in rows if row.issue == "leakage"][:5]:
         print(f"leakage: {row.image} ({row.split}) = {row.other} ({row.other_split})")
     if decided:
-        print(f"{len(decided):,} decisions are known; what they settled is not shown again")
+        print(f"leaving out what {len(decided):,} earlier decisions settled")
     if options.worth:
         _print_gain(audit_report.gain(data, found, options.worth))
     files = (audit_report.TABLE, audit_report.PAGE, audit_report.NEXT)

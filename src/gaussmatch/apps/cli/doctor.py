@@ -83,7 +83,11 @@ def run_doctor(argv: Sequence[str]) -> None:
             line = f"  {'ok ' if each.works else '-- '} {each.name}: {each.found}"
             print(line if each.works else f"{line}\n       {each.get}")
     missing = sum(not finding.works for finding in findings)
-    print(f"{missing} missing; each line above says how to get it" if missing else "all is there")
+    print(
+        f"{missing} missing; each line above says how to get it"
+        if missing
+        else "everything is installed"
+    )
 
 
 def _system() -> list[Examined]:

@@ -140,6 +140,11 @@ class Standardize(nn.Module):
             self.deviation.copy_(torch.where(spread > 0, spread, 1.0))
 
     def forward(self, embeddings: Float[Tensor, "n w"]) -> Float[Tensor, "n w"]:
+        if embeddings.shape[-1] != len(self.mean):
+            raise ValueError(
+                f"embeddings of {embeddings.shape[-1]} values; this model was trained on "
+                f"{len(self.mean)}"
+            )
         return self.scale * normalize((embeddings - self.mean) / self.deviation, dim=-1)
 
 

@@ -295,9 +295,9 @@ def learn_way(s: Similarity, gallery: Gallery, judged: Sequence[Judged]) -> Way:
     fits, shares = {}, {}
     for at, kind in enumerate(kinds):
         if bool((own := place == at).any()):
-            usual = _of_source(standard[own], torch.zeros_like(seen[own]), named[own]).mean(0)
+            users = _of_source(standard[own], torch.zeros_like(seen[own]), named[own]).mean(0)
             with_source = ResultProbability.fit(design[own], right[own], weight[own], RIDGE)
-            fits[kind] = with_source.at(usual.tolist())
+            fits[kind] = with_source.at(users.tolist())
             shares[kind] = float(named[own].mean())
     bare = {kind: replace(_EMPTY, fits=fit) for kind, fit in fits.items()}
     moments = tuple(center.tolist()), tuple(scale.tolist())

@@ -124,6 +124,8 @@ def decide(
         reason = "Nothing was learned about such searches." if calibrated else UNCALIBRATED
         return SearchVerdict("unjudged", "Best first", reason)
     kind: VerdictKind = "vague" if vague else "specific"
+    doubtful = absent is not None and absent >= DOUBT and (best is None or best < SURE)
+    doubtful |= fit_of(best) == "unlikely"
     if guarantee is not None:
         share = f"{100 * guarantee:.3g} %"
         if not results:
@@ -136,15 +138,14 @@ def decide(
             "recall": f"At least {share} of what fits is {these}",
             "one": f"The one you mean is {these}: {share} sure",
         }[promise]
-        return SearchVerdict(
-            kind, held, "On average over searches like those it was calibrated on.", count
-        )
+        average = "On average over searches like those it was calibrated on."
+        reason = f"Perhaps nothing here fits. {average}" if doubtful else average
+        return SearchVerdict(kind, held, reason, count)
     unsure = best is None or best < LIKELY  # else the first result speaks against it
     if nothing and unsure:
         reason = "Only two in a hundred searches with something to find look this bad."
         return SearchVerdict("absent", "Nothing here seems to fit", reason, count)
-    doubtful = absent is not None and absent >= DOUBT and (best is None or best < SURE)
-    if doubtful or fit_of(best) == "unlikely":
+    if doubtful:
         return SearchVerdict(kind, "Best first", "Perhaps nothing here fits.", count)
     if familiar is not None and familiar < HARDLY:
         return SearchVerdict(kind, "Best first", "I know little about such queries.", count)

@@ -137,7 +137,7 @@ function summary() {
     accept: ["accepted as it is", "accepted as they are"], fix: ["caption fixed", "captions fixed"],
     swap: ["caption swapped with another", "captions swapped with others"], drop: ["caption or photo dropped", "captions or photos dropped"],
   };
-  const next = review.saves === null ? "Export the decisions as CSV, then run:" : `All is written to ${review.saves}. To make a cleaned copy, run:`;
+  const next = review.saves === null ? "Export the decisions as CSV, then run:" : `Everything is saved in ${review.saves}. To make a cleaned copy, run:`;
   $("summary").replaceChildren(
     el("h2", {}, left ? `${plural(left, "finding is", "findings are")} still open` : "All findings are decided"),
     el("ul", {}, ...counts.filter(([, count]) => count).map(([name, count]) => el("li", {}, plural(count, ...said[name])))),
