@@ -317,7 +317,9 @@ def test_the_verbs(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     for words in ([here], [there], [here, "--also", there]):
         assert main(["search", words[0], "a small red star", "-k", "4", *words[1:]]) == 0
         answers.append(capsys.readouterr().out)
-    assert answers[0] == answers[1] == answers[2]
+    assert answers[0] == answers[1]
+    # joined, every item is there twice: a gallery of 200, of which another verdict may be true
+    assert answers[0].splitlines()[1:] == answers[2].splitlines()[1:]
     assert "scenes/test/" in answers[0]
     assert main(["index", "info", there]) == 0
     assert '"similarity": "kl"' in capsys.readouterr().out
