@@ -67,7 +67,7 @@ class ItemSource(Protocol):
 
     def ids(self, gallery: Gallery) -> Sequence[str]: ...
     def content(self, gallery: Gallery) -> Sequence[str]:
-        """What differs if an item with the same id is another one."""
+        """What differs between an item and a new one with the same id."""
 
     def encode(self, model: Model, gallery: Gallery, ids: Sequence[str]) -> Encoded: ...
 

@@ -99,7 +99,7 @@ def _make(argv: Sequence[str]) -> None:
         examples=["", "--size tiny --show 5"],
     )
     parser.take("--size", "number of scenes", "full", choices=tuple(scenes.SIZES))
-    parser.take("--seed", "another seed is another data set", 0)
+    parser.take("--seed", "each seed gives a different data set", 0)
     parser.take("--show", "images whose captions to print", 3)
     options = parser.parse(argv)
     data = scenes.load(options.size, options.seed)

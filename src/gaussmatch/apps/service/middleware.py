@@ -126,7 +126,7 @@ class Middleware:
             )
 
     def _told(self, error: Exception, scope: Scope, late: bool) -> ApiError:
-        """What a client is told of an error."""
+        """The message of an error, as a client sees it."""
         if isinstance(error, ApiError):
             return error
         if late:

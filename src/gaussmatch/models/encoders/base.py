@@ -143,7 +143,7 @@ _NLTK = "|".join(
         r"[^\s\w]",  # any other mark is a word
     ]
 )
-"""What nltk's ``word_tokenize`` makes a word of in a lower-cased caption."""
+"""What nltk's ``word_tokenize`` takes for a word in a lower-cased caption."""
 _QUOTES = [
     normalizers.Replace(Regex(r'^"|(?<=[\s(\[{<])"'), "``"),
     normalizers.Replace('"', "''"),

@@ -54,7 +54,7 @@ export class Places {
     this.draw();
   }
 
-  /** Show all places, and no less than so many degrees. */
+  /** Show all places, and at least this many degrees. */
   fit(least = 0.02) {
     const xs = this.spots.map((s) => s.longitude);
     const ys = this.spots.map((s) => s.latitude);
