@@ -91,7 +91,6 @@ def test_two_processes_of_torchrun_make_the_same_files(
         [sys.executable, *words, *given, "--shard", str(SHARD), "--device", "cpu"],
         capture_output=True,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
     assert "100 images, 500 captions in 3 shards" in done.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -117,6 +118,17 @@ def test_dry_run_measures_and_trains_nothing(
     assert not out.exists()
 
 
+def test_dry_run_times_what_keeps_the_points_of_another_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["reproduce", "peers", "--rows", "points + [AB]*", "--out", str(tmp_path), "--dry-run"]
+    assert main([*words, *MINI]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"1 × vse\+\+ points \+ asymvlm.*: \d+ ms a step", printed)
+    assert re.search(r"1 × vse\+\+ points \+ bayesvlm.*: closed form", printed)
+    assert "not measured" not in printed
+
+
 def test_dry_run_counts_photos_whose_features_are_not_there_yet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,7 +204,6 @@ def test_a_kill_at_any_moment_changes_nothing(tmp_path: Path) -> None:
         until = least + dice.randrange(12)
         process = subprocess.Popen(
             command,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,

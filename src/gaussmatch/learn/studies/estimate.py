@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -134,8 +134,9 @@ def _training(todo: Sequence[Run], sizes: Mapping[DataRecipe, Size]) -> Iterator
             + len(run.wants - {"crops"}) * size.test * cost.measure
             for run in same
         )
+        pace = f"{1000 * cost.step:.0f} ms a step, {steps} steps an epoch"
         line = (
-            f"{what}: {1000 * cost.step:.0f} ms a step, {steps} steps an epoch, "
+            f"{what}: {pace if cost.step else 'closed form'}, "
             f"{_time(seconds / len(same))} each, {_size(cost.kept)} kept"
         )
         yield WorkPart(line, seconds, len(same) * cost.kept, cost.peak)
@@ -220,7 +221,11 @@ def seconds_of_picture(backbone: str) -> float:
 
 
 def measured(run: Run) -> Cost:
-    """Train two short epochs and measure the result."""
+    """Train two short epochs and measure the result.
+
+    A run starts from nothing here, as that costs the same; only one that keeps the means of
+    another run needs one, which is trained as shortly.
+    """
     recipe = run.recipe
     batch = min(recipe.training.batch_size, TIMED_BATCH[recipe.data.features])
     scale = recipe.training.batch_size / batch
@@ -234,9 +239,13 @@ def measured(run: Run) -> Cost:
         data = invented(shape_of(recipe), images)
     recipe = replace(recipe, data=replace(recipe.data, min_count=1), training=short)
     with tempfile.TemporaryDirectory(prefix="gaussmatch-estimate-") as temporary:
-        folder = Path(temporary)
+        folder, start = Path(temporary, "run"), Path(temporary, "start")
+        if recipe.model.ranks_by_mean and run.start is not None:
+            origin = replace(run.start.recipe, data=recipe.data, training=short)
+            train(origin, start, data=data, progress_bar=False)
+            recipe = replace(recipe, training=replace(short, start_from=str(start)))
         model = train(recipe, folder, data=data, progress_bar=False)
-        epoch = [record for record in read_log(folder) if record["event"] == "epoch"][-1]
+        step = _step_seconds(read_log(folder))
         peak = _bytes(folder)
         drop_checkpoints(folder)
         started = time.perf_counter()
@@ -245,12 +254,20 @@ def measured(run: Run) -> Cost:
         measure_run(folder, "test", data)
         measuring = time.perf_counter() - encoded
         return Cost(
-            scale * epoch["seconds"] / STEPS,
+            scale * step,
             (encoded - started) / len(data.dev.images),
             measuring / len(data.test.images),
             peak,
             _bytes(folder),
         )
+
+
+def _step_seconds(log: Sequence[dict[str, Any]]) -> float:
+    """A step of the last epoch, or of a method that is fitted; 0 for one in closed form."""
+    last = [record for record in log if record["event"] in ("epoch", "fit")][-1]
+    if last["event"] == "epoch":
+        return float(last["seconds"]) / STEPS
+    return float(last["cpu_seconds"]) / last["step"] if last["step"] else 0.0
 
 
 def shape_of(recipe: Recipe) -> tuple[int, ...]:
@@ -276,8 +293,11 @@ def invented(shape: tuple[int, ...], train: int) -> DataSet:
 def _words(run: Run) -> str:
     model = run.recipe.model
     family = "probabilistic" if model.probabilistic else "point"
-    tuned = " ft" if run.start is not None else ""
-    return f"{model.system}{tuned} {family}, D = {model.dim}, {run.recipe.data.features}"
+    if model.posthoc.method is not None:
+        family = f"points + {model.posthoc.method}"
+    elif run.start is not None:
+        family = f"ft {family}"
+    return f"{model.system} {family}, D = {model.dim}, {run.recipe.data.features}"
 
 
 def _bytes(folder: Path) -> int:
