@@ -112,7 +112,7 @@ def test_only_an_index_made_here_is_believed_about_its_folder(
     assert [copy.own_folder for copy in copies] == [None, None]
     with pytest.raises(SystemExit):
         main(["index", "update", copies[0].place])
-    assert "says that it was made from" in capsys.readouterr().err
+    assert "names the folder" in capsys.readouterr().err
     rename_in_manifest(tmp_path / "i", lambda m: m["source"].update(folder="/"))
     assert Index.open(index.place).own_folder is None
     index.drop()

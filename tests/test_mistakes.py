@@ -29,6 +29,7 @@ for mistake in (
     lambda: index.search("two dogs"),
     lambda: index.search(wide),
     lambda: index.search(g[0]),
+    lambda: index.search(g, where="taken>=2023"),
     lambda: index.add(points, [gm.Record("c"), gm.Record("d")]),
     lambda: index.add(g, ["c", "d"]),
     lambda: index.add(wide, [gm.Record("c"), gm.Record("d")]),
@@ -57,6 +58,8 @@ search_id an id
 ValueError queries have D = 6, the index has D = 4: encode them with the model that the index was \
 made with
 ValueError queries must be a batch (n, D), got (4,); one query is a batch too: queries[None]
+TypeError filter: 'taken>=2023' is not a mapping; write it as {{'split': 'test'}} or \
+{{'taken': {{'gte': '2023-05'}}}}
 TypeError gaussians must be a Gaussian, got ndarray (2, 4){WRAP}
 TypeError records[0] must be a Record, got str; wrap it: gm.Record(id, {{field: \
 value}})

@@ -27,6 +27,15 @@ TURNS = {
     r"\bin the midst\b": "“during”",
     r"\bthe maker of this\b": "“you”, or the thing itself",
     r"\bbeside the project\b": "“outside the project”",
+    r"\b(?:is|are) others than\b": "“are not those”",
+    r"\b(?:is|are) (?:not )?believed\b": "“trusted”",
+    r"\bat the door\b": "say what is refused, and when",
+    r"\b(?:also|only|even|default|empty|except|needed|refused) where\b": "“if”",
+    r"\bto go on\b|\bgo on with\b": "“resume”, “continue”",
+    r"\b[a-z]{3,}\(s\)": "write one form or the other: ``checks.counted``",
+    r"\bwhich is no\b(?! longer)": "“which is not a …”",
+    r"\b(?:was|were) there already\b": "“already exists”",
+    r"\bno number is said\b": "“no number is given”",
 }
 SPELLINGS = (
     r"(?:dis)?colou?r(?<=colour)\w*|(?:multi)?centre[ds]?\b|centring|judgement\w*|favour\w*|behaviour\w*"
@@ -42,6 +51,7 @@ PATTERN = re.compile(
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES += sorted(ROOT.glob("docs/*.md"))
 SOURCES = sorted(ROOT.glob("src/**/*.py"))
+SOURCES += sorted(p for p in ROOT.glob("src/**/page/*") if p.suffix in (".html", ".js"))
 ALLOWED = {
     "data/scenes/captions.py": {"colour", "grey", "coloured", "colours", "centre"},
     "data/fits.py": {"grey"},
@@ -53,13 +63,17 @@ CODE = re.compile(r"""``.+?``|\{.+?\}|^\s*(?:>>>|\.\.\.).*|^[bf]?["'][\w.]*(?:\{
 
 
 def said(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a page outside code blocks, or the strings and comments of a module."""
+    """The lines of a page outside code blocks, the strings and comments of a module, or all of a
+    file of the browser."""
     if path.suffix == ".md":
         fenced = False
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
             fenced ^= line.lstrip().startswith("```")
             if not fenced and not line.startswith("- ✗"):  # the wrong half of a pair
                 yield number, re.sub(r"`[^`]*`", "", line)
+        return
+    if path.suffix != ".py":
+        yield from enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
         return
     with path.open("rb") as file:
         for token in tokenize.tokenize(file.readline):
@@ -96,6 +110,8 @@ def test_no_string_or_comment_of_the_package_has_one() -> None:
         ("this is no text", "there is no text"),
         ("the colour of its centre", "the color of its center"),
         ("a normalised judgement", "a normalized judgment"),
+        ("3 run(s) are there; to go on, ask", "3 runs are there; to resume, ask"),
+        ("refused only where it is needed", "refused only if it is needed"),
         ("68 % by the clock", "68 % by elapsed time; it is no longer slow"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Checks of user input, with advice: names, numbers, installed extras."""
+"""Checks of user input, with advice: names, numbers, installed extras; and counts in words."""
 
 from __future__ import annotations
 
@@ -37,6 +37,15 @@ def known(field: str, name: str, names: Iterable[str]) -> None:
     if name not in choices:
         hint = did_you_mean(name, choices) or f"choose {', '.join(choices)}"
         raise ValueError(f"{field} {name!r} is not known; {hint}")
+
+
+def counted(n: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "run"), counted(2000, "run")
+    ('1 run', '2,000 runs')
+    """
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def positive(section: str, recipe: object, *names: str) -> None:

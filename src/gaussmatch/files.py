@@ -418,7 +418,7 @@ def _umask() -> int:
 
 
 def cache_root() -> Path:
-    """``$GAUSSMATCH_CACHE``, or ``~/.cache/gaussmatch``. What is in it is believed, so it is made
+    """``$GAUSSMATCH_CACHE``, or ``~/.cache/gaussmatch``. What is in it is trusted, so it is made
     for its user alone, and one that others can write to is refused."""
     given = os.environ.get("GAUSSMATCH_CACHE")
     root = Path(given) if given else Path.home() / ".cache" / "gaussmatch"
@@ -427,7 +427,7 @@ def cache_root() -> Path:
     status = root.stat()
     if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
         raise PermissionError(
-            f"{root}: other users can write to this cache, and what is in it is believed; make it "
+            f"{root}: other users can write to this cache, but its contents are trusted; make it "
             f"yours alone (chmod 700 {root}), or name another folder in GAUSSMATCH_CACHE"
         )
     return root
@@ -435,7 +435,7 @@ def cache_root() -> Path:
 
 def remember_folder(place: str, folder: str) -> None:
     """Note, for this user on this machine, the folder that something at a place was made from. What
-    a copied index or set of shards says about its own folder is not believed."""
+    a copied index or set of shards says about its own folder is not trusted."""
     try:
         write_json(_memory(place), {"place": os.path.realpath(place), "folder": folder})
     except (OSError, RuntimeError) as error:  # no home, or one that is read-only

@@ -75,9 +75,9 @@ def test_emoji_have_names_and_flags_are_said() -> None:
 @pytest.mark.parametrize(
     ("text", "note"),
     [
-        ("犬", "I read English: “犬” is not understood"),
-        ("ein Hund am Strand mit Ball", "this looks like German, and I read English"),
-        ("le chien dans la neige", "this looks like French, and I read English"),
+        ("犬", "I only read English: “犬” is not understood"),
+        ("ein Hund am Strand mit Ball", "this looks like German; I only read English"),
+        ("le chien dans la neige", "this looks like French; I only read English"),
         ("a dog that isn't black", "“isn't” is not understood"),
         ("never a dog", "“never” is not understood"),
     ],

@@ -46,7 +46,7 @@ def test_broken_missing_and_leaking_photos_are_named(
     Image.new("RGB", (41, 30)).save(images / "3.jpg", "PPM")
     assert check(root) == 2
     printed = capsys.readouterr().err
-    assert "3 problem(s)" in printed
+    assert "3 problems" in printed
     assert "1 photos are missing: 0.jpg" in printed
     assert "2 photos cannot be decoded: 1.jpg, 3.jpg" in printed
     assert "(leakage): 2.jpg (train) = 9.jpg (test)" in printed
@@ -156,7 +156,7 @@ def test_captions_that_say_nothing_and_photos_of_one_color_are_named(
     (root / "captions.csv").write_text("image,caption\n" + "\n".join(rows), encoding="utf-8")
     assert check(root) == 2
     printed = capsys.readouterr().err
-    assert "6 problem(s)" in printed
+    assert "6 problems" in printed
     assert "3 captions say nothing: captions.csv, line 152 'n/a'," in printed
     assert "1 captions are empty: captions.csv, line 155" in printed
     assert "1 captions are repeated 100 times or more: 'a nice picture'" in printed

@@ -181,6 +181,12 @@ def test_nothing_is_shared_and_the_copy_is_fresh() -> None:
     assert torch.equal(copied.variance.weight, mine.head.weight)
 
 
+def test_a_part_without_weights_is_refused() -> None:
+    mine = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    with pytest.raises(ValueError, match=r"part '1' \(ReLU\) has no weights.*choose among 0, 2"):
+        Probabilistic(mine, part="1")
+
+
 def test_five_lines_for_a_users_gru() -> None:
     class Text(nn.Module):
         def __init__(self) -> None:

@@ -537,7 +537,7 @@ def test_names_that_do_not_exist(tmp_path: Path) -> None:
     assert Spec.of("hf:openai/clip@/models/clip") == Spec("hf", "openai/clip", "/models/clip")
     with pytest.raises(ValueError, match="begins with none of timm:, open_clip:"):
         image_tower("clip:ViT")
-    with pytest.raises(ValueError, match="st: encodes no images"):
+    with pytest.raises(ValueError, match="st: cannot encode images"):
         image_tower("st:all-MiniLM-L6-v2")
     with pytest.raises(FileNotFoundError, match="only safetensors are loaded"):
         text_tower(f"st:all-MiniLM-L6-v2@{tmp_path}")

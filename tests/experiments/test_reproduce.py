@@ -111,7 +111,7 @@ def test_dry_run_measures_and_trains_nothing(
     out = tmp_path / "out"
     assert main(["reproduce", "galleries", "--out", str(out), "--dry-run", *MINI]) == 0
     printed = capsys.readouterr().out
-    assert "2 cells of 1 experiment(s) are 2 runs, 0 of them finished" in printed
+    assert "1 experiment, 2 cells: 2 runs, 0 of them finished" in printed
     assert "2 × vse++ probabilistic" in printed
     assert "ms a step" in printed
     assert "of disk" in printed
@@ -137,10 +137,10 @@ def test_dry_run_counts_photos_whose_features_are_not_there_yet(
     words += ["--data.root", str(root), "--model.dim", "16", "--training.batch_size", "20"]
     assert main(words) == 0
     printed = capsys.readouterr().out
-    assert "3 cells of 1 experiment(s) are 3 runs" in printed
+    assert "1 experiment, 3 cells: 3 runs" in printed
     assert "ms a step" in printed
     assert "extraction of pooled features: 10 pictures through resnet50" in printed
-    assert "crops for 3 run(s), at most: 20,000 pictures" in printed
+    assert "crops for 3 runs, at most: 20,000 pictures" in printed
 
 
 @pytest.mark.parametrize("root", [None, "nowhere", "captions"])

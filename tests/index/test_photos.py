@@ -151,7 +151,7 @@ def test_photos_are_filtered_and_sorted_by_date_and_place(
     assert f"The fields are {fields}" in capsys.readouterr().err
 
 
-@pytest.mark.filterwarnings("default:not taken for captions")
+@pytest.mark.filterwarnings("default:not read as captions")
 def test_raw_files_and_videos_are_counted_and_a_foreign_table_is_no_caption(
     tiny_run: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,7 +167,7 @@ def test_raw_files_and_videos_are_counted_and_a_foreign_table_is_no_caption(
     assert "skipped: e.jpg: cannot be decoded as an image" in said.out
     assert "not indexed: 3 RAW (.cr3, .nef): raw data of the sensor; export it as JPEG" in said.out
     assert "not indexed: 1 video (.mov)" in said.out
-    assert "not taken for captions" in said.err
+    assert "not read as captions" in said.err
     for path in folder.rglob("*.jpg"):
         path.unlink()
     assert main(words) == 2
@@ -320,7 +320,7 @@ def test_an_empty_caption_is_named_before_anything_is_encoded(
     assert not out.exists()
     (folder / "captions.csv").write_text("image,caption\na.jpg,a star\nlost.jpg,a square\n")
     assert main(["index", str(tiny_run), str(folder), "--out", str(out)]) == 0
-    assert "1 of its images are not there, such as lost.jpg" in capsys.readouterr().err
+    assert "1 of its images are missing, such as lost.jpg" in capsys.readouterr().err
 
 
 def test_a_photo_that_became_unreadable_counts_as_deleted(index: Index, folder: Path) -> None:

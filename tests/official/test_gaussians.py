@@ -129,7 +129,7 @@ def test_every_verb(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str
         assert (
             main([*verb, *(["--out", str(tmp_path / "audit")] if verb[0] == "audit" else [])]) == 0
         )
-    assert "log det Σ of captions: " in capsys.readouterr().out
+    assert "uncertainty of captions: " in capsys.readouterr().out
     assert "missing positive" in (tmp_path / "audit/audit.csv").read_text()  # captions repeat
     if find_spec("onnxruntime"):
         assert main(["export", str(run), "--onnx", str(tmp_path / "onnx")]) == 0
@@ -365,4 +365,4 @@ def test_names_folders_and_weights_that_do_not_fit_are_one_clear_line(
     assert main(["index", str(photos), "--model", name, "--out", str(index)]) == 0
     save_file({k: v + 1 for k, v in load_file(file).items()}, file)  # other weights
     assert main(["search", str(index), "a dog"]) == 2
-    assert "are others than those that this model was" in capsys.readouterr().err
+    assert "are not those that this model was" in capsys.readouterr().err

@@ -89,8 +89,8 @@ def refused(tmp_path: Path, content: dict[str, Any], message: str) -> None:
         ({"no_imgnorm": True}, "no_imgnorm = True"),
         ({"num_layers": 2}, "num_layers = 2"),
         ({"embed_size": 9}, "embed_size is 9, but its weights have 8"),
-        ({"num_epochs": "many"}, "num_epochs is 'many', which is no whole number"),
-        ({"max_violation": 1}, "max_violation is 1, which is no truth value"),
+        ({"num_epochs": "many"}, "num_epochs is 'many', not a whole number"),
+        ({"max_violation": 1}, "max_violation is 1, not a truth value"),
         ({"data_name": "mine"}, "'mine', which is not one of coco"),
     ],
 )

@@ -561,7 +561,7 @@ class TestOneBox:
         tab.expected = ["422"]  # the model knows no such word
         open_page(tab, address, "?q=trip+1")
         tab.wait_for_selector("#named:not([hidden])")
-        assert tab.text_content("#namedtitle") == "33 found by the name of their folder or file"
+        assert tab.text_content("#namedtitle") == "33 pictures match by folder name or file name"
         assert violations(tab) == []
         tab.locator("#namedfolders .chip").click()
         until(tab, "location.search === '?folder=trip+1'")

@@ -29,7 +29,7 @@ PHOTOS = 40
 
 @pytest.fixture(scope="module")
 def photos(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Test photos of Flickr8k, in two folders, and a smaller copy of the first."""
+    """Test photos of Flickr8k in two folders, and above them a smaller copy of the first."""
     source = shared_data / "flickr8k"
     if not (source / "images").is_dir():
         pytest.skip(f"no photos at {source}")
@@ -40,7 +40,7 @@ def photos(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         place.mkdir(parents=True, exist_ok=True)
         shutil.copy(source / "images" / name, place)
     with Image.open(source / "images" / names[0]) as first:
-        first.resize((first.width // 2, first.height // 2)).save(folder / "town" / "sent.jpg")
+        first.resize((first.width // 2, first.height // 2)).save(folder / "sent.jpg")
     return folder
 
 
@@ -94,6 +94,9 @@ def test_a_smaller_copy_lies_behind_its_original(tab: Any, address: str) -> None
     assert tab.locator(".card").count() == cards + 1
     names = [str(card.get_attribute("data-id")) for card in tab.locator(".card").all()]
     assert any("sent" in name for name in names)
+    tab.locator('.card[data-id="sent.jpg"]').click()
+    tab.wait_for_selector("#viewer[open] .details dd")
+    assert "(top folder)" in tab.locator("#viewer .details dd").all_text_contents()
 
 
 def test_the_guaranteed_set_alone(tab: Any, address: str) -> None:
@@ -103,6 +106,7 @@ def test_the_guaranteed_set_alone(tab: Any, address: str) -> None:
     said = re.match(r"At least 90 % of what fits is among these (\d+)", headline(tab))
     assert said is not None
     assert 0 < tab.locator("#results .card").count() <= int(said[1])  # copies are stacked
+    assert "This holds on average" in tab.text_content("#subline")
 
 
 def test_a_photo_in_full_size_with_its_folder(tab: Any, address: str, photos: Path) -> None:

@@ -156,7 +156,7 @@ def decoders_of(process: int) -> list[int]:
         (["serve", "INDEX", "--max-batch", "0"], "max_batch is 0"),
         (["serve", "INDEX", "--workers", "0"], "workers is 0"),
         (["serve", "INDEX", "--cors", "*"], "is not an origin"),
-        (["serve", "INDEX", "--port", "PORT"], "choose another --port"),
+        (["serve", "INDEX", "--port", "PORT"], "is taken by another program"),
         (["serve", "INDEX", "--port", "80000"], "choose one from 0 to 65535"),
         (["serve", "INDEX", "--port", "-1"], "choose one from 0 to 65535"),
         (["serve", "INDEX", "--rate", "-1"], "must not be negative"),

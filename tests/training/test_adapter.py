@@ -29,6 +29,7 @@ from gaussmatch.models.encoders.base import Tokens
 from gaussmatch.models.encoders.pretrained import TextTower, image_tower, text_tower
 from gaussmatch.models.encoders.pretrained.base import Subwords
 from gaussmatch.models.features import embedded_once
+from gaussmatch.models.run import save_weights
 
 IMAGES, WIDTH = 60, 12
 QUICK = ["--training.epochs=2", "--training.batch_size=32", "--model.adapter.hidden=16"]
@@ -88,6 +89,54 @@ def test_keep_leaves_means_and_order_as_they_are(arrays: Path) -> None:
     assert (named.text_encoder, named.text_width, named.text_sha256) == ("arrays", WIDTH, None)
     assert (named.image_encoder, named.image_sha256) == (None, None)
     assert not (arrays / "run" / "vocabulary.json").exists()  # there are no words
+
+
+def test_it_ends_with_the_verdict_that_a_probe_of_the_run_gives(
+    arrays: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(arrays)
+    files = ["--images", "img.npy", "--texts", "txt.npy", "--pairs", "pairs.csv"]
+    assert main(["adapt", *files, "--out", "run", *QUICK]) == 0
+    said = capsys.readouterr().out
+    assert "the given embeddings, ranking kept" in said  # with its rsum
+    assert "pairs (by its column split): 40 images and 80 texts for training, 10 images" in said
+    verdict = said[said.index("verdict of the probe on pairs/dev") :].splitlines()
+    assert len(verdict) == 3
+    (arrays / "elsewhere").mkdir()
+    monkeypatch.chdir(arrays / "elsewhere")  # the files are found from any folder
+    assert main(["probe", "../run"]) == 0
+    probed = capsys.readouterr().out
+    for line in verdict:
+        assert line in probed
+    assert main(["probe", "../run", "--split", "dev"]) == 0
+    assert " alone: " not in capsys.readouterr().out  # the same probe on the same split
+
+
+@pytest.mark.filterwarnings("default:searches will show neither")
+def test_pairs_without_splits_are_divided_and_more_training_drops_the_verdict(
+    arrays: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"{i // 2},{i}" for i in range(2 * IMAGES)]
+    (arrays / "pairs.csv").write_text("\n".join(["image,text", *lines]))
+    assert adapt(arrays) == 0
+    said = capsys.readouterr()
+    assert "pairs (80/10/10 by image id): 48 images and 96 texts for training" in said.out
+    assert "no verdict in the run" in said.out
+    assert "6 images and 12 captions; a calibration needs at least 10" in said.err
+    run = arrays / "run"
+    for name in ("calibration.json", "probe.json"):
+        (run / name).write_text("{}")
+    save_weights(gm.load(run).matcher.state_dict(), run)
+    assert not (run / "calibration.json").exists()
+    assert not (run / "probe.json").exists()
+
+
+def test_embeddings_of_texts_with_a_nan_are_refused(arrays: Path) -> None:
+    assert adapt(arrays) == 0
+    texts = np.load(arrays / "txt.npy")[:4]
+    texts[2, 1] = np.nan
+    with pytest.raises(ValueError, match="the embedding of text 2 holds a NaN"):
+        gm.load(arrays / "run").encode_texts(texts)
 
 
 def test_improve_learns_means_and_is_measured_beside_the_given(
@@ -376,7 +425,7 @@ def test_texts_of_another_list_are_not_embedded_again(
     assert sorted(seen) == ["textd", "texti", "textj"]
 
 
-@pytest.mark.filterwarnings("default:no percentiles and match probabilities")
+@pytest.mark.filterwarnings("default:searches will show neither")
 @pytest.mark.parametrize("kind", ["open_clip", "open_siglip", "clip", "siglip", "siglip2"])
 def test_a_published_model_is_adapted_exported_indexed_searched_and_served(
     kind: str,

@@ -114,7 +114,7 @@ def test_the_command_writes_what_it_found_and_keeps_the_verdict(probed, tmp_path
     assert main(["probe", str(probed), *map(str, files), *written]) == 0
     shown = capsys.readouterr().out
     assert "best score" in shown
-    assert "log det Σ of captions: " in shown
+    assert "uncertainty of captions: " in shown
     found = json.loads(out.read_text())
     assert {"rho", "rho_given_length", "rho_length"} <= found["fitting_photos"].keys()
     assert {"steps", "whole"} <= found["chains"].keys()

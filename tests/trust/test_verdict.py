@@ -71,7 +71,7 @@ def test_a_guarantee_does_not_hide_that_perhaps_nothing_fits() -> None:
     doubted = verdict(guarantee=0.9, probability=0.1, absent=0.01)
     assert sure.sentence == doubted.sentence
     assert "Perhaps nothing here fits." not in sure.reason
-    assert doubted.reason.startswith("Perhaps nothing here fits. On average")
+    assert doubted.reason.startswith("Perhaps nothing here fits. This holds on average")
 
 
 def test_words_that_are_not_known_are_named_and_nothing_is_claimed() -> None:
@@ -80,7 +80,7 @@ def test_words_that_are_not_known_are_named_and_nothing_is_claimed() -> None:
     assert found.verdict.sentence == "I don’t know “qwer” and “zxcv”"
     assert found.verdict.count is found.hits[0].probability is found.hits[0].fit is None
     german = hits.for_text("ein Hund und die Katze", ["Hund", "Katze"], {"Hund": "hound"})
-    assert german.remarks[-1] == "this looks German; I only know English words"
+    assert german.remarks[-1] == "this looks like German; I only read English"
     assert german.meant is None  # "ein hound" is not what anybody means
     one_of_two = hits.for_text("a red zebra", ["zebra"], {})
     assert one_of_two.verdict.kind == "specific"

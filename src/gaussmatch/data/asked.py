@@ -91,7 +91,7 @@ def read_query(text: str, today: date | None = None) -> Asked:
     >>> read_query("2019 holiday").where["taken"]
     {'gte': '2019-01-01', 'lt': '2020-01-01'}
     >>> read_query("собака").notes
-    ['I read English: “собака” is not understood']
+    ['I only read English: “собака” is not understood']
     """
     rest, emoji, notes = _emoji(text)
     rest, dates = _dates(rest, today or date.today())
@@ -344,16 +344,19 @@ _FOREIGN = {
 """Small words that English has not, by language."""
 
 
+NOT_ENGLISH = "this looks like {}; I only read English"
+
+
 def _misread(words: str) -> Iterator[str]:
     """Sentences about what cannot be read."""
     strange = [w for w in re.findall(r"[^\W\d_]+", words) if not _latin(w)]
     if strange:
-        yield f"I read English: “{' '.join(strange)}” is not understood"
+        yield f"I only read English: “{' '.join(strange)}” is not understood"
     plain = words.lower().split()
     hits = {name: len({*plain} & {*some.split()}) for name, some in _FOREIGN.items()}
     name = max(hits, key=lambda each: hits[each])
     if len(plain) > 1 and hits[name] > len({*plain} & STOP_WORDS):
-        yield f"this looks like {name}, and I read English"
+        yield NOT_ENGLISH.format(name)
     for match in _NOT_READ.finditer(words):
         yield f"“{match.group()}” is not understood: it is read as if it were not there"
 

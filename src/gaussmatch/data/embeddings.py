@@ -225,7 +225,9 @@ def _table(path: Path, with_meta: bool = True) -> Iterator[Block]:
         flat = column.flatten().to_numpy(zero_copy_only=False)
         width = len(flat) // max(1, rows) if width is None else width
         if column.null_count or widths(column) - {width}:
-            raise ValueError(f"{path}: the vectors of {vectors} are not all there and of one width")
+            raise ValueError(
+                f"{path}: the vectors of {vectors} are incomplete or not all of one width"
+            )
         if ids is not None and batch.column(ids).null_count:
             raise ValueError(f"{path}: a row has no {ids}")
         about = batch.select(said).to_pylist() if with_meta else [{}] * rows
@@ -311,27 +313,36 @@ def assembled(
     return DataSet(pairs.stem, *made)
 
 
+def names_splits(pairs: Path) -> bool:
+    """Whether a file of pairs says which split each belongs to."""
+    return any(line.get("split") for line in _lines(pairs))
+
+
+def _lines(pairs: Path) -> Iterator[dict[str, str]]:
+    if not pairs.is_file():
+        raise FileNotFoundError(f"{pairs}: no such file of pairs (data.pairs)")
+    with pairs.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, dialect="excel-tab" if pairs.suffix == ".tsv" else "excel")
+        if not {"image", "text"} <= set(reader.fieldnames or ()):
+            raise ValueError(f"{pairs}, line 1: the columns must be image, text and perhaps split")
+        yield from reader
+
+
 def _read_pairs(path: Path, images: Embeddings, texts: Embeddings) -> dict[str, list[Photo]]:
     """Images with the ids of their texts, by split."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file of pairs (data.pairs)")
     known = {"image": set(images.ids), "text": set(texts.ids)}
     said: dict[str, list[str]] = defaultdict(list)
     split_of: dict[str, str] = {}
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file, dialect="excel-tab" if path.suffix == ".tsv" else "excel")
-        if not {"image", "text"} <= set(reader.fieldnames or ()):
-            raise ValueError(f"{path}, line 1: the columns must be image, text and perhaps split")
-        for number, line in enumerate(reader, start=2):
-            for column, names in known.items():
-                if line[column] not in names:
-                    of = (images if column == "image" else texts).path
-                    raise ValueError(f"{path}, line {number}: {of.name} has no {line[column]!r}")
-            said[line["image"]].append(line["text"])
-            if line.get("split"):
-                split = split_name(line["split"], f"{path}, line {number}")
-                if split_of.setdefault(line["image"], split) != split:
-                    raise ValueError(f"{path}, line {number}: {line['image']!r} is in two splits")
+    for number, line in enumerate(_lines(path), start=2):
+        for column, names in known.items():
+            if line[column] not in names:
+                of = (images if column == "image" else texts).path
+                raise ValueError(f"{path}, line {number}: {of.name} has no {line[column]!r}")
+        said[line["image"]].append(line["text"])
+        if line.get("split"):
+            split = split_name(line["split"], f"{path}, line {number}")
+            if split_of.setdefault(line["image"], split) != split:
+                raise ValueError(f"{path}, line {number}: {line['image']!r} is in two splits")
     photos = [Photo(i, path, tuple(Caption(t, t) for t in ts)) for i, ts in said.items()]
     if not split_of:
         return {name: cut(photos)[name] for name in SPLITS}

@@ -89,7 +89,7 @@ class Pairs:
     def __post_init__(self) -> None:
         n, m = len(self.images), len(self.captions)
         if n == 0 or m == 0:
-            raise ValueError(f"{self.name}: {n} images and {m} captions; both must be at least one")
+            raise ValueError(f"{self.name}: {n} images and {m} captions; each needs at least one")
         if len(self.image_of) != m:
             raise ValueError(f"{self.name}: {m} captions but {len(self.image_of)} image numbers")
         if int(self.image_of.min()) < 0 or int(self.image_of.max()) >= n:

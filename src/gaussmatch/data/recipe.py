@@ -115,7 +115,10 @@ class Source:
         if self.read is None:
             raise ValueError(f"{self.name} has no photos; choose a data set that has")
         if not root.is_dir():
-            raise FileNotFoundError(f"{root}: no such folder of {self.name} (data.root)")
+            place = "" if root.is_absolute() else " in the current folder"
+            raise FileNotFoundError(
+                f"{root}: no such folder of {self.name}{place}; pass it as --data.root FOLDER"
+            )
         return self.read(recipe, root)
 
     def report(self, root: Path) -> Report:

@@ -313,7 +313,11 @@ class Model:
         takes ready embeddings (n, width) too.
         """
         if isinstance(texts, Tensor | np.ndarray):
-            return self.encode_rows(np.asarray(texts), batch_size)
+            rows = np.asarray(texts)
+            bad = ~np.isfinite(rows).reshape(len(rows), -1).all(1)
+            if bad.any():
+                raise ValueError(f"the embedding of text {bad.argmax()} holds a NaN or infinity")
+            return self.encode_rows(rows, batch_size)
         return self.encode_rows(self.featurize_texts(texts, allow_unknown=allow_unknown))
 
     @torch.inference_mode()
@@ -386,7 +390,7 @@ class Model:
         Swapped arguments are refused: KL and others are not symmetric.
 
         Args:
-            query: which side is the query; needed where the model scores each direction
+            query: which side is the query; needed if the model scores each direction
                 differently (query_kl).
         """
         check_gaussian(images, "images", encode="model.encode_images(x)")

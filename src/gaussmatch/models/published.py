@@ -93,7 +93,8 @@ def save_pretrained(
         save_tensors(target / WEIGHTS, halved)
     recipe = read_recipe(source)
     if recipe.model.system in ("adapter", "published"):  # needs no data again: hide where it was
-        recipe = replace(recipe, data=replace(recipe.data, root=None, also={}))
+        hidden = {"root": None, "also": {}, "images": None, "texts": None, "pairs": None}
+        recipe = replace(recipe, data=replace(recipe.data, **hidden))
         recipe.save(target / RECIPE)
     write_json(target / CONFIG, {"library_name": LIBRARY, "recipe": asdict(recipe)})
     evaluated = source / "evaluation-test.json"

@@ -187,6 +187,11 @@ def read_vocabulary(recipe: Recipe, folder: Path) -> Vocabulary | None:
 
 
 def save_weights(state: dict[str, torch.Tensor], folder: Path) -> None:
+    """Save the weights, and remove what was learned about other ones: calibration and verdict."""
+    for name in (CALIBRATION, PROBE):
+        if (folder / name).exists():
+            (folder / name).unlink()
+            unseal(folder, name)
     with replacing(folder, WEIGHTS) as temporary:
         save_tensors(temporary, state)
 

@@ -117,7 +117,7 @@ class ShardContent:
             ) from error
         mean = held.get("mean")
         if (0 if mean is None else len(mean)) != len(records):
-            raise ValueError(f"{path}: as many Gaussians as records are needed; delete it")
+            raise ValueError(f"{path}: the numbers of Gaussians and records differ; delete it")
         g = None if mean is None else Gaussian(mean, held.get("log_var"))
         return ShardContent(g, records, skipped)
 

@@ -14,7 +14,7 @@ from html import escape
 from typing import Any, Literal
 
 from gaussmatch.checks import SCHEMA
-from gaussmatch.data.asked import Asked, read_query
+from gaussmatch.data.asked import NOT_ENGLISH, Asked, read_query
 from gaussmatch.data.language import language_of, mostly_known
 from gaussmatch.search.manifest import Gallery
 from gaussmatch.search.trust.calibration import Promise
@@ -210,7 +210,8 @@ class Hits:
             notes.append(TRUNCATED)
         language = language_of(asked.text) if unknown else None
         if language not in (None, "English"):
-            remarks.append(f"this looks {language}; I only know English words")
+            said = NOT_ENGLISH.format(language)
+            remarks += [] if said in remarks else [said]
             meant = {}
         instead = respelled(asked.text, meant)
         if instead is not None:

@@ -297,10 +297,10 @@ class Index:
         guarantee: float | None = None,
         promise: Promise = "recall",
     ) -> list[Hits]:
-        """The k best items of a gallery for each query; fewer only where there are fewer.
+        """The k best items of a gallery for each query; fewer only if there are fewer.
 
         The query plays the part that the gallery does not: among images it is scored as a caption,
-        also where it is an image itself. Words are read in their canonical form; those without any
+        also if it is an image itself. Words are read in their canonical form; those without any
         known word are refused, and for misspelled ones the result says what may have been meant.
 
         Args:
@@ -519,7 +519,9 @@ class Index:
     def _item(self, id: str, gallery: Gallery) -> tuple[Gaussian, Record]:
         found = self.fresh(lambda: self.backend.get(id, known(gallery)))
         if found is None:
-            raise UnknownItemError(id, gallery, self.place)
+            other = other_side(gallery)
+            elsewhere = self.fresh(lambda: self.backend.get(id, other)) is not None
+            raise UnknownItemError(id, gallery, self.place, other if elsewhere else None)
         return found
 
     def check_fields(self, where: Where, gallery: Gallery) -> None:

@@ -236,9 +236,12 @@ def _digest(content: Mapping[str, Any]) -> str:
 class UnknownItemError(ValueError):
     """No item has this id."""
 
-    def __init__(self, id: str, gallery: str, place: str) -> None:
+    def __init__(self, id: str, gallery: str, place: str, found_in: str | None = None) -> None:
         self.id, self.gallery = id, gallery
-        super().__init__(f"no item {id!r} among the {gallery} of {place}")
+        hint = (
+            "" if found_in is None else f"; it is one of its {found_in}: give one of the {gallery}"
+        )
+        super().__init__(f"no item {id!r} among the {gallery} of {place}{hint}")
 
 
 def known(gallery: str) -> Gallery:

@@ -37,7 +37,7 @@ def grouped(
     Args:
         means: (n, D) of the results, best first.
         metas: their metadata, of which the date (``taken``) and the ``file`` are read.
-        sketched: position → ``sketch_in`` its thumbnail, requested only where one is alike.
+        sketched: position → ``sketch_in`` its thumbnail, requested only if one is alike.
 
     >>> means = np.array([[1.0, 0.0], [0.0, 1.0], [0.999, 0.01], [0.9, 0.4]])
     >>> grouped(means, [{}] * 4)

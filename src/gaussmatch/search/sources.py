@@ -305,12 +305,12 @@ def captions_of(folder: Path | None) -> dict[str, list[str]]:
     except ValueError as error:
         if table.stem.lower() == "captions":
             raise
-        warnings.warn(f"not taken for captions: {error}", stacklevel=2)
+        warnings.warn(f"not read as captions: {error}", stacklevel=2)
         return {}
     lost = [id_ for id_ in found if not (folder / id_).is_file()]
     if lost:
         warnings.warn(
-            f"{table}: {len(lost):,} of its images are not there, such as {lost[0]}", stacklevel=2
+            f"{table}: {len(lost):,} of its images are missing, such as {lost[0]}", stacklevel=2
         )
     return found
 

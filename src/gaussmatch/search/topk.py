@@ -31,7 +31,7 @@ class Candidates:
 
     Args:
         rows: (n, c); −1 where there are no more.
-        scores: (n, c), approximate, or how to get them: they are only needed where several parts
+        scores: (n, c), approximate, or how to get them: they are only needed if several parts
             compete or the search is exact; −inf where there are no more.
         bound: (n), what the approximate score of no other row exceeds; −inf if there is none, and
             inf if nothing is known of the others.
@@ -254,7 +254,7 @@ def shortlist(k: int, least: int) -> int:
 
 
 def top_k(part: Searchable, queries: ArrayGaussian, k: int, least: int) -> TopK:
-    """The k best items for each query; fewer only where there are fewer.
+    """The k best items for each query; fewer only if there are fewer.
 
     Exact structures bound what nothing that they left out exceeds. Where the k-th best score is not
     above that by more than the rounding seen on the shortlist, a longer one is requested.

@@ -66,6 +66,11 @@ class Where:
         """From ``{field: value | [values] | {"in" | "not" | "gt" | "gte" | "lt" | "lte": …}}``."""
         if isinstance(spec, Where):
             return spec
+        if spec is not None and not isinstance(spec, Mapping):
+            raise TypeError(
+                f"filter: {spec!r} is not a mapping; write it as {{'split': 'test'}} or "
+                "{'taken': {'gte': '2023-05'}}"
+            )
         found = []
         for key, wanted in (spec or {}).items():
             if not isinstance(key, str) or not key or any(c in '"\\' or c < " " for c in key):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussmatch.apps.cli.parser import Parser, list_verbs
+from gaussmatch.checks import counted
 from gaussmatch.data import SOURCES, recognize, scenes
 from gaussmatch.data.check import SHEET, Report, contact_sheet
 from gaussmatch.data.pairs import SPLITS
@@ -62,7 +63,9 @@ def _check(argv: Sequence[str]) -> None:
 def _print(report: Report) -> None:
     print("\n".join(report.lines))
     if report.problems:
-        raise ValueError("\n  ".join([f"{len(report.problems)} problem(s):", *report.problems]))
+        raise ValueError(
+            "\n  ".join([f"{counted(len(report.problems), 'problem')}:", *report.problems])
+        )
     print("no problems found")
 
 

@@ -100,7 +100,7 @@ def part_of(text: str) -> tuple[int, int]:
 def run_embed(argv: Sequence[str]) -> None:
     parser = Parser(
         "embed",
-        "Embed a data set or a folder of photos in shards, and continue where it stopped. Under "
+        "Embed a data set or a folder of photos in shards. Resumes if interrupted. Under "
         "torchrun (torchrun --nproc-per-node 4 -m gaussmatch embed …) each process takes its "
         "share.",
         examples=[

@@ -115,7 +115,7 @@ def _fill(index: Index, data: DataRecipe, options: Namespace) -> None:
         index_parquet(index, folder, options.gallery)
     elif folder.suffix in ENDINGS:
         added = index_arrays(index, folder, options.gallery or "images")
-        print(f"{added:,} added; rows whose id was there already are left as they are")
+        print(f"{added:,} added; rows whose id is already in the index are unchanged")
     elif embedding.is_embedding(folder):
         embedding.index_embeddings(index, folder)
     else:
@@ -162,8 +162,8 @@ def _make_options(argv: Sequence[str]) -> Namespace:
     verbs = "\n".join(f"  gaussmatch index {name:8} {VERBS[name].__doc__}" for name in VERBS)
     parser = Parser(
         "index",
-        "Index photos with a model, to search them afterwards. If INDEX exists already, it "
-        "continues where it stopped: only new and changed photos are encoded.",
+        "Index photos with a model, to search them afterwards. If the index exists, it is brought "
+        "up to date: only new and changed photos are encoded.",
         notes=f"with an index:\n{verbs}",
         examples=[
             "my-photos --out photos.index",
@@ -266,7 +266,7 @@ def _update(argv: Sequence[str]) -> None:
     )
     parser.path("folder", "default: the folder used last time", nargs="?")
     parser.flag("--strict", STRICT)
-    parser.flag("--yes", "also where more than half of the photos are gone")
+    parser.flag("--yes", "also if more than half of the photos are gone")
     options = parser.parse(argv)
     index = Index.open(options.index, wait=options.wait)
     folder = options.folder or index.own_folder
@@ -275,7 +275,7 @@ def _update(argv: Sequence[str]) -> None:
         why = (
             "was not made from a folder"
             if said is None
-            else (f"says that it was made from {said}, but not here by this user")
+            else (f"names the folder {said}, but another user or machine made it")
         )
         parser.error(f"{options.index} {why}; name the folder")
     _report(update(index, folder, strict=options.strict, delete_most=options.yes))
@@ -286,8 +286,8 @@ def _merge(argv: Sequence[str]) -> None:
     """NEW INDEX …             merge indexes into a new one, or copy one"""
     parser = Parser(
         "index merge",
-        "Merge several indexes of one model into one. Each is a folder or milvus:…, so that this "
-        "also brings an index into Milvus, or back into a folder.",
+        "Merge several indexes of one model into one. Each is a folder or milvus:…: so this also "
+        "moves an index into Milvus, or back into a folder.",
         examples=["all.index 2023.index 2024.index", "milvus:photos.db photos.index"],
     )
     parser.take("out", "the merged index: a new folder, or milvus:…", type=place)

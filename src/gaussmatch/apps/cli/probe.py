@@ -18,7 +18,7 @@ from gaussmatch.learn.plot import bars, lines, save
 from gaussmatch.models import run as runs
 from gaussmatch.models.features import load_data
 from gaussmatch.search.trust.calibration import GALLERIES
-from gaussmatch.search.trust.gauges import TITLES, verdict_line
+from gaussmatch.search.trust.gauges import TITLES, verdict_lines
 from gaussmatch.search.trust.learn import SUMMARY, calibrate_run, keep_probe, kept_calibration
 from gaussmatch.search.trust.probe import probe
 
@@ -27,8 +27,8 @@ def run_calibrate(argv: Sequence[str]) -> None:
     parser = Parser(
         "calibrate",
         "Learn what the numbers of a run mean, from its training and validation data: "
-        "percentiles, familiarity, what fits, how many do, and guarantees. Kept in the run, and "
-        "copied with it.",
+        "percentiles, familiarity, what fits, how many fit, and guarantees. It is kept in the run "
+        "and copied with it.",
         examples=[
             "runs/demo/probabilistic",
             "runs/photos --data.name folder --data.root my-photos",
@@ -42,10 +42,10 @@ def run_calibrate(argv: Sequence[str]) -> None:
     parser.take("run", "a run folder", type=runs.locate)
     parser.path(
         "--fitting",
-        "photos that people say captions fit, as JSON lines: caption, image, photos",
+        "captions with the photos that people say they fit, as JSON lines: caption, image, photos",
         metavar="FILE",
     )
-    parser.path("--out", "write the calibration there, not into the run", metavar="FILE")
+    parser.path("--out", "write the calibration to this file, not into the run", metavar="FILE")
     options = parser.parse(argv)
     if runs.is_shipped(options.run) and options.out is None:
         name = options.run.name
@@ -68,9 +68,9 @@ def run_calibrate(argv: Sequence[str]) -> None:
         for g in GALLERIES
         for kind, found in calibration.about[g].items()
     ]
-    print(plain_table([("queries that were set aside", *titles), *rows]))
-    for name, passed in calibration.gauges.items():
-        print(verdict_line(name, passed))
+    print(plain_table([("held-out queries", *titles), *rows]))
+    if options.out is None:
+        print(*verdict_lines(runs.read_listed(options.run, runs.PROBE)), sep="\n")
     written = (
         f"in {options.run}: {runs.CALIBRATION}, {runs.PROBE}"
         if options.out is None
@@ -112,8 +112,7 @@ def run_probe(argv: Sequence[str]) -> None:
     if kept is found:
         written.append(options.run / runs.PROBE)
     print(plain_table([COLUMNS, *_rows(found)]))
-    for line in _verdict(found["verdict"], {} if kept is None else kept["verdict"]):
-        print(line)
+    print("", *verdict_lines(kept, found), sep="\n")
     if options.json is not None:
         write_json(options.json, found)
     if options.plots is not None:
@@ -149,57 +148,42 @@ def _kept(options: Namespace, found: dict[str, Any]) -> dict[str, Any] | None:
 def _probe_parser() -> Parser:
     parser = Parser(
         "probe",
-        "Judge the uncertainty of a run: against people's judgments, truth where it is known, "
-        "and edits of known effect, each beside what needs no variances. A run has one verdict, "
+        "Judge the uncertainty of a run against people's judgments, known truth and edits of "
+        "known effect, each next to baselines that need no variances. A run has one verdict, "
         "made on validation by train, adapt or calibrate; a probe with people's judgments "
-        "replaces it. A gauge that failed is not shown.",
+        "replaces it. Searches do not show a gauge that failed.",
         examples=[
             "runs/demo/probabilistic",
             "RUN --fitting fitting_photos.jsonl --chains chains.csv --json p.json",
             "photos --specificity people.jsonl --crowd CrowdFlowerAnnotations.txt --data.name "
             "flickr8k --data.root DATA",
         ],
-        notes="Fields of the recipe's data can be given too; the verdict on other data than the "
+        notes="Fields of the recipe's data can be given too; a verdict on other data than the "
         "run's own is not kept.",
         fields=("data",),
         computes=True,
     )
     parser.take("run", "a run folder, or photos", type=runs.locate)
     parser.add_argument("--split", default="test", choices=("dev", "test"))
-    parser.path("--fitting", "JSON lines with caption and fits, the number of photos that it fits")
+    parser.path("--fitting", "JSON lines with caption and fits (how many photos it fits)")
     parser.path("--chains", "CSV: level_1 … level_n, general to specific")
     parser.path(
         "--crowd", "Flickr8k's CrowdFlowerAnnotations.txt, with the captions and images/ beside it"
     )
     parser.path(
         "--specificity",
-        "JSON lines with image (a file beside it) and specificity, how alike people describe it, "
-        "or sentences",
+        "JSON lines with image (a file beside it) and specificity (how alike people describe "
+        "it) or sentences",
     )
     parser.flag("--crops", "cut crops of one and of two things from test photos")
     parser.path("--unfamiliar", "queries of other domains, one per line")
-    parser.path("--photos", "a folder of pictures unlike the model's")
+    parser.path("--photos", "a folder of pictures of another kind than the model's")
     parser.path("--plots", "also draw the figures", metavar="FOLDER")
     parser.path("--json", "a copy of the figures", metavar="OUT.json")
     return parser
 
 
 PLOTS = (*(f"risk-coverage-{side}" for side in GALLERIES), "edits")
-
-
-def _verdict(here: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
-    """Which gauges searches show, by the verdict of the run; and what this probe alone found, where
-    that differs."""
-    lines = [""]
-    for name in {**kept, **here}:
-        shown = name in kept and kept[name]["passed"]
-        why = "no verdict in the run" if name not in kept else "; ".join(kept[name]["failed"])
-        line = verdict_line(name, shown, why)
-        if name in here and here[name]["passed"] != shown:
-            found = "; ".join(here[name]["failed"]) or "it would be shown"
-            line += f"; on these data alone: {found}"
-        lines.append(line)
-    return lines
 
 
 def _draw(folder: Path, found: Mapping[str, Any]) -> list[Path]:

@@ -48,13 +48,13 @@ def run(argv: Sequence[str]) -> None:
         _show_names(index.search_names(options.text, options.k))
     if hits.level == "vague" and options.text is not None:
         for suggestion in opened[0].suggest(options.text, 3):
-            print(f"more exactly: {plain(suggestion.text)}")
+            print(f"more specific: {plain(suggestion.text)}")
 
 
 def _options(argv: Sequence[str]) -> Namespace:
     parser = Parser(
         "search",
-        "Search an index in words, with a picture, or with one of its items.",
+        "Search an index in words, with a picture, or with one of its images.",
         examples=[
             "photos.index 'two dogs in the snow'",
             "photos.index -k 3 --where 'taken>=2023-05' --sort taken 'two dogs'",
@@ -65,7 +65,7 @@ def _options(argv: Sequence[str]) -> Namespace:
     parser.take("index", "a folder, or milvus:…", type=place)
     parser.take("text", "the query in words", nargs="?")
     parser.path("--image", "a picture as the query")
-    parser.take("--like", "an image of the index as the query", metavar="ID")
+    parser.take("--like", "the id of an image in the index, as the query", metavar="ID")
     parser.take("-k", "number of results (default: 10)", type=int)
     parser.take("--gallery", "what to search", "images", choices=GALLERIES)
     parser.many(
@@ -75,7 +75,7 @@ def _options(argv: Sequence[str]) -> Namespace:
     )
     parser.take(
         "--sort",
-        "sort the results by a field, such as taken; --sort=-taken: descending",
+        "sort the results by a field, such as taken; --sort=-taken for descending order",
         "",
         metavar="FIELD",
     )
@@ -88,13 +88,13 @@ def _options(argv: Sequence[str]) -> Namespace:
     parser.flag("--verify", "verify every file first")
     parser.take(
         "--recall",
-        "as many results as needed to hold this share of all that fits",
+        "return as many results as needed to hold this share of all that fits",
         type=float,
         metavar="0.9",
     )
     parser.take(
         "--one",
-        "as many results as needed to hold the one that is meant with this probability",
+        "return as many results as needed to hold the one you mean with this probability",
         type=float,
         metavar="0.9",
     )
@@ -102,10 +102,12 @@ def _options(argv: Sequence[str]) -> Namespace:
     parser.set_defaults(threads=1)  # for one question, not worth a trial of how many help
     options = parser.parse(argv)
     if sum(q is not None for q in (options.text, options.image, options.like)) != 1:
-        parser.error("give one query: a caption, --image or --like")
+        parser.error("give one query: a text, --image or --like")
     given = [name for name in ("k", *PROMISES) if getattr(options, name) is not None]
     if len(given) > 1:
-        parser.error("give -k, --recall or --one: a set with a guarantee is as large as it must be")
+        parser.error(
+            "give one of -k, --recall and --one: a guarantee decides the number of results"
+        )
     options.k = 10 if options.k is None else options.k
     return options
 
@@ -123,8 +125,8 @@ def conditions(words: Sequence[str]) -> dict[str, Any]:
         match = _CONDITION.fullmatch(word)
         if match is None:
             raise ValueError(
-                f"--where {word}: write FIELD=VALUE, FIELD!=VALUE or 'FIELD>=VALUE', in quotes: a "
-                "shell takes > and < for files"
+                f"--where {word}: write FIELD=VALUE, FIELD!=VALUE or 'FIELD>=VALUE'; quote it: a "
+                "shell reads > and < as redirection"
             )
         field, sign, value = (part.strip() for part in match.groups())
         values = [value, *_as_json(value)]
@@ -166,7 +168,7 @@ def _show(hits: Hits) -> None:
     if hits.hits[0].percentile is not None:
         name = "general" if hits.gallery == "captions" else "ambiguous"
         columns[name] = [_percent(hit.percentile) for hit in hits.hits]
-        legend.append(f"{name}: the share of training {hits.gallery} that are less so")
+        legend.append(f"{name}: the share of training {hits.gallery} that are less {name}")
     widths = [max(map(len, (name, *cells))) for name, cells in columns.items()]
     wide = max(len(plain(hit.id)) for hit in hits.hits)
     rows = [*zip(*columns.values(), strict=True)]

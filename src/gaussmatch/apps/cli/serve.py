@@ -1,5 +1,5 @@
 """In the browser: ``gaussmatch serve INDEX [--host 127.0.0.1] [--port 8000] …`` and ``gaussmatch
-review AUDIT [--port 8000]``."""
+review AUDIT [--port 8001]``."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def run_serve(argv: Sequence[str]) -> None:
     said = (index.manifest.source or {}).get("folder")
     if settings.originals and said and settings.photos is None and index.own_folder is None:
         print(
-            f"note: {options.index} says that its photos are in {said}, but it was not made here "
-            "by this user: only thumbnails are shown; --photos FOLDER shows originals",
+            f"note: {options.index} names the folder {said}, but another user or machine made it: "
+            "only thumbnails are shown; --photos FOLDER shows originals",
             file=sys.stderr,
         )
     watcher = Watcher(index.place, watched(index)) if options.watch else None
@@ -89,15 +89,15 @@ def _serve_parser(limits: Iterable[Field[Any]]) -> Parser:
     )
     parser.take("index", "made by 'gaussmatch index': a folder, or milvus:…", type=place)
     parser.take("--host", "0.0.0.0 opens it to the network", "127.0.0.1")
-    parser.take("--port", "0: any free port", 8000)
+    parser.take("--port", "0 takes any free port", 8000)
     parser.take(
         "--api-key-env",
-        "variable that holds the API key, or several separated by commas",
+        "environment variable with the API key, or several separated by commas",
         metavar="NAME",
     )
     parser.take("--cors", "origins that may call the API", [], nargs="+", metavar="ORIGIN")
     parser.take("--allow-host", "host names to answer to", [], nargs="+", metavar="NAME")
-    parser.flag("--watch", "index new and changed photos of the folder as they come")
+    parser.flag("--watch", "index photos as they are added to the folder or change")
     parser.flag("--no-browser", "do not open the page")
     parser.path("--review", "findings of 'gaussmatch audit' to review", metavar="AUDIT")
     parser.take(
@@ -126,13 +126,13 @@ def _serve_parser(limits: Iterable[Field[Any]]) -> Parser:
 def run_review(argv: Sequence[str]) -> None:
     parser = Parser(
         "review",
-        "Decide about the findings of an audit in the browser: accept, fix, swap or drop, one by "
-        "one or many at a time. Decisions are written to AUDIT/decisions.csv as they are made; "
-        "'gaussmatch audit apply' makes a cleaned copy by them.",
-        examples=["audit", "audit --port 8001 --no-browser"],
+        "Decide on the findings of an audit in the browser: accept, fix, swap or drop, one by one "
+        "or many at a time. Each decision is written to AUDIT/decisions.csv at once; "
+        "'gaussmatch audit apply' makes a cleaned copy from them.",
+        examples=["audit", "audit --port 8080 --no-browser"],
     )
     parser.path("audit", "the folder that 'gaussmatch audit' wrote")
-    parser.take("--port", "0 takes any free one", 8000)
+    parser.take("--port", "0 takes any free port", 8001)
     parser.flag("--no-browser", "do not open the page")
     options = parser.parse(argv)
     from gaussmatch.apps.service import logs
@@ -144,9 +144,9 @@ def run_review(argv: Sequence[str]) -> None:
     settings = Settings(hosts=hosts(host, ()))
     if not options.audit.is_dir():
         raise NotADirectoryError(f"{options.audit}: not the folder of an audit")
+    sock = listening(host, options.port)
     app = create_review(options.audit, settings)
     logs.configure("warning")
-    sock = listening(host, options.port)
     announce(sock, sys.stdout.isatty() and not options.no_browser)
     Server(app, settings, grace=5).run(sockets=[sock])
     file = options.audit / DECISIONS

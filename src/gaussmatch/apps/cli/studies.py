@@ -90,8 +90,8 @@ def seeds_table(rows: Sequence[Mapping[str, Any]]) -> str:
 def run_tune(argv: Sequence[str]) -> None:
     parser = Parser(
         "tune",
-        "Search the fields of recipes on validation: as many trials for every row, the best "
-        "validation rsum wins, test is never looked at. Run it again to continue.",
+        "Search the fields of recipes on validation: every row gets the same number of trials, the "
+        "best validation rsum wins, and test is never looked at. Run it again to continue.",
         notes="Any field of the recipes can be given too, for all trials.",
         examples=[
             "coco_real --data.root COCO --out runs/tune --jobs 2",
@@ -166,7 +166,7 @@ def run_reproduce(argv: Sequence[str]) -> None:
     failed = [f"{run.folder.name}: {error}" for run, error in study.errors.items()]
     if failed:
         raise ValueError(
-            "some runs failed (start again to try them again):\n  " + "\n  ".join(failed)
+            "some runs failed; the same command tries them again:\n  " + "\n  ".join(failed)
         )
 
 
@@ -186,14 +186,14 @@ def _parser() -> Parser:
     )
     parser.take(
         "names",
-        f"{', '.join(NAMES)}; by number, such as table1 or figure2; or all of the paper",
+        f"{', '.join(NAMES)}; a number, such as table1 or figure2; or all, the paper's nine",
         nargs="+",
         choices=(*NAMES, "all", *NUMBERED),
         metavar="NAME",
     )
     parser.take("--data", "the data set", "scenes", choices=DATA)
     parser.path("--out", "default: runs/reproduce/DATA, or DATA-fast")
-    parser.flag("--fast", "scenes in half an hour on two cores")
+    parser.flag("--fast", "small runs on scenes: all in under half an hour on two cores")
     parser.take("--seeds", "runs per row (default: as in the paper)", type=int)
     parser.many(
         "--rows", "only rows whose title fits, such as 'VSE++ *' (repeatable)", metavar="PATTERN"

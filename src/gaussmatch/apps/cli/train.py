@@ -15,6 +15,7 @@ from gaussmatch.apps.cli.parser import SECTIONS, Parser
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.similarities import SIMILARITIES, similarity
 from gaussmatch.data import DataSet, coco, recognize
+from gaussmatch.data.embeddings import names_splits
 from gaussmatch.data.listing import Listing
 from gaussmatch.data.pairs import SPLITS, image_batches
 from gaussmatch.data.queries import read_corpus
@@ -34,8 +35,8 @@ from gaussmatch.models.encoders.posthoc import METHODS, OURS
 from gaussmatch.models.features import load_data, prepared_texts
 from gaussmatch.models.model import Model
 from gaussmatch.models.official import import_checkpoint
-from gaussmatch.models.recipe import Recipe, load_recipe, recipe_parser
-from gaussmatch.search.trust.gauges import verdict_line
+from gaussmatch.models.recipe import load_recipe, recipe_parser
+from gaussmatch.search.trust.gauges import verdict_lines
 from gaussmatch.search.trust.learn import (
     calibrate_captions,
     fits_table,
@@ -76,19 +77,21 @@ def run_train(argv: Sequence[str]) -> None:
         changed = options.accept_changed_data
         model = train(recipe, out, resume=options.resume, accept_changed_data=changed)
     except KeyboardInterrupt:
-        print("\nto go on, give the same command again with --resume", file=sys.stderr)
+        print("\nto resume, run the same command with --resume", file=sys.stderr)
         raise
     if not is_main():
         return
     print(f"{out}: best epoch on validation, {out / runs.METRICS}")
     print(measures_table([(model.recipe.title or out.name, runs.read_metrics(out)["dev"])]))
-    _show_verdicts(recipe, out)
+    if recipe.training.calibrate:
+        _show_verdict(out)
     print(f"next: gaussmatch evaluate {out}", file=sys.stderr)
 
 
-def _show_verdicts(recipe: Recipe, out: Path) -> None:
-    for name, passed in kept_calibration(out).gauges.items() if recipe.training.calibrate else ():
-        print(verdict_line(name, passed))
+def _show_verdict(out: Path) -> None:
+    """The verdict that the run keeps; made now if there is none."""
+    kept_calibration(out)
+    print(*verdict_lines(runs.read_listed(out, runs.PROBE)), sep="\n")
 
 
 def run_adapt(argv: Sequence[str]) -> None:
@@ -118,15 +121,17 @@ def run_adapt(argv: Sequence[str]) -> None:
     kept = _kept(model, data)
     rows = [(recipe.title, dict(reached))] if ranking == "improve" else []
     if kept is not None:
-        rows.insert(0, ("the given embeddings", kept))
+        title = "the given embeddings" + (", ranking kept" if ranking == "keep" else "")
+        rows.insert(0, (title, kept))
     print(f"{options.out}: validation")
     print(measures_table(rows))
+    print(_sizes(data, options.pairs))
     if ranking == "improve" and kept is not None and kept["rsum"] > reached["rsum"]:
         raise ValueError(
             f"improve reaches an rsum of {reached['rsum']:.1f} on validation, the given "
             f"embeddings {kept['rsum']:.1f}: use --ranking keep, with another --out"
         )
-    _show_verdicts(recipe, options.out)
+    _show_verdict(options.out)
     then = "my-photos" if options.images is None else quote(options.images)
     print(f"next: gaussmatch index {quote(str(options.out))} {then} --out …", file=sys.stderr)
 
@@ -151,19 +156,33 @@ def _from_captions(options: Namespace) -> None:
     said = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
     print(f"{options.out}: learned from {len(train):,} captions; edits of {len(held_out):,} others "
           f"whose vagueness is right: {said}")  # fmt: skip
-    for name, judged in found["verdict"].items():
-        print(verdict_line(name, judged["passed"]))
+    print(*verdict_lines(found), sep="\n")
     print(f"next: gaussmatch index {quote(str(options.out))} my-photos --out …", file=sys.stderr)
 
 
+def _sizes(data: DataSet, pairs: str | None) -> str:
+    """How the pairs were divided."""
+    how = ""
+    if pairs is not None:
+        how = " (by its column split)" if names_splits(Path(pairs)) else " (80/10/10 by image id)"
+    splits = zip(
+        ("training", "validation", "testing"), (data.train, data.dev, data.test), strict=True
+    )
+    shares = [f"{len(p.images):,} images and {len(p.captions):,} texts for {n}" for n, p in splits]
+    return f"{data.name}{how}: {', '.join(shares)}"
+
+
 def _fields(options: Namespace) -> dict[str, str]:
-    """The options as fields of the recipe."""
+    """The options as fields of the recipe. Files get their full path: the run is used from other
+    folders too."""
+    files = {name: getattr(options, name) for name in ("images", "texts", "pairs")}
     given = {
         "data.name": options.data,
         "data.backbone": None if options.data is None else options.image_encoder,
-        "data.images": options.images,
-        "data.texts": options.texts,
-        "data.pairs": options.pairs,
+        **{
+            f"data.{n}": path and str(Path(path).expanduser().absolute())
+            for n, path in files.items()
+        },
         "model.adapter.text_encoder": options.text_encoder or "arrays",
         "model.adapter.image_encoder": options.image_encoder,
         "model.posthoc.method": options.method,
@@ -174,11 +193,12 @@ def _fields(options: Namespace) -> dict[str, str]:
 def _options(argv: Sequence[str]) -> Namespace:
     parser = Parser(
         "adapt",
-        "Learn how sure the embeddings of published encoders are. Embeddings are files, or made "
-        "once of a data set by encoders named here.",
-        notes="Any field of the recipe can be given too. 'keep' leaves the order of results by the "
-        "mean as it is, bit for bit, and learns variances alone; 'improve' learns means as well, "
-        "and is the default where images and texts are not of one space.",
+        "Learn how sure each embedding of a published encoder is. Give the embeddings as files, or "
+        "name the encoders and a data set to embed.",
+        notes="--ranking keep ranks by your embeddings, bit for bit, and learns only variances. "
+        "improve learns new means as well; it is the default if images and texts do not share a "
+        "space. It ends with the verdict of a probe on validation: do the variances mean anything? "
+        "Any field of the recipe can be given too.",
         examples=[
             "--images img.npy --texts txt.parquet --pairs pairs.csv --out runs/me",
             "--encoder open_clip:ViT-B-32/openai --data coco --data.root COCO --method bayesvlm "
@@ -194,17 +214,21 @@ def _options(argv: Sequence[str]) -> Namespace:
     parser.take("--data", "a data set of photos and captions, with --data.root")
     parser.path(
         "--captions",
-        "captions without photos, with --encoder: learn how many photos a text fits from them "
-        "alone (.json of COCO, .csv with image and caption, or lines)",
+        "captions without photos, with --encoder: learn from them alone how many photos a text "
+        "fits (.json of COCO, .csv with image and caption, or lines)",
         metavar="FILE",
     )
-    parser.take("--encoder", "of both sides, instead of the next two")
+    parser.take("--encoder", "the encoder of both sides, instead of the next two options")
     parser.take("--image-encoder", "such as open_clip:ViT-B-32/openai, hf:REPO")
-    parser.take("--text-encoder", "such as st:all-MiniLM-L6-v2; same as the image's")
-    parser.take("--ranking", "see below", choices=("keep", "improve"))
+    parser.take("--text-encoder", "such as st:all-MiniLM-L6-v2, or 'same' as that of images")
+    parser.take(
+        "--ranking",
+        "by the given embeddings, or by new means; see below",
+        choices=("keep", "improve"),
+    )
     parser.take(
         "--method",
-        "how the uncertainty is found where the ranking is kept (default: ours)",
+        "how to find the uncertainty if the ranking is kept (default: ours)",
         choices=(OURS, *METHODS),
     )
     parser.path("--out", "the run folder", required=True)
@@ -232,7 +256,7 @@ def _check_method(options: Namespace, data: DataSet, ranking: str, one_space: bo
     if options.method is None or (ranking == "keep" and one_space):
         return
     if ranking == "improve" and options.ranking is not None:
-        raise ValueError("--method keeps the ranking: leave --ranking improve out")
+        raise ValueError("--method keeps the ranking: leave out --ranking improve")
     if data.train.texts is not None:
         found = data.train.images[0].shape[-1], data.train.texts[0].shape[-1]
         given = f"{options.images} has {found[0]} dimensions, {options.texts} {found[1]}"
@@ -259,7 +283,7 @@ def run_evaluate(argv: Sequence[str]) -> None:
     parser = Parser(
         "evaluate",
         "Measure runs on a split: everything that the data allows, with 95 % intervals by "
-        "bootstrap over queries. Written beside each run as JSON, Markdown and LaTeX.",
+        "bootstrap over queries. Writes JSON, Markdown and LaTeX into each run.",
         notes="Fields of the recipe's data can be given too: --data.seed 1 is another data set.",
         examples=[
             "runs/mine --against runs/demo/point",
@@ -271,7 +295,7 @@ def run_evaluate(argv: Sequence[str]) -> None:
     )
     parser.take("runs", "run folders, or photos", nargs="+", type=runs.locate)
     parser.take("--split", "the split to measure", "test", choices=SPLITS)
-    parser.take("--against", "a run to test each of the others against", type=runs.locate)
+    parser.take("--against", "a run to test the others against", type=runs.locate)
     parser.take(
         "--similarity",
         "rank by this instead of the model's own; cosine compares the means only",
@@ -279,7 +303,7 @@ def run_evaluate(argv: Sequence[str]) -> None:
     )
     parser.path(
         "--fitting",
-        "photos that people say captions fit (JSON lines), to judge what is said by",
+        "captions with the photos that people say they fit (JSON lines), to judge P(fits)",
         metavar="FILE",
     )
     parser.path("--out", "write into FOLDER/RUN instead of into the run", metavar="FOLDER")
@@ -324,7 +348,7 @@ def _show_fits(folder: Path, out: Path, stem: str, options: Namespace, data: Dat
     if runs.read_listed(folder, runs.CALIBRATION) is None:
         return
     rows = measure_kept(folder, data, options.split, options.fitting)
-    print("\nWhat is said after a search, by the calibration of the run:\n")
+    print("\nWhat the run's calibration says after a search, against what is true:\n")
     print(plain_table(fits_table(rows)))
     if not runs.is_shipped(out):
         write_json(out / f"{stem.replace('evaluation', 'fits', 1)}.json", {"fits": rows})
@@ -382,16 +406,16 @@ ABOUT = {
     "text_layers": "how many layers of the text encoder learn, the last ones",
     "epochs": "passes over the training photos",
     "batch": "photos per step",
-    "seed": "of the order and the heads",
+    "seed": "seed of the order and the heads",
     "rate": "highest learning rate of the network",
     "text_rate": "highest learning rate of the text layers",
     "head_rate": "highest learning rate of the heads",
     "keep": "how strongly the text layers are held near the published embeddings",
     "mirror": "show half of the photos mirrored",
-    "temperature": "of InfoNCE",
+    "temperature": "temperature of InfoNCE",
     "boxes": "weight of object classes and their counts; 0 leaves boxes out",
     "window": "shortest side of the window of a photo that a batch sees, as a share",
-    "text_encoder": "whose sentence embeddings the captions are",
+    "text_encoder": "the sentence encoder of the captions",
     "start": "the folder of an earlier fine-tuning, or of a model, to begin with",
 }
 

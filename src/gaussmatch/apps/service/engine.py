@@ -134,7 +134,7 @@ class Engine:
             self._checked = time.monotonic()
             try:
                 changed, sizes = self.index.reload(), self._count()
-            except Exception:  # go on with what is open
+            except Exception:  # keep what is open
                 LOGGER.exception("the index cannot be read again")
                 return
             if changed or sizes != self.sizes:
@@ -247,7 +247,7 @@ class Engine:
         for id in ids:
             record = self.record(id)
             file = photo_name(record)
-            # none that leaves a folder, not even where "\\" is "/"
+            # none that leaves a folder, also if "\\" is "/"
             name = PureWindowsPath(file or f"{id}.jpg").name
             shown = "".join(sign if sign.isprintable() else "_" for sign in name)
             folder = self._photos if file else None
@@ -366,7 +366,7 @@ def unknown_words(text: str) -> ApiError:
     return ApiError(
         422,
         "unknown_words",
-        f"the model knows no word of {text[:60]!r}; use words like those of its captions",
+        f"the model does not know any word of {text[:60]!r}; use words that captions use",
     )
 
 

@@ -251,7 +251,7 @@ def failure(request_id: str) -> ApiError:
 
 
 def too_large(most: int) -> ApiError:
-    return ApiError(413, "too_large", f"at most {most:,} bytes are taken; send less")
+    return ApiError(413, "too_large", f"at most {most:,} bytes are allowed; send less")
 
 
 def _name(host: bytes) -> str:

@@ -57,7 +57,7 @@ def _text(text: str, info: ValidationInfo) -> str:
 def _texts(texts: list[str], info: ValidationInfo) -> list[str]:
     most = _settings(info).max_texts
     if len(texts) > most:
-        raise ApiError(422, "too_many", f"at most {most} texts are taken at once; send fewer")
+        raise ApiError(422, "too_many", f"at most {most} texts per request are allowed; send fewer")
     return [_text(text, info) for text in texts]
 
 

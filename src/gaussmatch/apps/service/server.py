@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import gc
 import hashlib
 import multiprocessing
@@ -92,8 +93,6 @@ def serve(
         workers: processes that answer. Each has the model; the pages of the index are shared.
         browser: open the page in the user's browser.
     """
-    if not 0 <= port < 2**16:
-        raise ValueError(f"--port {port}: choose one from 0 to {2**16 - 1}")
     if workers < 1:
         raise ValueError(f"workers is {workers}, it must be at least 1")
     if workers > 1 and index.backend.one_process:
@@ -103,8 +102,8 @@ def serve(
         )
     if workers == 1:
         logs.configure(log_level)
+        sock = listening(host, port)  # first: a port that is taken is said at once
         app = create_app(index, settings)
-        sock = listening(host, port)
         announce(sock, browser)
         Server(app, settings, grace, ends_process=True).run(sockets=[sock])
         return
@@ -250,6 +249,8 @@ def turn_away(sock: socket.socket) -> bool:
 
 def listening(host: str, port: int) -> socket.socket:
     """A bound socket, or an error that says what to do."""
+    if not 0 <= port < 2**16:
+        raise ValueError(f"--port {port}: choose one from 0 to {2**16 - 1}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -258,6 +259,11 @@ def listening(host: str, port: int) -> socket.socket:
         sock.listen(2048)  # who comes before the app is up waits, and is not turned away
     except OSError as error:
         sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise OSError(
+                f"port {port} of {host} is taken by another program, perhaps 'gaussmatch serve' or "
+                "'review': stop that one, or choose another with --port (0 takes any free port)"
+            ) from error
         raise OSError(f"cannot listen at {host}:{port} ({error}); choose another --port") from error
     sock.set_inheritable(True)
     return sock
@@ -377,8 +383,8 @@ def watched(index: Index) -> Path:
     folder = index.own_folder
     if folder is None:
         raise ValueError(
-            f"--watch: {index.place} was not made from a folder here by this user; bring it up to "
-            "date with 'gaussmatch index update INDEX FOLDER', and watch it then"
+            f"--watch: {index.place} was not made from a folder by you on this machine; run "
+            "'gaussmatch index update INDEX FOLDER' first"
         )
     if index.backend.one_process:
         raise ValueError(f"--watch: {index.place} can be open in one process only; leave it out")

@@ -75,7 +75,7 @@ class Settings:
             if not fits:
                 raise ValueError(f"{name} is {value}, it must {needed}")
         if any(len(key) < 8 for key in self.api_keys):
-            raise ValueError("an API key has fewer than 8 characters; take a longer one")
+            raise ValueError("an API key has fewer than 8 characters; use a longer one")
         if self.max_memory < 4 * self.max_body:
             raise ValueError(
                 f"max_memory is {self.max_memory}, it must be at least 4 × max_body, which is "

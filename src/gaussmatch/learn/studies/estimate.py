@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from gaussmatch.checks import counted
 from gaussmatch.data import scenes, source
 from gaussmatch.data.pairs import DataSet, Pairs
 from gaussmatch.data.stored import StoredFeatures
@@ -83,16 +84,16 @@ def estimate(study: Reproduction, jobs: int) -> str:
     the data of every run is missing."""
     todo, runs = study.todo, study.runs
     text = [
-        f"{len(study.cells)} cells of {len(study.experiments)} experiment(s) are {len(runs)} runs, "
-        f"{len(runs) - len(todo)} of them finished"
+        f"{counted(len(study.experiments), 'experiment')}, {counted(len(study.cells), 'cell')}: "
+        f"{counted(len(runs), 'run')}, {len(runs) - len(todo)} of them finished"
     ]
     problems = Counter(cell.problem for cell in study.cells if cell.problem is not None)
-    text += [f"cannot run: {problem} ({n} cells)" for problem, n in problems.items()]
+    text += [f"cannot run: {problem} ({counted(n, 'cell')})" for problem, n in problems.items()]
     there = {data: look(data) for data in dict.fromkeys(run.recipe.data for run in todo)}
     sizes = {data: size for data, size in there.items() if isinstance(size, Size)}
     absent = Counter(p for run in todo if isinstance(p := there[run.recipe.data], str))
     if absent:
-        text += [f"not there: {problem} ({n} runs)" for problem, n in absent.items()]
+        text += [f"missing data: {problem} ({counted(n, 'run')})" for problem, n in absent.items()]
         names = dict.fromkeys(data.name for data in there if data not in sizes)
         text += [source(name).where for name in names]
         if not sizes:
@@ -108,8 +109,9 @@ def estimate(study: Reproduction, jobs: int) -> str:
     disk = sum(part.kept for part in parts) + jobs * max((p.peak for p in parts), default=0)
     text += [part.line for part in parts]
     text.append(
-        f"in all about {_time(seconds / jobs)} with {jobs} job(s), and {_size(disk)} of disk in "
-        f"{study.out}" + (f"; {unknown} run(s) could not be measured here" if unknown else "")
+        f"in all about {_time(seconds / jobs)} with {counted(jobs, 'job')}, and {_size(disk)} of "
+        f"disk in {study.out}"
+        + (f"; {counted(unknown, 'run')} could not be measured here" if unknown else "")
     )
     return "\n".join(text)
 
@@ -206,7 +208,7 @@ def _pictures(
     if crops and crops[0].data.name != "scenes":
         frozen = sum(recipe.model.backbone is None for recipe in crops)
         times = len(crops) - frozen + min(jobs, frozen)
-        yield f"crops for {len(crops)} run(s), at most", CROPS * times, crops[0].data
+        yield f"crops for {counted(len(crops), 'run')}, at most", CROPS * times, crops[0].data
 
 
 def seconds_of_picture(backbone: str) -> float:

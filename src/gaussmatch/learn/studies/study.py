@@ -435,7 +435,7 @@ class Search:
         if len(points) < self.budget:
             raise ValueError(
                 f"row {row!r}: {len(points)} points in its grid, but a budget of {self.budget} "
-                "trials; every row must get as many"
+                "trials; every row needs as many points as trials"
             )
         return random.Random(self.seed).sample(points, len(points))[: self.budget]
 
@@ -716,7 +716,7 @@ PLACES = ("data.root", "data.cxc", "data.coco", "data.extracted")
 
 
 def _imported(folder: Path, setting: Setting) -> Run:
-    """A run that is there already; only where its data lies may be given."""
+    """A run that exists; only the place of its data may be given."""
     given = {name: value for name, value in setting.overrides.items() if name in PLACES}
     return Run(runs.read_recipe(folder, given), folder, "given")
 

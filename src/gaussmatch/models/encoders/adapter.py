@@ -43,8 +43,8 @@ class FrozenEncoder:
         tower = self.load(self.name)
         if self.sha256 is not None and tower.sha256() != self.sha256:
             raise ValueError(
-                f"the weights of {self.name} are others than those that this model was trained "
-                f"with (SHA-256 {self.sha256}); give those as {self.name.split('@')[0]}@PLACE"
+                f"the weights of {self.name} are not those that this model was trained with "
+                f"(SHA-256 {self.sha256}); give those as {self.name.split('@')[0]}@PLACE"
             )
         accelerate(tower)
         return tower

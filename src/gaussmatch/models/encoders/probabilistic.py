@@ -110,7 +110,13 @@ class Probabilistic(nn.Module):
         _choose("start", start, ("fresh", "copy"))
         self.encoder, self.part, self.shape, self.bound = encoder, part, shape, bound
         self.variance_range, self.relative = variance_range, relative
-        self.variance = copy.deepcopy(_submodule(encoder, part))
+        original = _submodule(encoder, part)
+        if not any(True for _ in original.parameters()):
+            raise ValueError(
+                f"part {part!r} ({type(original).__name__}) has no weights, so a copy of it cannot "
+                f"learn the variance; choose among {', '.join(_learnable(encoder)) or 'none'}"
+            )
+        self.variance = copy.deepcopy(original)
         if start == "fresh":
             _reset(self.variance)
         self.pool = pool
@@ -188,6 +194,15 @@ def _submodule(encoder: nn.Module, part: str) -> nn.Module:
         pass
     names = [name for name, _ in encoder.named_modules() if name]
     raise ValueError(f"the encoder has no part {part!r}; it has {', '.join(names) or 'none'}")
+
+
+def _learnable(encoder: nn.Module) -> list[str]:
+    """The names of layers with weights of their own."""
+    return [
+        name
+        for name, layer in encoder.named_modules()
+        if name and any(True for _ in layer.parameters(recurse=False))
+    ]
 
 
 def _reset(module: nn.Module) -> None:

@@ -206,7 +206,7 @@ def find_extracted(recipe: DataRecipe, root: Path) -> Path | None:
 def layout_of(recipe: DataRecipe) -> Layout:
     if recipe.features == "pixels":
         raise ValueError(
-            f"data.features is pixels, which {recipe.name} has none of; choose pooled or regions"
+            f"data.features is pixels, but {recipe.name} has none; choose pooled or regions"
         )
     return recipe.features
 

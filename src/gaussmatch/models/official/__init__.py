@@ -94,7 +94,7 @@ def import_checkpoint(
     if found.options.unread:
         warnings.warn(
             f"options of its training that are not known here: {', '.join(found.options.unread)}; "
-            "where they change the model, its results differ",
+            "if they change the model, its results differ",
             stacklevel=2,
         )
     return recipe
@@ -324,7 +324,7 @@ def _config(image: Mapping[str, Tensor], text: Mapping[str, Tensor], where: str)
 
 def _weight(side: Mapping[str, Tensor], name: str, where: str) -> Tensor:
     if name not in side or side[name].ndim < 2:
-        raise ValueError(f"{where}: the weight {name} is missing, or no matrix")
+        raise ValueError(f"{where}: the weight {name} is missing or not a matrix")
     return side[name]
 
 

@@ -218,7 +218,7 @@ class OfficialOptions:
             value = float(value)
         if type(value) is not type(default):
             raise ValueError(
-                f"{self._where}: option {name} is {value!r}, which is no {_type_name(default)}"
+                f"{self._where}: option {name} is {value!r}, not a {_type_name(default)}"
             )
         return value
 

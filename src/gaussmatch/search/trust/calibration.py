@@ -42,12 +42,12 @@ WHOLE, IMAGE = "whole", "image"
 of their own, see ``data.fits.length_of``."""
 
 DOUBT = 0.5
-"""p-value of "nothing fits" above which perhaps nothing does, and no number is said. Half of the
+"""p-value of "nothing fits" above which perhaps nothing does, and no number is given. Half of the
 searches that have nothing to find exceed it, and about one in ten of the others of a few words."""
 LIKELY, SURE = 0.5, 0.8
 """P(fits) of the first result from which on "nothing" is not said, and is not doubted either."""
 FACTOR = 4
-"""The width of an interval from which on no number is said."""
+"""From this width of the interval on, no number is given."""
 SMALLEST = 30
 """Items of a gallery from which on a number, or "nothing", is said: it was learned from 100 on."""
 

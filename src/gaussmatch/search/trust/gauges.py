@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,14 +47,40 @@ QUANTILES = 101
 _BLOCK = 512
 
 
-def verdict_line(name: str, shown: bool, why: str = "failed its probe") -> str:
-    """What a probe decided about a gauge, in the words of every command.
+def verdict_lines(
+    kept: Mapping[str, Any] | None, here: Mapping[str, Any] | None = None
+) -> list[str]:
+    """The verdict that a run keeps, in the words of every command; and what another probe
+    (``here``) alone would decide, if that differs.
 
-    >>> verdict_line("captions", True), verdict_line("fits_many", False)
-    ('log det Σ of captions: shown', '“fits many captions”: not shown (failed its probe)')
+    >>> images = {"passed": False, "failed": ["surest half 1.03 < 1.05"]}
+    >>> found = {"data": "pairs/dev", "verdict": {"captions": {"passed": True}, "images": images}}
+    >>> print(*verdict_lines(found), sep="\\n")
+    verdict of the probe on pairs/dev:
+      uncertainty of captions: passed, searches show it
+      uncertainty of images: failed (surest half 1.03 < 1.05), searches do not show it
     """
-    title = f"“{TITLES[name]}”" if name in TITLES else f"log det Σ of {name}"
-    return f"{title}: {'shown' if shown else f'not shown ({why})'}"
+    judged, others = ({} if one is None else one["verdict"] for one in (kept, here))
+    if kept is None:
+        lines = ["no verdict in the run: searches show no uncertainty"]
+    else:
+        lines = [f"verdict of the probe on {kept['data']}:"]
+    for name in {**judged, **others}:
+        title = f"“{TITLES[name]}”" if name in TITLES else f"uncertainty of {name}"
+        passed = name in judged and judged[name]["passed"]
+        if passed:
+            line = f"  {title}: passed, searches show it"
+        elif name in judged:
+            line = (
+                f"  {title}: failed ({'; '.join(judged[name]['failed'])}), searches do not show it"
+            )
+        else:
+            line = f"  {title}: not judged, searches do not show it"
+        if name in others and others[name]["passed"] != passed:
+            found = "; ".join(others[name]["failed"]) or "it would pass"
+            line += f"; on {here['data'] if here else ''} alone: {found}"
+        lines.append(line)
+    return lines
 
 
 @dataclass(frozen=True, eq=False)

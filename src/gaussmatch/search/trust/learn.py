@@ -358,7 +358,7 @@ def kept_calibration(run: Path) -> Calibration:
         return calibrate_run(run)
     except (OSError, ValueError) as error:
         warnings.warn(
-            f"no percentiles and match probabilities from the model's own data: {error}",
+            f"searches will show neither percentiles nor P(fits): {error}",
             stacklevel=2,
         )
         return Calibration()

@@ -503,7 +503,7 @@ def _percentiles(calibration: Calibration, sigma: Tensor) -> np.ndarray:
 
 def photo_edits(prober: Prober, pairs: Pairs, captions: Gaussian) -> dict[str, Any]:
     """The share of blurred, cropped, covered and joined photos that are less sure than the photo,
-    by each gauge; empty where there are no photos, or the model takes none.
+    by each gauge; empty if there are no photos, or the model takes none.
 
     Args:
         captions: the gallery that the photos are scored with.
@@ -643,7 +643,7 @@ def unfamiliar_photos(
     prober: Prober, pairs: Pairs, familiar: Gaussian, captions: Gaussian, folder: Path | None
 ) -> dict[str, Any]:
     """The same for photos of another kind: those of a folder, or drawn scenes for a photo model.
-    Empty where there are none, or the model takes none.
+    Empty if there are none, or the model takes none.
 
     Args:
         familiar: the images of the split, ``pairs``.

@@ -138,7 +138,7 @@ def decide(
             "recall": f"At least {share} of what fits is {these}",
             "one": f"The one you mean is {these}: {share} sure",
         }[promise]
-        average = "On average over searches like those it was calibrated on."
+        average = "This holds on average, over searches like those of the calibration."
         reason = f"Perhaps nothing here fits. {average}" if doubtful else average
         return SearchVerdict(kind, held, reason, count)
     unsure = best is None or best < LIKELY  # else the first result speaks against it

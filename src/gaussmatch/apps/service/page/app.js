@@ -64,7 +64,7 @@ function named(query, signal) {
   showNamed(query.text, signal, { open, folder: (folder) => go({ ...NOWHERE, folder }) }).catch(() => { /* pictures are found without */ });
 }
 
-/** One page of the answer. Where nothing is guaranteed to match, the nearest are requested instead. */
+/** One page of the answer. If no set can be guaranteed, the best results come instead, with a remark. */
 async function call(signal, offset = 0) {
   const { query, only, where, view } = state;
   const options = {
@@ -77,8 +77,10 @@ async function call(signal, offset = 0) {
     if (error.code !== "no_guarantee") throw error;
     return { results: { total: 0 } };
   });
-  if (guaranteed && !answer.results.total) return { query, only: false, ...await request(query, options, signal) };
-  return { query, only: guaranteed, ...answer };
+  if (!guaranteed || answer.results.total) return { query, only: guaranteed, ...answer };
+  const all = await request(query, options, signal);
+  all.results.remarks = ["no set of results holds 90 % of what fits: these are the best", ...all.results.remarks];
+  return { query, only: false, ...all };
 }
 
 let loading = false;
@@ -115,7 +117,7 @@ function searchPicture(file) {
   if (file.type && !file.type.startsWith("image/")) {
     trouble("That is not a picture. Choose a JPEG, PNG, WebP, GIF or BMP file.");
   } else if (file.size > about.limits.max_body) {
-    trouble(`That picture has ${megabytes(file.size)} and at most ${megabytes(about.limits.max_body)} are taken.`);
+    trouble(`That picture has ${megabytes(file.size)}; the limit is ${megabytes(about.limits.max_body)}.`);
   } else {
     search({ query: { ...NOTHING, file, url: URL.createObjectURL(file) } });
   }
@@ -182,12 +184,12 @@ function say(text, undo = null) {
   $("undo").hidden = false;
 }
 
-/** Words that the model cannot read are no fault of whoever typed them: say so, and help. */
+/** Words that the model cannot read: say so, and offer others. */
 function failed(error) {
   if (error.code !== "unknown_words") { trouble(error.message); return; }
   $("found").hidden = true;
   $("helptitle").textContent = `I don’t know “${state.query.text}”`;
-  $("helptext").textContent = "I know the words that stand in captions of pictures. Is it spelled right? Or try one of these:";
+  $("helptext").textContent = "I know words that people use in captions. Check the spelling, or try one of these:";
   $("help").hidden = false;
 }
 
@@ -272,7 +274,7 @@ async function toggleFilters() {
 
 function aboutFacts() {
   const rows = [["Pictures", number(about.images)], ["Captions", number(about.captions)], ["Version", about.version]];
-  if (!about.probabilistic) rows.push(["Note", "Here pictures are put in order only: nothing is known of how broad a search is."]);
+  if (!about.probabilistic) rows.push(["Note", "Results are put in order only: this model does not know how broad a search is."]);
   $("aboutfacts").replaceChildren(...rows.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, String(value))]));
 }
 

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { $, el, number, plural, press } from "./dom.js";
-import { thumbnail } from "./picture.js";
+import { folderName, thumbnail } from "./picture.js";
 import { Places } from "./places.js";
 import { Timeline, monthName } from "./timeline.js";
 
@@ -46,7 +46,7 @@ async function showTimeline({ folder, box }) {
   const found = await timeline.load({ folder, box });
   if (!found) return;
   $("where").hidden = folder === null && box === null;
-  $("wherename").textContent = `${folder === null ? "This place" : folder || "The uppermost folder"}: ${timeline.says()}`;
+  $("wherename").textContent = `${folder === null ? "This place" : folderName(folder)}: ${timeline.says()}`;
   $("month").replaceChildren(el("option", { value: "" }, "Jump to a month"),
     ...found.months.map(({ month, count }) => el("option", { value: month }, `${monthName(month)} (${number(count)})`)));
   $("jump").hidden = found.months.length < 2;
@@ -56,7 +56,7 @@ async function showAlbums() {
   if (albums) return;
   ({ albums } = await get("api/albums"));
   $("albums").replaceChildren(...albums.map((album) => el("li", {}, el("button", { type: "button", className: "card album", onclick: () => browse.go({ ...NOWHERE, folder: album.folder }) },
-    thumbnail({ id: album.cover }), el("span", { className: "named" }, el("span", {}, album.folder || "(no folder)"), el("span", { className: "count" }, plural(album.count, "picture", "pictures")))))));
+    thumbnail({ id: album.cover }), el("span", { className: "named" }, el("span", {}, folderName(album.folder)), el("span", { className: "count" }, plural(album.count, "picture", "pictures")))))));
 }
 
 /** New pictures: only while nobody is in the middle of something. */

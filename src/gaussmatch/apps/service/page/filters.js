@@ -2,6 +2,7 @@
 
 import { get } from "./api.js";
 import { $, el } from "./dom.js";
+import { folderName } from "./picture.js";
 
 export const ORDERS = { best: "Best first", newest: "Newest first", oldest: "Oldest first" };
 let fields = null;
@@ -14,7 +15,7 @@ export async function prepare(chosen, onchange) {
     $("filters").addEventListener("submit", (event) => event.preventDefault());
   }
   const dated = fields.some((field) => field.name === "taken");
-  const order = labelled("Order of what matches", el("select", { name: "sort" },
+  const order = labeled("Order of what matches", el("select", { name: "sort" },
     ...Object.entries(ORDERS).map(([value, text]) => el("option", { value, selected: value === chosen.sort }, text))));
   $("filters").replaceChildren(
     ...(dated ? [order] : []),
@@ -30,7 +31,7 @@ export const count = ({ where, sort }) => Object.keys(where).length + Number(sor
 const title = (name) => ({ taken: "Date", folder: "Folder", place: "Place" })[name]
   ?? name.charAt(0).toUpperCase() + name.slice(1).replaceAll("_", " ");
 
-const labelled = (text, ...nodes) => el("label", {}, el("span", {}, text), ...nodes);
+const labeled = (text, ...nodes) => el("label", {}, el("span", {}, text), ...nodes);
 
 function control(field, set) {
   const name = title(field.name);
@@ -44,9 +45,9 @@ function control(field, set) {
     return el("fieldset", {}, el("legend", {}, name), input("from", "from"), el("span", {}, "to"), input("to", "to"));
   }
   const select = el("select", {}, el("option", { value: "" }, "any"),
-    ...field.values.map((value) => el("option", { value: String(value), selected: value === set }, typeof value === "boolean" ? (value ? "yes" : "no") : value || "(none)")));
+    ...field.values.map((value) => el("option", { value: String(value), selected: value === set }, typeof value === "boolean" ? (value ? "yes" : "no") : field.name === "folder" ? folderName(value) : value || "(none)")));
   Object.assign(select.dataset, { field: field.name, type: field.type });
-  return labelled(name, select);
+  return labeled(name, select);
 }
 
 function read() {

@@ -176,7 +176,7 @@ export class PictureMap {
       const canvas = el("canvas", { width: 2 * half * this.ratio, height: 2 * half * this.ratio });
       const brush = canvas.getContext("2d");
       brush.scale(this.ratio, this.ratio);
-      brush.fillStyle = this.colour(kind === "near" ? "--match" : "--soft");
+      brush.fillStyle = this.color(kind === "near" ? "--match" : "--soft");
       brush.globalAlpha = kind === "near" ? 0.95 : 0.4;
       brush.beginPath();
       brush.arc(half, half, radius, 0, 2 * Math.PI);
@@ -198,7 +198,7 @@ export class PictureMap {
     pen.drawImage(picture, (picture.naturalWidth - short) / 2, (picture.naturalHeight - short) / 2, short, short, x - side / 2, y - side / 2, side, side);
     pen.globalAlpha = 1;
     pen.lineWidth = near ? 3 : 1;
-    pen.strokeStyle = this.colour(near ? "--match" : "--line");
+    pen.strokeStyle = this.color(near ? "--match" : "--line");
     pen.strokeRect(x - side / 2, y - side / 2, side, side);
   }
 
@@ -225,11 +225,11 @@ export class PictureMap {
     pen.lineWidth = 1.2;
     for (const { row } of this.hits) {
       if (row === undefined) continue;
-      pen.strokeStyle = this.colour("--match");
+      pen.strokeStyle = this.color("--match");
       draw(...this.at(data.x[row], data.y[row]), data.a[row], data.b[row], data.angle[row]);
     }
     if (this.query?.a) {
-      pen.strokeStyle = this.colour("--unsure");
+      pen.strokeStyle = this.color("--unsure");
       pen.lineWidth = 2;
       draw(...this.at(this.query.x, this.query.y), this.query.a, this.query.b, this.query.angle);
     }
@@ -237,7 +237,7 @@ export class PictureMap {
 
   drawCross(pen) {
     const [x, y] = this.at(this.query.x, this.query.y);
-    pen.strokeStyle = this.colour("--unsure");
+    pen.strokeStyle = this.color("--unsure");
     pen.lineWidth = 4;
     pen.beginPath();
     pen.moveTo(x - 9, y);
@@ -249,14 +249,14 @@ export class PictureMap {
 
   drawRing(pen, row) {
     const [x, y] = this.at(this.data.x[row], this.data.y[row]);
-    pen.strokeStyle = this.colour("--ink");
+    pen.strokeStyle = this.color("--ink");
     pen.lineWidth = 3;
     pen.beginPath();
     pen.arc(x, y, 10, 0, 2 * Math.PI);
     pen.stroke();
   }
 
-  colour(name) {
+  color(name) {
     return getComputedStyle(this.host).getPropertyValue(name).trim();
   }
 

@@ -12,6 +12,9 @@ export const nameOf = (item) => item.meta?.caption ?? item.meta?.title ?? item.m
 /** What it shows, for those who do not see it: the first caption that was stored with it. */
 export const shownIn = (item) => item.meta?.captions?.[0] ?? nameOf(item);
 
+/** The name of a folder; "." and "" are the one that was indexed. */
+export const folderName = (folder) => (folder === "." || folder === "" ? "(top folder)" : folder);
+
 export const thumbnailOf = (id) => `api/thumbnail?${new URLSearchParams({ id })}`;
 export const originalOf = (id) => `api/picture?${new URLSearchParams({ id })}`;
 

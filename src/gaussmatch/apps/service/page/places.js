@@ -77,14 +77,14 @@ export class Places {
   draw() {
     if (!this.width || !this.spots?.length) return;
     const pen = this.canvas.getContext("2d");
-    const colour = (name) => getComputedStyle(this.host).getPropertyValue(name).trim();
+    const color = (name) => getComputedStyle(this.host).getPropertyValue(name).trim();
     pen.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     pen.clearRect(0, 0, this.width, this.height);
-    this.drawLand(pen, colour);
+    this.drawLand(pen, color);
     const step = STEPS.find((s) => s * this.scale < 160) ?? STEPS.at(-1);
     const digits = Math.max(0, -Math.floor(Math.log10(step)));
-    pen.strokeStyle = colour("--line");
-    pen.fillStyle = colour("--soft");
+    pen.strokeStyle = color("--line");
+    pen.fillStyle = color("--soft");
     pen.font = "12px system-ui";
     pen.beginPath();
     const marks = (center, size, most) => { // from one edge to the other, and not beyond the pole
@@ -104,7 +104,7 @@ export class Places {
       pen.fillText(label(v, " N", " S"), 4, y - 4);
     }
     pen.stroke();
-    pen.fillStyle = colour("--match");
+    pen.fillStyle = color("--match");
     pen.globalAlpha = 0.7;
     for (const spot of this.spots) {
       const [x, y] = this.at(spot);
@@ -116,14 +116,14 @@ export class Places {
     pen.globalAlpha = 1;
   }
 
-  drawLand(pen, colour) {
+  drawLand(pen, color) {
     const scale = this.scale / 10; // the path is in tenths of a degree
     pen.save();
     pen.translate(...this.at({ latitude: 0, longitude: 0 }));
     pen.scale(scale, -scale);
     pen.lineWidth = 1 / scale;
-    pen.fillStyle = colour("--sunk");
-    pen.strokeStyle = colour("--line");
+    pen.fillStyle = color("--sunk");
+    pen.strokeStyle = color("--line");
     this.land ??= new Path2D(COASTS);
     pen.fill(this.land, "evenodd");
     pen.stroke(this.land);

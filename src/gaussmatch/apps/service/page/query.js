@@ -1,8 +1,8 @@
 // What is searched for: words, pictures (of the index or one's own), or both; and how it is shown.
 
 import { get, post } from "./api.js";
-import { $, chip, el } from "./dom.js";
-import { thumbnail } from "./picture.js";
+import { $, chip, el, number, plural } from "./dom.js";
+import { folderName, thumbnail } from "./picture.js";
 
 export const NOTHING = { text: "", like: [], unlike: [], file: null, url: null };
 export const isEmpty = (query) => !query.text && !query.like.length && !query.file;
@@ -63,10 +63,10 @@ export async function showNamed(text, signal, { open, folder }) {
   const { results, metas } = await get("api/names", { text, k: 12 }, signal);
   if (!results.total) return;
   const kinds = ["folder", "file", "caption"].filter((kind) => results.hits.some((hit) => hit.named.includes(kind)));
-  $("namedtitle").textContent = `${results.total.toLocaleString("en")} found by the name of their ${kinds.join(", ").replace(/, ([^,]*)$/, " or $1")}`;
+  $("namedtitle").textContent = `${plural(results.total, "picture matches", "pictures match")} by ${kinds.map((kind) => (kind === "caption" ? kind : `${kind} name`)).join(", ").replace(/, ([^,]*)$/, " or $1")}`;
   $("named").classList.toggle("by-caption", kinds.join() === "caption"); // on a phone results come first
   $("namedfolders").hidden = !results.folders.length;
-  $("namedfolders").replaceChildren(...results.folders.map((album) => chip(`${album.folder} (${album.count.toLocaleString("en")})`, () => folder(album.folder))));
+  $("namedfolders").replaceChildren(...results.folders.map((album) => chip(`${folderName(album.folder)} (${number(album.count)})`, () => folder(album.folder))));
   const items = results.hits.map((hit, at) => ({ id: hit.id, meta: metas[at], named: hit.named }));
   $("namedhits").replaceChildren(...items.map((item) => el("li", {}, el("button", { type: "button", className: "tile", title: item.meta.file ?? item.id, "aria-label": `${item.meta.file ?? item.id}, by ${item.named.join(", ")}`, onclick: () => open(item, items) }, thumbnail(item)))));
   $("named").hidden = false;

@@ -22,7 +22,7 @@ export function reading({ query, results, only }, shown) {
   if (!results.hits.length) return { headline: sentence, subline: line("Remove a filter, or search for something else."), matches: 0 };
   if (kind === "unfamiliar") return { headline: shortened(sentence), subline: line(reason), matches: Infinity };
   if (kind === "absent") return { headline: sentence, subline: line(unknown), matches: 0 };
-  const why = sentence === "Best first" || sentence === "Newest first" ? reason : "";
+  const why = only || sentence === "Best first" || sentence === "Newest first" ? reason : "";
   return { headline: sentence, subline: line(unknown, why), matches: only ? Infinity : fitting({ hits: shown }) };
 }
 

@@ -2,7 +2,7 @@
 
 import { blob, get, image } from "./api.js";
 import { $, el, percent } from "./dom.js";
-import { day, kept, nameOf, originalOf, shownIn, thumbnailOf } from "./picture.js";
+import { day, folderName, kept, nameOf, originalOf, shownIn, thumbnailOf } from "./picture.js";
 
 let open = { list: [], at: 0, turn: 0, actions: null };
 
@@ -98,7 +98,9 @@ async function details(hit, facts, captions) {
   const fill = (meta) => {
     facts.replaceChildren();
     for (const [name, value] of Object.entries(meta ?? {})) {
-      if (value !== null && typeof value !== "object" && name !== "caption") facts.append(el("dt", {}, name), el("dd", {}, name === "taken" ? String(value).replace("T", " ") : String(value)));
+      if (value === null || typeof value === "object" || name === "caption") continue;
+      const shown = { taken: (text) => text.replace("T", " "), folder: folderName }[name]?.(String(value)) ?? String(value);
+      facts.append(el("dt", {}, name), el("dd", {}, shown));
     }
   };
   fill(hit.meta);

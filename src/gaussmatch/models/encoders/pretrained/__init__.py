@@ -93,7 +93,9 @@ def _tower(side: str, encoder: str, weights: str | Path | None) -> Any:
     library, name, place, _ = Spec.of(encoder)
     if side not in LIBRARIES[library]:
         can = [name for name, sides in LIBRARIES.items() if side in sides]
-        raise ValueError(f"{library}: encodes no {side}s ({encoder!r}); take one of {_listed(can)}")
+        raise ValueError(
+            f"{library}: cannot encode {side}s ({encoder!r}); choose one of {_listed(can)}"
+        )
     module = import_module(ELSEWHERE.get(library, f"{__name__}.{library}"))
     given = place if weights is None else weights
     return getattr(module, side)(name, None if given is None else Path(given).expanduser())

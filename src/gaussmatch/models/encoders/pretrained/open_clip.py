@@ -189,7 +189,7 @@ VIEW = ("mean", "std", "interpolation", "resize_mode")
 def _load(name: str, place: Path | None) -> tuple[Any, Any]:
     """Model and transform, with weights of a local file or folder, or of the hub.
 
-    The tag says how weights were trained, also where they are a file: by which activation and which
+    The tag says how weights were trained, also if they are a file: by which activation and which
     transform. By itself open_clip takes the activation of the architecture, and warns.
     """
     library, (architecture, _, tag) = _library(), name.partition("/")

@@ -27,7 +27,7 @@ class Address:
     """``milvus:URI[?consistency=LEVEL&mmap=false][#NAME]``.
 
     Args:
-        uri: what pymilvus connects to: a file that ends in .db, or http(s)://host:port.
+        uri: what pymilvus connects to: a file that ends in .db, or http:// or https://host:port.
         name: of the index; its collections are called after it.
         consistency: how fresh an answer must be. ``Session`` sees what this process wrote, and what
             others wrote up to a few seconds ago; ``Strong`` sees every change that was finished
