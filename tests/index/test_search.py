@@ -273,7 +273,7 @@ def test_the_verbs_as_a_user_types_them(runs, photos, tmp_path, capsys):
     [
         (["xyzzy"], "has no word that this model knows"),
         (["--like", "nobody"], "no item 'nobody'"),
-        (["--like", "test/0/0", "--gallery", "captions"], "it is one of its captions"),
+        (["--like", "scenes/test/0#0", "--gallery", "captions"], "it is one of its captions"),
         (["--image", "nothing.jpg"], "no such image"),
         (["star", "--where", "split"], "FIELD=VALUE"),
         (["star", "--where", "splitt=test"], "no item has a field 'splitt'; did you mean 'split'?"),

@@ -99,7 +99,7 @@ def test_it_ends_with_the_verdict_that_a_probe_of_the_run_gives(
     assert main(["adapt", *files, "--out", "run", *QUICK]) == 0
     said = capsys.readouterr().out
     assert "the given embeddings, ranking kept" in said  # with its rsum
-    assert "pairs (by its column split): 40 images and 80 texts for training, 10 images" in said
+    assert "pairs, images with texts, by its column split: 40 with 80 to train, 10 with 20" in said
     verdict = said[said.index("verdict of the probe on pairs/dev") :].splitlines()
     assert len(verdict) == 3
     (arrays / "elsewhere").mkdir()
@@ -120,7 +120,7 @@ def test_pairs_without_splits_are_divided_and_more_training_drops_the_verdict(
     (arrays / "pairs.csv").write_text("\n".join(["image,text", *lines]))
     assert adapt(arrays) == 0
     said = capsys.readouterr()
-    assert "pairs (80/10/10 by image id): 48 images and 96 texts for training" in said.out
+    assert "pairs, images with texts, 80/10/10 by image id: 48 with 96 to train" in said.out
     assert "no verdict in the run" in said.out
     assert "6 images and 12 captions; a calibration needs at least 10" in said.err
     run = arrays / "run"

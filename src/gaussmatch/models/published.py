@@ -93,8 +93,8 @@ def save_pretrained(
         save_tensors(target / WEIGHTS, halved)
     recipe = read_recipe(source)
     if recipe.model.system in ("adapter", "published"):  # needs no data again: hide where it was
-        hidden = {"root": None, "also": {}, "images": None, "texts": None, "pairs": None}
-        recipe = replace(recipe, data=replace(recipe.data, **hidden))
+        data = replace(recipe.data, root=None, also={}, images=None, texts=None, pairs=None)
+        recipe = replace(recipe, data=data)
         recipe.save(target / RECIPE)
     write_json(target / CONFIG, {"library_name": LIBRARY, "recipe": asdict(recipe)})
     evaluated = source / "evaluation-test.json"
@@ -102,8 +102,8 @@ def save_pretrained(
         results = {k: v for k, v in read_json(evaluated, dict).items() if isinstance(v, float)}
     measured = dict(results or read_metrics(source).get("dev", {}))
     split = "test" if results else "validation"
-    title, data = recipe.title or source.name, recipe.data.name
-    write_text(target / CARD, _card(title, data, measured, split))
+    title = recipe.title or source.name
+    write_text(target / CARD, _card(title, recipe.data.name, measured, split))
     _seal(target)
     return target
 

@@ -80,7 +80,7 @@ def run_calibrate(argv: Sequence[str]) -> None:
 
 
 OTHERS = {"words": "words", "best_score": "best score", "perplexity": "perplexity"}
-COLUMNS = ("", "Σ", *OTHERS.values(), "combined", *TITLES.values())
+COLUMNS = ("Σ", *OTHERS.values(), "combined", *TITLES.values())
 COUNTS = {
     "fitting_photos": "photos that fit",
     "true_counts": "true photos",
@@ -111,7 +111,7 @@ def run_probe(argv: Sequence[str]) -> None:
     kept, written = _kept(options, found), [options.json]
     if kept is found:
         written.append(options.run / runs.PROBE)
-    print(plain_table([COLUMNS, *_rows(found)]))
+    print(plain_table([(found["data"], *COLUMNS), *_rows(found)]))
     print("", *verdict_lines(kept, found), sep="\n")
     if options.json is not None:
         write_json(options.json, found)
@@ -214,7 +214,7 @@ def _draw(folder: Path, found: Mapping[str, Any]) -> list[Path]:
 def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for title, values in _figures(found):
         cells = ["" if value is None else f"{value:.3f}" for value in values]
-        yield (title, *cells, *[""] * (len(COLUMNS) - 1 - len(cells)))
+        yield (title, *cells, *[""] * (len(COLUMNS) - len(cells)))
 
 
 def _figures(found: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[float | None]]]:

@@ -164,12 +164,10 @@ def _sizes(data: DataSet, pairs: str | None) -> str:
     """How the pairs were divided."""
     how = ""
     if pairs is not None:
-        how = " (by its column split)" if names_splits(Path(pairs)) else " (80/10/10 by image id)"
-    splits = zip(
-        ("training", "validation", "testing"), (data.train, data.dev, data.test), strict=True
-    )
-    shares = [f"{len(p.images):,} images and {len(p.captions):,} texts for {n}" for n, p in splits]
-    return f"{data.name}{how}: {', '.join(shares)}"
+        how = ", by its column split" if names_splits(Path(pairs)) else ", 80/10/10 by image id"
+    uses = {"to train": data.train, "to validate": data.dev, "to test": data.test}
+    sizes = [f"{len(p.images):,} with {len(p.captions):,} {use}" for use, p in uses.items()]
+    return f"{data.name}, images with texts{how}: {', '.join(sizes)}"
 
 
 def _fields(options: Namespace) -> dict[str, str]:

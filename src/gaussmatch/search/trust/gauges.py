@@ -65,22 +65,20 @@ def verdict_lines(
         lines = ["no verdict in the run: searches show no uncertainty"]
     else:
         lines = [f"verdict of the probe on {kept['data']}:"]
-    for name in {**judged, **others}:
+    for name in sorted({**judged, **others}, key=lambda name: name in TITLES):
         title = f"“{TITLES[name]}”" if name in TITLES else f"uncertainty of {name}"
         passed = name in judged and judged[name]["passed"]
-        if passed:
-            line = f"  {title}: passed, searches show it"
-        elif name in judged:
-            line = (
-                f"  {title}: failed ({'; '.join(judged[name]['failed'])}), searches do not show it"
-            )
-        else:
-            line = f"  {title}: not judged, searches do not show it"
-        if name in others and others[name]["passed"] != passed:
-            found = "; ".join(others[name]["failed"]) or "it would pass"
-            line += f"; on {here['data'] if here else ''} alone: {found}"
+        how = _outcome(judged[name]) if name in judged else "not judged"
+        line = f"  {title}: {how}, searches {'show it' if passed else 'do not show it'}"
+        if here is not None and name in others and others[name]["passed"] != passed:
+            line += f"; on {here['data']} alone: {_outcome(others[name])}"
         lines.append(line)
     return lines
+
+
+def _outcome(judged: Mapping[str, Any]) -> str:
+    why = "; ".join(judged.get("failed", ())).replace("_", " ")
+    return "passed" if judged["passed"] else f"failed ({why})"
 
 
 @dataclass(frozen=True, eq=False)
