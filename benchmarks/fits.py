@@ -69,8 +69,11 @@ def main() -> None:
     parser.add_argument("--run", type=locate, default=locate("photos"), help="a run folder")
     parser.add_argument("--also", action="append", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--fitting", type=Path, help="photos that people say captions fit")
+    parser.add_argument("--extracted", help="features in each folder, made by 'gaussmatch extract'")
     options = parser.parse_args()
-    recipe = replace(read_recipe(options.run).data, root=options.coco)
+    recipe = read_recipe(options.run).data
+    extracted = options.extracted or recipe.extracted
+    recipe = replace(recipe, root=options.coco, extracted=extracted, also={})
     others = [word.partition("=") for word in options.also]
     recipes = [recipe, *(replace(recipe, name=name, root=root) for name, _, root in others)]
     every = []

@@ -30,7 +30,7 @@ from gaussmatch.learn.evaluation.scores import query_scores
 from gaussmatch.search import Index, IndexSettings, Record
 
 K, LEAST = 10, 0.95
-PARTS = ("segments", "collections")
+PARTS = ("segments", "parts")
 
 
 def outlier(g: Gaussian) -> None:

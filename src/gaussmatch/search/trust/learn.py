@@ -69,7 +69,8 @@ def calibrate(
 
     Args:
         judged_on: the data sets to learn what fits from, one by one, as data sets that are joined
-            for training have no boxes and no ids; ``data`` if not given.
+            for training have no boxes and no ids; ``data`` if not given. Of several, short queries
+            are asked among the validation photos of all, too.
         fitting: the photos that people say captions fit, see ``data.fits.by_people``.
         say: called with the name of each step.
     """
@@ -79,6 +80,10 @@ def calibrate(
         say(f"queries of {one.name}")
         for gallery, found in judged_searches(model, one, "dev", fitting).items():
             judged[gallery] += found
+    if len(judged_on) > 1 and all(one.dev.texts is None for one in judged_on):
+        apart = _all([one.dev for one in judged_on])  # more photos at once that no training saw
+        say(f"queries of {apart.name}")
+        judged["images"] += _short(model, apart, _images(apart, model))
     learned = _calibrated(
         model.matcher.similarity,
         judged,
