@@ -70,7 +70,7 @@ def measured(
     fit = cross_fitted(images[:n], captions[:m], given)
     flagged = fit.misfit >= 0.5
     every = torch.arange(m)
-    swapped = exchanged(images[:n], captions[:m], given, fit.misfit)
+    swapped = exchanged(images[:n], captions[:m], given, fit.suspect)
     proposed, stays = given.clone(), ~flagged
     for a, b in swapped.items():
         proposed[a], stays[a] = given[b], True

@@ -313,3 +313,57 @@ def test_every_source_of_photos_can_be_cleaned_or_says_so() -> None:
     from gaussmatch.data.clean import WRITERS
 
     assert set(WRITERS) == {n for n, s in SOURCES.items() if s.read} - {"visual-genome"}
+
+
+HEADER, ROWS = (
+    "id,Image,Caption,split,note",
+    [
+        '1,0.jpg,"a ""red"" dog, running",train,"x"',
+        "2,0.jpg,plain words,train,",
+        '3,1.jpg,"quoted words",train,"é"',
+        "",
+        "4,2.jpg,three, dev ,'",
+        '5,3.jpg,four,test,"two\nlines"',
+        "6,4.jpg,five,train,last",
+    ],
+)
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_only_the_captions_that_change_are_written_anew(
+    tmp_path: Path, ending: str, mark: str
+) -> None:
+    """Line endings, BOM, quotes, order of columns, other columns and empty lines stay."""
+    root = with_photos(tmp_path / "data")
+    before = mark + ending.join([HEADER, *ROWS])  # no ending after the last line
+    (root / "captions.csv").write_bytes(before.encode())
+    fix = {"decision": "fix", "fixed": 'a "new", one'}
+    swap = {"decision": "swap", "other_caption": "3.jpg#0"}
+    rows = [
+        {"image": "0.jpg", "caption": "0.jpg#1", **fix},
+        {"image": "1.jpg", "caption": "1.jpg#0", **swap},
+        {"image": "0.jpg", "caption": "0.jpg#0", "decision": "accept"},
+    ]
+    clean = apply(root, decide(tmp_path / "d.csv", *rows))
+    after = before.replace("plain words", '"a ""new"", one"')
+    after = after.replace('"quoted words"', '"four"').replace(",four,", ",quoted words,")
+    assert (clean / "captions.csv").read_bytes() == after.encode()
+    assert said(clean)["0.jpg"] == ['a "red" dog, running', 'a "new", one']
+
+
+def test_lines_of_json_and_of_tokens_keep_their_endings(tmp_path: Path) -> None:
+    root = with_photos(tmp_path / "data")
+    lines = [f'{{"by": 7,  "image": "{n}", "captions": ["one {n}", "two"]}}' for n in PHOTOS]
+    (root / "captions.jsonl").write_bytes("\r\n".join(lines).encode())
+    drop = {"image": "1.jpg", "caption": "1.jpg#1", "decision": "drop"}
+    clean = apply(root, decide(tmp_path / "d.csv", drop))
+    lines[1] = '{"by": 7, "image": "1.jpg", "captions": ["one 1.jpg"]}'
+    assert (clean / "captions.jsonl").read_bytes() == "\r\n".join(lines).encode()
+    root = flickr8k(tmp_path / "flickr" / "data")
+    path = root / "Flickr8k.token.txt"
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    drop = {"image": "8.jpg", "caption": "8.jpg#1", "decision": "drop"}
+    clean = apply(root, decide(tmp_path / "f.csv", drop))
+    kept = [line for line in path.read_bytes().splitlines(True) if b"8.jpg#1\t" not in line]
+    assert (clean / path.name).read_bytes() == b"".join(kept)

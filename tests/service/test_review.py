@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,9 +22,9 @@ from gaussmatch.apps.service.app import DECISIONS, create_review
 from gaussmatch.apps.service.responses import ReviewResponse
 from gaussmatch.apps.service.server import Server, listening
 from gaussmatch.data.clean import read_decisions
-from gaussmatch.files import claim_folder, write_csv
+from gaussmatch.files import claim_folder, write_csv, write_json
 from gaussmatch.search import Index
-from gaussmatch.search.trust.audit_report import FIELDS, PICTURES, TABLE, Row
+from gaussmatch.search.trust.audit_report import FIELDS, PICTURES, SOURCE, TABLE, Row
 
 
 def row(issue: str, severity: float, image: int, **more: object) -> Row:
@@ -50,7 +51,8 @@ def audit(tmp_path: Path) -> Path:
 
 def make_audit(folder: Path) -> Path:
     pictures = [f"{PICTURES}/{number}.jpg" for number in (3, 4, 5, 6, 7, 8)]
-    claim_folder(folder, names=[TABLE, *pictures])
+    claim_folder(folder, names=[TABLE, SOURCE, *pictures])
+    write_json(folder / SOURCE, {"data": str(folder.parent / "my photos"), "format": None})
     write_csv(folder / TABLE, FIELDS, (asdict(row) for row in ROWS))
     (folder / PICTURES).mkdir()
     for name in pictures:
@@ -186,7 +188,9 @@ def test_review_without_an_index_has_undo_bulk_progress_and_a_summary(
         until(tab, "document.querySelector('#pictures a img')?.naturalWidth > 0")
         tab.keyboard.press("s")
         until(tab, "document.getElementById('text').value.includes('blue')")
-        assert not tab.is_visible("#swap")  # nothing to swap it with
+        assert not tab.is_visible("#swap")
+        tab.keyboard.press("s")
+        assert tab.text_content("#hint") == "The audit knows no caption to swap this one with."
         tab.keyboard.press("u")
         assert tab.text_content("#progress") == "0 of 5 decided"
         assert tab.input_value("#text") == "a red star"
@@ -194,8 +198,10 @@ def test_review_without_an_index_has_undo_bulk_progress_and_a_summary(
         assert tab.text_content("#progress") == "2 of 5 decided"
         tab.get_by_role("button", name="missing positive (1)").click()
         tab.expected = ["404"]  # the audit could make no picture of photo 9
-        tab.keyboard.press("a")
+        tab.keyboard.press("o")
+        assert tab.get_attribute("#own", "aria-pressed") == "true"
         tab.get_by_role("button", name="near-duplicate (1)").click()
+        assert not tab.is_visible("#own")
         tab.keyboard.press("d")
         assert tab.locator("#summary").is_hidden()
         tab.get_by_role("button", name="vague (1)").click()
@@ -203,10 +209,36 @@ def test_review_without_an_index_has_undo_bulk_progress_and_a_summary(
         said = tab.text_content("#summary")
         assert "All findings are decided" in said
         assert "1 caption swapped with another" in said
+        assert "1 fits only its own photo" in said
         assert "2 captions or photos dropped" in said
+        command = shlex.split(tab.text_content("#summary code"))
+        data = str(audit.parent / "my photos")
+        assert command[:3] == ["gaussmatch", "audit", "apply"]
+        assert command[3:] == [data, str(audit / DECISIONS), "--out", f"{data}-clean"]
         assert violations(tab) == []
         tab.reload()
         tab.wait_for_selector("html[data-ready]")
         assert tab.text_content("#progress") == "5 of 5 decided"
     made = [d.decision for d in read_decisions(audit / DECISIONS)]
-    assert made == ["swap", "drop", "accept", "accept", "drop"]
+    assert made == ["swap", "drop", "own", "accept", "drop"]
+
+
+def test_one_swap_decides_both_findings(tab: Any, audit: Path) -> None:
+    """Captions exchanged across splits; one of the two is found as a missing positive."""
+    star = {"caption": "3.jpg#0", "text": "a star", "other": "4.jpg", "other_caption": "4.jpg#0"}
+    cat = {"caption": "4.jpg#0", "text": "a cat", "other": "3.jpg", "other_caption": "3.jpg#0"}
+    rows = [
+        row("misfit", 0.97, 3, **star, other_text="a cat", other_split="dev", proposal="swap"),
+        row("missing positive", 1.5, 4, **cat, other_text="a star", split="dev", proposal="swap"),
+    ]
+    write_csv(audit / TABLE, FIELDS, map(asdict, rows))
+    with reviewed(audit) as address:
+        open_page(tab, address)
+        tab.keyboard.press("s")
+        assert tab.text_content("#progress") == "2 of 2 decided"
+        tab.keyboard.press("u")
+        assert tab.text_content("#progress") == "0 of 2 decided"
+        tab.keyboard.press("s")
+        until(tab, "document.getElementById('summary').textContent.includes('2 captions swapped')")
+    made = [(d.caption, d.decision) for d in read_decisions(audit / DECISIONS)]
+    assert made == [("3.jpg#0", "swap"), ("4.jpg#0", "swap")]

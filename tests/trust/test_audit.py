@@ -93,12 +93,66 @@ def test_two_captions_that_were_exchanged_are_named_together():
     given[a], given[b] = given[b], given[a].clone()
     mate = dict(zip([*a.tolist(), *b.tolist()], [*b.tolist(), *a.tolist()], strict=True))
     fit = cross_fitted(images, captions, given)
-    found = exchanged(images, captions, given, fit.misfit)
+    found = exchanged(images, captions, given, fit.suspect)
     right = sum(mate.get(c) == other for c, other in found.items())
     assert right >= 20
     assert right >= 0.8 * len(found)
     swaps = [f for f in audit(images, captions, given) if f.proposal == "swap"]
     assert {f.caption: f.other_caption for f in swaps}.items() <= found.items()
+
+
+def test_a_single_swap_is_proposed_also_across_splits():
+    """With two suspects there is nothing to compare them with but the other photos."""
+    for seed in range(4):
+        images, captions, given, _ = planted(0.0)
+        a, b = torch.randperm(len(given), generator=torch.Generator().manual_seed(seed))[:2]
+        given[a], given[b] = given[b].clone(), given[a].clone()
+        splits = ["train"] * N
+        splits[int(given[a])] = "dev"
+        swaps = [f for f in audit(images, captions, given, splits=splits) if f.proposal == "swap"]
+        named = {(f.caption, f.other_caption): f for f in swaps}
+        assert named.keys() == {(int(a), int(b)), (int(b), int(a))}
+        assert named[int(a), int(b)].other == int(given[b])
+
+
+def test_mutual_missing_positives_are_a_swap():
+    """Two captions that are not called misfits, but each fits the photo of the other."""
+    images, captions, given, _ = planted(0.0)
+    a, b = 30, 600
+    given[a], given[b] = given[b].clone(), given[a].clone()
+    fit = cross_fitted(images, captions, given)
+    fit.misfit[[a, b]] = 0.01
+    fit.margin[[a, b]], fit.better[[a, b]] = 3.0, 5
+    swaps = [f for f in audit(images, captions, given, fit=fit) if f.proposal == "swap"]
+    assert {(f.issue, f.caption, f.other_caption) for f in swaps} == {
+        ("missing positive", a, b),
+        ("missing positive", b, a),
+    }
+    assert {f.other for f in swaps} == {int(given[a]), int(given[b])}
+    first = next(f for f in audit(images, captions, given, fit=fit) if f.issue == swaps[0].issue)
+    assert first.proposal == "swap"  # before those for which nothing is proposed
+
+
+def test_captions_passed_round_are_seldom_called_a_swap():
+    """One of two fits the photo of the other, but not the other way round."""
+    images, captions, given, _ = planted(0.0)
+    chosen = torch.randperm(len(given), generator=torch.Generator().manual_seed(1))[:36]
+    for moved in chosen.view(12, 3):
+        given[moved] = given[moved.roll(1)]
+    found = exchanged(images, captions, given, cross_fitted(images, captions, given).suspect)
+    assert len(found) <= 8  # of 36
+
+
+def test_a_bad_caption_does_not_drag_its_siblings_down():
+    """Of two captions one is exchanged; the other is unlike it and fits."""
+    images, captions, given, wrong = planted(0.2, captions_each=2)
+    fit = cross_fitted(images, captions, given)
+    photos = given[wrong].unique()
+    beside = torch.isin(given, photos) & ~wrong
+    apart = ~torch.isin(given, photos) & ~wrong
+    assert beside.sum() > 50
+    assert (fit.misfit[beside] >= 0.5).sum() <= 1
+    assert fit.misfit[beside].mean() < fit.misfit[apart].mean() + 0.05
 
 
 def picture(seed: int) -> Image.Image:

@@ -1,8 +1,9 @@
 """Decisions about a data set, applied: a cleaned copy in the format of the original.
 
-A decision is about a caption or a photo: *accept* it as it is, *fix* the caption, *swap* two
-captions, or *drop* it. ``plan`` checks decisions against the data as it is now; ``write`` makes the
-copy, and leaves ``audited.json`` in it, by which the next audit knows what has been decided.
+A decision is about a caption or a photo: *accept* it as it is, say that a caption fits only its
+*own* photo, *fix* it, *swap* two captions, or *drop* it. ``plan`` checks decisions against the data
+as it is now; ``write`` makes the copy, and leaves ``audited.json`` in it, by which the next audit
+knows what has been decided.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +26,9 @@ import numpy as np
 
 from gaussmatch.checks import did_you_mean
 from gaussmatch.data import datasets, exchange, folder
-from gaussmatch.data.exchange import DECISIONS
+from gaussmatch.data.exchange import CHECKED, DECISIONS
 from gaussmatch.data.language import words_of
 from gaussmatch.data.listing import Listing
-from gaussmatch.data.stored import read_lines
 from gaussmatch.files import atomic, claim_folder, read_csv, read_json, write_json
 
 NEEDED, MORE = (
@@ -165,7 +168,7 @@ def plan(listing: Listing, decisions: Iterable[Decision]) -> Cleaning:
     touched = {*made.photos, *made.texts}
     made.checked = [
         *(d for d in made.decisions
-          if d.decision == "accept" and not touched & {d.image, d.other, d.caption}),
+          if d.decision in CHECKED and not touched & {d.image, d.other, d.caption}),
         *(Decision(photo_of[c], "accept", text=text) for c, text in made.texts.items() if text),
     ]  # fmt: skip
     for split, held in listing.splits.items():
@@ -272,34 +275,52 @@ Edit = Callable[[str, str], str | None]
 
 
 def _csv(table: Path, edited: Edit) -> bytes:
-    lines, out = read_lines(table), io.StringIO()
+    """Only captions that change are written anew; the rest stays byte for byte."""
+    mark, lines = _raw_lines(table)
     separator = folder.delimiter(table, lines[0])
-    reader = csv.reader(io.StringIO("\n".join(lines)), delimiter=separator, strict=True)
-    writer = csv.writer(out, delimiter=separator, lineterminator="\n")
-    header = next(reader)
-    writer.writerow(header)
-    names = [word.strip().lower() for word in header]
+    reader = csv.reader(lines, delimiter=separator, strict=True)
+    names = [word.strip().lower() for word in next(reader)]
     image, caption = (folder.column(table, names, role) for role in ("image", "caption"))
+    at = reader.line_num
+    out = [mark, *lines[:at]]
     for fields in reader:
+        raw, at = "".join(lines[at : reader.line_num]), reader.line_num
         if any(word.strip() for word in fields):
             after = edited(fields[image].strip(), fields[caption])
-            if after is not None:
-                writer.writerow([*fields[:caption], after, *fields[caption + 1 :]])
-    return out.getvalue().encode()
+            if after is None:
+                continue
+            if after != fields[caption]:
+                raw = _with_field(raw, separator, caption, after)
+        out.append(raw)
+    return "".join(out).encode()
+
+
+def _with_field(record: str, separator: str, number: int, text: str) -> str:
+    """A record of CSV with another text in one field, in quotes if the old one was or if needed.
+
+    >>> _with_field('a.jpg,"old",me', ",", 1, 'the "new" one')
+    'a.jpg,"the ""new"" one",me'
+    """
+    one = rf'("(?:[^"]|"")*"|[^{separator}\r\n]*)(?:{separator}|\r?\n|$)'
+    one = rf'("(?:[^"]|"")*"|[^{separator}\r\n]*)(?:{separator}|\r?\n|$)'
+    fields = re.finditer(one, record)
+    start, end = next(islice(fields, number, None)).span(1)
+    quoted = record[start:end].startswith('"') or any(c in text for c in f'{separator}"\r\n')
+    new = '"' + text.replace('"', '""') + '"' if quoted else text
+    return record[:start] + new + record[end:]
 
 
 def _json_lines(table: Path, edited: Edit) -> bytes:
-    out = []
-    for line in filter(str.strip, read_lines(table)):
+    def line_of(line: str) -> str | None:
         record = json.loads(line)
         image, caption = (folder.field(record, str(table), role) for role in ("image", "caption"))
         several = isinstance(record[caption], list)
         said = record[caption] if several else [record[caption]]
         left = [t for t in (edited(record[image], text) for text in said) if t is not None]
-        if left:
-            changed = {**record, caption: left if several else left[0]}
-            out.append(json.dumps(changed, ensure_ascii=False))
-    return _lines(out)
+        changed = {**record, caption: left if several else left[0]} if left else None
+        return line if changed == record else changed and json.dumps(changed, ensure_ascii=False)
+
+    return _edited_lines(table, line_of)
 
 
 def _parquet(table: Path, edited: Edit) -> bytes:
@@ -379,28 +400,30 @@ def _flickr(root: Path, out: Path, changes: Cleaning) -> Files:
         return {path.name: _karpathy(path, changes)}
     files: Files = {}
     for path in [*root.glob("*.token.txt"), *root.glob("*.token")]:
-        lines = []
-        for line in filter(str.strip, read_lines(path)):
-            key, _, text = line.partition("\t")
-            after = changes.text(key.rpartition("#")[0], key, text.strip())
-            if after is not None:
-                lines.append(f"{key}\t{after}" if after != text.strip() else line)
-        files[path.name] = _lines(lines)
+        files[path.name] = _edited_lines(path, partial(_token, changes))
     judged = root / "CrowdFlowerAnnotations.txt"
     if judged.is_file():  # of captions as they were
-        rows = [(line, *line.split("\t")[:2]) for line in read_lines(judged)]
-        files[judged.name] = _lines(
-            line
-            for line, photo, caption in rows
-            if caption not in changes.texts
-            and not changes.photos & {photo, caption.rpartition("#")[0]}
-        )
+
+        def judgment(line: str) -> str | None:
+            photo, caption = line.split("\t")[:2]
+            gone = changes.photos & {photo, caption.rpartition("#")[0]}
+            return None if gone or caption in changes.texts else line
+
+        files[judged.name] = _edited_lines(judged, judgment)
     lists = [root / f"{split}.txt" for split in ("train", "val", "test")]
+    gone = changes.photos
     for path in [*root.glob("Flickr_8k.*Images.txt"), *(p for p in lists if p.is_file())]:
-        names = read_lines(path)
-        left = [n for n in names if not changes.photos & {n, n.removesuffix(".jpg") + ".jpg"}]
-        files[path.name] = _lines(left)
+        files[path.name] = _edited_lines(
+            path, lambda n: None if gone & {n, n.removesuffix(".jpg") + ".jpg"} else n
+        )
     return files
+
+
+def _token(changes: Cleaning, line: str) -> str | None:
+    """A line of a file of tokens: the caption's id, a tab, its text."""
+    key, _, text = line.partition("\t")
+    after = changes.text(key.rpartition("#")[0], key, text.strip())
+    return line if after == text.strip() else after and f"{key}\t{after}"
 
 
 def _datasets(root: Path, out: Path, changes: Cleaning) -> Files:
@@ -443,8 +466,22 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
 
 
-def _lines(lines: Iterable[str]) -> bytes:
-    return "".join(f"{line}\n" for line in lines).encode()
+def _raw_lines(path: Path) -> tuple[str, list[str]]:
+    """The byte order mark of a text file, if it has one, and its lines with their endings."""
+    text = path.read_bytes().decode()
+    mark = text[: text.startswith("\ufeff")]
+    return mark, list(io.StringIO(text.removeprefix(mark), newline="\n"))
+
+
+def _edited_lines(path: Path, edited: Callable[[str], str | None]) -> bytes:
+    """A text file with its lines edited, ``None`` to leave one out; endings and mark stay."""
+    mark, lines = _raw_lines(path)
+    out = [mark]
+    for raw in lines:
+        line = raw.rstrip("\r\n")
+        after = edited(line) if line.strip() else line
+        out += [] if after is None else [after + raw[len(line) :]]
+    return "".join(out).encode()
 
 
 WRITERS: dict[str, Callable[[Path, Path, Cleaning], Files]] = {

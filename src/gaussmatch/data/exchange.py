@@ -17,10 +17,13 @@ Row = Mapping[str, Any]
 
 DECISIONS = {
     "accept": "it is fine as it is",
+    "own": "it fits only its own photo, not the other",
     "fix": "replace the caption",
     "swap": "exchange two captions",
     "drop": "remove the caption, or the photo",
 }
+CHECKED = ("accept", "own")
+"""Decisions that change nothing; the next audit does not ask again."""
 FIELDS = ("issue", "image", "caption", "text", "other", "other_caption", "other_text", "reason",
           "proposal")  # fmt: skip
 """Of a finding, those that the other tools are given and give back."""

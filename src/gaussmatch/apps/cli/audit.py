@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from shlex import join, quote
 
 from torch import Tensor
 
@@ -40,7 +41,8 @@ def run(argv: Sequence[str]) -> None:
         decided += read_decisions(earlier)
     found = audit_report.audit_data(data, model, options.most, decided)
     rows = found.rows
-    audit_report.write(options.out, found, data, options.most)
+    named = None if options.data in SOURCES else (Path(options.data), options.format)
+    audit_report.write(options.out, found, data, options.most, named)
     counts = Counter(row.issue for row in rows)
     sizes = ", ".join(
         f"{data.splits.count(split):,} {split}" for split in dict.fromkeys(data.splits)
@@ -63,7 +65,7 @@ def run(argv: Sequence[str]) -> None:
         _print_gain(audit_report.gain(data, found, options.worth))
     files = (audit_report.TABLE, audit_report.PAGE, audit_report.NEXT)
     print(f"\nwritten: {', '.join(str(options.out / file) for file in files)}")
-    print(f"next: gaussmatch review {options.out}", file=sys.stderr)
+    print(f"next: gaussmatch review {quote(str(options.out))}", file=sys.stderr)
 
 
 def _print_gain(found: Mapping[str, Tensor]) -> None:
@@ -170,7 +172,8 @@ def _apply(argv: Sequence[str]) -> None:
         return
     clean.write(source.name, options.data, options.out, listing, changes, link=options.link)
     print(f"written: {options.out}")
-    print(f"next: gaussmatch audit {options.out} --out {options.out}-audit", file=sys.stderr)
+    words = [str(options.out), "--out", f"{options.out}-audit"]
+    print(f"next: gaussmatch audit {join(words)}", file=sys.stderr)
 
 
 def _agreed(out: Path) -> bool:

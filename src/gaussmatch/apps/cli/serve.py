@@ -139,6 +139,7 @@ def run_review(argv: Sequence[str]) -> None:
     from gaussmatch.apps.service.app import DECISIONS, create_review
     from gaussmatch.apps.service.server import Server, announce, hosts, listening
     from gaussmatch.apps.service.settings import Settings
+    from gaussmatch.search.trust.audit_report import apply_command
 
     host = "127.0.0.1"
     settings = Settings(hosts=hosts(host, ()))
@@ -149,6 +150,6 @@ def run_review(argv: Sequence[str]) -> None:
     logs.configure("warning")
     announce(sock, sys.stdout.isatty() and not options.no_browser)
     Server(app, settings, grace=5).run(sockets=[sock])
-    file = options.audit / DECISIONS
-    if file.is_file():
-        print(f"next: gaussmatch audit apply DATA {file} --out CLEAN", file=sys.stderr)
+    command = apply_command(options.audit, options.audit / DECISIONS)
+    if command and (options.audit / DECISIONS).is_file():
+        print(f"next: {command}", file=sys.stderr)

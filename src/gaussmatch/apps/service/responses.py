@@ -28,7 +28,7 @@ from gaussmatch.learn.plot import Place
 from gaussmatch.search import SCHEMA, Gallery, Hits, Level, Suggestion, level, phrase
 from gaussmatch.search.catalog import Album, Month, NameHits, Spot
 from gaussmatch.search.trust.audit import ISSUES
-from gaussmatch.search.trust.audit_report import PICTURES, TABLE, Row, read_table
+from gaussmatch.search.trust.audit_report import PICTURES, TABLE, Row, apply_command, read_table
 
 DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?.*)?")
 CHOICES = 100
@@ -210,13 +210,16 @@ class ReviewResponse(Answer):
     """Each with the decision that was made about it before, if any."""
     saves: str | None
     """The file that decisions are written to; null if they stay in the browser."""
+    apply: str
+    """The command that makes a cleaned copy; empty if it is not known where the data are."""
 
     @staticmethod
     def of(place: Path, saves: Path | None = None) -> ReviewResponse:
         """Read the folder that ``gaussmatch audit --out`` wrote, or the table in it."""
         table = place / TABLE if place.is_dir() else place
         findings, written = read_table(table), None if saves is None else str(saves)
-        return ReviewResponse(sha256(table)[:16], ISSUES, findings, written)
+        command = apply_command(place, saves)
+        return ReviewResponse(sha256(table)[:16], ISSUES, findings, written, command)
 
 
 def finding_picture(place: Path, number: int) -> bytes:

@@ -9,8 +9,10 @@ them is learned from mismatches made for the purpose, by exchanging captions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -30,8 +32,8 @@ NEARNESS = 10.0
 """How much more a nearer one counts: its weight is e^(10 · cosine)."""
 BLOCK = 1000
 """Rows whose cosines with all others are held at a time."""
-COLUMNS = 6
-"""Evidence about a pair, see ``_standing`` and ``_likeness``."""
+STANDING = 4
+"""Columns of evidence about a pair, see ``_standing``."""
 TWINS = 0.98
 """Cosine of two photos without pictures from which they count as near-duplicates."""
 SUSPECT = 0.1
@@ -39,7 +41,10 @@ SUSPECT = 0.1
 SHARE, ROUNDS = 0.1, 20
 """Of mismatches at first, and how often it is estimated again, see ``_mismatch``."""
 LIKELY = 2.0
-"""Standard deviations by which two captions must fit each other's photo to be called exchanged."""
+"""Standard deviations by which two captions must fit each other's photo, and gain by it, to be
+called exchanged; each of them at least half of it."""
+ELSEWHERE = 1.0
+"""Standard deviations by which another photo must fit a caption better to make it a suspect."""
 ODD = 4.0
 """Robust deviations from which on a photo is unlike the others."""
 
@@ -65,6 +70,11 @@ class Fit:
     margin: Tensor
     others: Tensor
 
+    @property
+    def suspect(self) -> Tensor:
+        """(m), whether a caption may belong to another photo."""
+        return (self.misfit >= SUSPECT) | (self.margin >= ELSEWHERE)
+
 
 def cross_fitted(
     images: Tensor,
@@ -86,7 +96,8 @@ def cross_fitted(
     x, t = _prepared(images, captions)
     fold = torch.randperm(len(x), generator=generator) % FOLDS
     score, better, margin = torch.zeros(len(t)), torch.zeros(len(t)).long(), torch.zeros(len(t))
-    features, wrong = torch.zeros(2, len(t), COLUMNS).double()
+    features, wrong = torch.zeros(2, len(t), STANDING).double()
+    beside = torch.arange(len(t))
     c, i = (torch.zeros(0).long(),) * 2 if others is None else others
     of_others = torch.full((len(c),), torch.nan)
     for f in range(FOLDS):
@@ -99,9 +110,9 @@ def cross_fitted(
         place[here], row[mine] = torch.arange(len(here)), torch.arange(len(mine))
         own = place[image_of[mine]]
         exchanged = torch.randperm(len(mine), generator=generator)
+        beside[mine] = mine[exchanged]
         for found, turn in ((features, slice(None)), (wrong, exchanged)):
-            columns = [*_standing(scores, own[turn]), *_likeness(t, image_of, mine, mine[turn])]
-            found[mine] = torch.stack(columns, 1).double()
+            found[mine] = torch.stack(_standing(scores, own[turn]), 1).double()
         score[mine] = scores[torch.arange(len(mine)), own]
         best, spread = scores.max(1), _spread(scores, 1)
         better[mine] = here[best.indices]
@@ -109,24 +120,27 @@ def cross_fitted(
         both = (fold[image_of[c]] == f) & (fold[i] == f)
         rows = row[c[both]]
         of_others[both] = (scores[rows, place[i[both]]] - score[c[both]]) / spread[rows]
-    return Fit(score, features, _mismatch(features, wrong), better, margin, of_others)
+    likeness = partial(_likeness, t, image_of, beside)
+    misfit = _mismatch(features, wrong, likeness)
+    return Fit(score, features, misfit, better, margin, of_others)
 
 
-def _mismatch(given: Tensor, made: Tensor) -> Tensor:
+def _mismatch(given: Tensor, made: Tensor, likeness: Callable[[Tensor], Tensor]) -> Tensor:
     """(m), the probability that a given pair is a mismatch, from features (m, f) of those and of
     mismatches that were made. Given pairs are a mixture: an unknown share of them is like those
-    made. Share and weights are found together, by expectation and maximization."""
-    x = torch.cat([given, made])
+    made. Share and weights are found together, by expectation and maximization; and so is how much
+    a caption counts for its siblings: as much as it probably fits."""
     labels = torch.cat([torch.zeros(len(given)), torch.ones(len(made))])
-    odds = ResultProbability.fit(x, labels).logit(given)
-    share = torch.tensor(SHARE).double()
-    for _ in range(ROUNDS):
+    right, share = torch.ones(len(given)).double(), torch.tensor(SHARE).double()
+    weight = None
+    for _ in range(ROUNDS + 1):
+        x = torch.cat([torch.cat([given, made]), likeness(right)], 1)
+        odds = ResultProbability.fit(x, labels, weight).logit(x[: len(given)])
         wrong = torch.sigmoid(odds + torch.logit(share))
         share = wrong.mean().clamp(0.5 / len(given), 0.5)
         right = 1 - wrong
         weight = torch.cat([right, right.mean().expand(len(made))])
-        odds = ResultProbability.fit(x, labels, weight).logit(given)
-    return torch.sigmoid(odds + torch.logit(share))
+    return wrong
 
 
 Scorer = Callable[[Tensor, Tensor], Tensor]
@@ -137,25 +151,41 @@ def exchanged(
     images: Tensor,
     captions: Tensor,
     image_of: Tensor,
-    misfit: Tensor,
+    suspect: Tensor,
     scorer: Scorer | None = None,
 ) -> dict[int, int]:
-    """Captions that were probably exchanged: among those that do not fit their own photo, two that
-    fit each other's photo best. Judged by the pairs that do fit, and by the model if there is one:
-    the standardized scores of both ways, averaged."""
-    wrong, sound = (misfit >= SUSPECT).nonzero()[:, 0], (misfit < SUSPECT).nonzero()[:, 0]
-    if len(wrong) < 3 or len(sound) < 2:
+    """Captions that were probably exchanged: two suspects that fit each other's photo best, far
+    better than their own. Judged by the pairs that are not suspect, and by the model if there is
+    one: the scores of both ways in standard deviations of the caption's scores with many photos,
+    averaged.
+
+    Args:
+        suspect: (m), whether a caption may belong to another photo, ``Fit.suspect``.
+    """
+    wrong, sound = suspect.nonzero()[:, 0], (~suspect).nonzero()[:, 0]
+    if len(wrong) < 2 or len(sound) < 2:
         return {}
     x, t = _prepared(images, captions)
-    views = [_scores(t[wrong], x[image_of[wrong]], t[sound], x[image_of[sound]])]
-    views += [] if scorer is None else [scorer(wrong, image_of[wrong])]
-    one_way = torch.stack([(v - v.mean(1, keepdim=True)) / _spread(v, 1)[:, None] for v in views])
-    scores = (one_way + one_way.transpose(1, 2)).mean(0) / 2
-    scores[image_of[wrong][:, None] == image_of[wrong]] = -torch.inf
+    many = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:BLOCK]
+    shown = torch.cat([image_of[wrong], many])  # two suspects alone have no deviation
+    views = [_scores(t[wrong], x[shown], t[sound], x[image_of[sound]])]
+    views += [] if scorer is None else [scorer(wrong, shown)]
+    rows, k = torch.arange(len(wrong)), len(wrong)
+    fits = torch.stack(
+        [(v - v[:, k:].mean(1, keepdim=True)) / _spread(v[:, k:], 1)[:, None] for v in views]
+    ).mean(0)[:, :k]
+    gain = fits - fits.diagonal()[:, None]
+    apart = image_of[wrong][:, None] != image_of[wrong]
+    each = torch.minimum(fits, fits.T) >= LIKELY / 2
+    scores = _both(fits).where(apart & each & (_both(gain) >= LIKELY), -torch.inf)
     best = scores.max(1)
-    rows = torch.arange(len(wrong))
     sure = (best.indices[best.indices] == rows) & (best.values >= LIKELY)
     return {int(wrong[a]): int(wrong[best.indices[a]]) for a in rows[sure].tolist()}
+
+
+def _both(scores: Tensor) -> Tensor:
+    """The mean of both ways."""
+    return (scores + scores.T) / 2
 
 
 def _prepared(images: Tensor, captions: Tensor) -> tuple[Tensor, Tensor]:
@@ -199,19 +229,20 @@ def _standing(scores: Tensor, column: Tensor) -> list[Tensor]:
     ]
 
 
-def _likeness(t: Tensor, image_of: Tensor, captions: Tensor, siblings_of: Tensor) -> list[Tensor]:
-    """How like the other captions of an image a caption is, and whether there are any."""
-    others, some = _siblings(t, image_of, siblings_of)
-    return [(normalize(others) * t[captions]).sum(1) * some, some.float()]
-
-
-def _siblings(t: Tensor, image_of: Tensor, captions: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each of some captions the sum of the other captions of its image, and whether there are
-    any."""
-    images = int(image_of.max()) + 1
-    total = t.new_zeros(images, t.shape[1]).index_add_(0, image_of, t)
-    count = torch.bincount(image_of, minlength=images)
-    return total[image_of[captions]] - t[captions], count[image_of[captions]] > 1
+def _likeness(t: Tensor, image_of: Tensor, beside: Tensor, right: Tensor) -> Tensor:
+    """(2m, 2), how like its siblings, the other captions of its photo, each caption is, and whether
+    it has any; of all captions, then of each with the siblings of another, ``beside``. A sibling
+    counts as much as it is ``right``: one that is out of place says nothing about the others."""
+    here = torch.arange(len(t))
+    count = int(image_of.max()) + 1
+    total = t.new_zeros(count, t.shape[1]).index_add_(0, image_of, t * right[:, None].float())
+    none = torch.zeros(count).double().index_add_(0, image_of, (1 - right).clamp_min(1e-9).log())
+    parts = []
+    for of in (here, beside):
+        others = total[image_of[of]] - t[of] * right[of, None].float()
+        some = 1 - (none[image_of[of]] - (1 - right[of]).clamp_min(1e-9).log()).exp()
+        parts.append(torch.stack([(normalize(others) * t).sum(1) * some, some], 1))
+    return torch.cat(parts)
 
 
 def _principal(x: Tensor) -> Tensor:
@@ -300,27 +331,49 @@ def audit(
         fit: what ``cross_fitted`` says, if that is known already.
     """
     fit = fit or cross_fitted(images, captions, image_of)
-    swapped = exchanged(images, captions, image_of, fit.misfit, scorer)
+    swapped = exchanged(images, captions, image_of, fit.suspect, scorer)
     sound = fit.misfit < SUSPECT
     found = []
     for c, p in _worst(fit.misfit, ~sound):
-        with_ = swapped.get(c)
-        other = None if with_ is None else int(image_of[with_])
         reason = f"a mismatch with probability {100 * p:.0f} %"
-        reason += "" if with_ is None else "; likely exchanged with the other caption"
-        proposal = "swap" if with_ is not None else "drop" if p >= 0.5 else ""
-        found.append(Fault("misfit", p, int(image_of[c]), c, other, reason, with_, proposal))
+        proposal = "drop" if p >= 0.5 else ""
+        found.append(Fault("misfit", p, int(image_of[c]), c, None, reason, None, proposal))
     for c, margin in _worst(fit.margin, sound & (fit.better != image_of) & (fit.margin > 0)):
         reason = f"fits the other photo better by {margin:.1f} standard deviations"
         other = int(fit.better[c])
         found.append(Fault("missing positive", margin, int(image_of[c]), c, other, reason))
+    found = [_exchange(f, swapped, image_of) for f in found]
     unsure = -fit.features[:, 1] if uncertainty is None else uncertainty
     share = unsure.argsort().argsort() / len(unsure)
     for c, part in _worst(share, sound)[: max(1, len(share) // 20)]:
         reason = f"vaguer than {min(99, int(100 * part))} % of the captions"
         found.append(Fault("vague", part, int(image_of[c]), c, None, reason))
     found += [*_odd(images), *_copied(_twins(images) if copies is None else copies, splits)]
-    return sorted(found, key=lambda f: (list(ISSUES).index(f.issue), -f.severity))
+    return sorted(found, key=lambda f: (list(ISSUES).index(f.issue), urgency(f)))
+
+
+class Proposing(Protocol):
+    """A finding, by positions or by names."""
+
+    @property
+    def severity(self) -> float: ...
+    @property
+    def proposal(self) -> str: ...
+
+
+def _exchange(one: Fault, swapped: Mapping[int, int], image_of: Tensor) -> Fault:
+    """The finding with a swap proposed, if its caption was exchanged."""
+    with_ = None if one.caption is None else swapped.get(one.caption)
+    if with_ is None:
+        return one
+    reason = f"{one.reason}; likely exchanged with the other caption"
+    other = int(image_of[with_])
+    return replace(one, other=other, reason=reason, other_caption=with_, proposal="swap")
+
+
+def urgency(one: Proposing) -> tuple[bool, float]:
+    """What comes first within an issue: what something is proposed for, then the worst."""
+    return not one.proposal, -one.severity
 
 
 def _worst(values: Tensor, among: Tensor) -> list[tuple[int, float]]:

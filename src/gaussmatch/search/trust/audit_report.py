@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
+from shlex import join
 from typing import Any
 
 import torch
@@ -25,10 +26,19 @@ from gaussmatch.data.listing import Caption, Photo, pairs_of
 from gaussmatch.data.pairs import SPLITS, Pairs, image_batches, joined
 from gaussmatch.data.pictures import jpeg, read_picture
 from gaussmatch.data.recipe import DataRecipe
-from gaussmatch.files import atomic, claim_folder, read_csv, rendered, write_csv, write_text
+from gaussmatch.files import (
+    atomic,
+    claim_folder,
+    read_csv,
+    read_json,
+    rendered,
+    write_csv,
+    write_json,
+    write_text,
+)
 from gaussmatch.models.features import load_data, photo_images
 from gaussmatch.models.model import Model
-from gaussmatch.search.trust.audit import ISSUES, Fault, Scorer, audit, cross_fitted
+from gaussmatch.search.trust.audit import ISSUES, Fault, Scorer, audit, cross_fitted, urgency
 from gaussmatch.search.trust.duplicates import Copies, copies_of, small
 from gaussmatch.search.trust.worth import Captioned, next_to_check, worth
 
@@ -38,6 +48,7 @@ WORDS = 1000
 SIDE = 160  # pixels of a picture in the page
 LARGE = 1024  # and of one to be reviewed
 TABLE, PAGE, PICTURES, NEXT = "audit.csv", "audit.html", "pictures", "next.csv"
+SOURCE = "source.json"
 """What is in the folder of an audit."""
 NEXT_FIELDS = ("image", "split", "caption", "place", "text")
 
@@ -73,7 +84,7 @@ class Row:
     """The number of its picture in the folder of the audit."""
     other_picture: int | None = None
     decision: str = ""
-    """For people to fill in: accept, fix, swap or drop."""
+    """For people to fill in, one of ``exchange.DECISIONS``."""
     fixed: str = ""
     """The new caption, if the decision is fix."""
 
@@ -245,7 +256,7 @@ def _first(rows: Sequence[Row], known: Known, most: int) -> list[Row]:
     return [
         row
         for issue in ISSUES
-        for row in sorted((r for r in left if r.issue == issue), key=lambda r: -r.severity)[:most]
+        for row in sorted((r for r in left if r.issue == issue), key=urgency)[:most]
     ]
 
 
@@ -417,13 +428,23 @@ def word_vectors(texts: Sequence[str]) -> Tensor:
 # ---- the folder of an audit ----
 
 
-def write(folder: Path, found: Result, data: Audited, most: int = 100) -> None:
+def write(
+    folder: Path,
+    found: Result,
+    data: Audited,
+    most: int = 100,
+    source: tuple[Path, str | None] | None = None,
+) -> None:
     """The table, the page, the pictures that the findings are about, for Review, and what to check
-    next. A folder that holds anything else is refused."""
+    next. A folder that holds anything else is refused.
+
+    Args:
+        source: the folder of the data and its format, if that was given, for ``apply_command``.
+    """
     rows = found.rows
     shown = sorted({i for r in rows for i in (r.picture, r.other_picture) if i is not None})
     names = {number: f"{PICTURES}/{number}.jpg" for number in shown}
-    claim_folder(folder, names=[TABLE, PAGE, NEXT, *names.values()])
+    claim_folder(folder, names=[TABLE, PAGE, NEXT, SOURCE, *names.values()])
     for number, name in names.items():
         content = _jpeg(data.pairs, number, LARGE)
         if content is not None:
@@ -432,6 +453,30 @@ def write(folder: Path, found: Result, data: Audited, most: int = 100) -> None:
     write_csv(folder / TABLE, FIELDS, (asdict(row) for row in rows))
     write_page(folder / PAGE, rows, data)
     write_next(folder / NEXT, data, found, most)
+    if source is not None:
+        root, format_ = source
+        write_json(folder / SOURCE, {"data": str(root.resolve()), "format": format_})
+
+
+def apply_command(audit: Path, decisions: Path | None) -> str:
+    """The command that makes a cleaned copy of the data that was audited; empty if that is not
+    known.
+
+    Args:
+        audit: the folder of the audit, or the table in it.
+        decisions: the file, as seen from the current folder; ``None`` for one that the browser
+            saves, wherever that is.
+    """
+    file = (audit if audit.is_dir() else audit.parent) / SOURCE
+    if not file.is_file():
+        return ""
+    source = read_json(file, dict)
+    root = Path(source["data"])
+    if decisions is not None and root.is_relative_to(Path.cwd()):
+        root = root.relative_to(Path.cwd())
+    words = [str(root), str(decisions or "decisions.csv"), "--out", f"{root}-clean"]
+    words += ["--format", source["format"]] if source["format"] else []
+    return f"gaussmatch audit apply {join(words)}"
 
 
 def read_table(path: Path) -> list[Row]:

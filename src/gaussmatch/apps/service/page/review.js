@@ -1,9 +1,9 @@
-// The findings of an audit, decided by keyboard: accept, fix, swap or drop, one at a time or many.
+// The findings of an audit, decided by keyboard, one at a time or many.
 
 import { get, image, post } from "./api.js";
 import { $, el, number, plural, press } from "./dom.js";
 
-const DECISIONS = ["accept", "fix", "swap", "drop"];
+const DECISIONS = ["accept", "own", "fix", "swap", "drop"];
 let review = null;
 let decided = {}; // number of the finding → { decision, fixed }
 let undone = []; // what each step replaced, the last one at the end
@@ -16,7 +16,8 @@ const open = () => numbers().filter((n) => !decided[n]);
 
 /** The decisions that make sense for a finding. */
 function possible(finding) {
-  return DECISIONS.filter((name) => (name !== "fix" || finding.caption) && (name !== "swap" || finding.other_caption));
+  const fits = { own: finding.issue === "missing positive", fix: finding.caption, swap: finding.other_caption };
+  return DECISIONS.filter((name) => fits[name] ?? true);
 }
 
 function draw() {
@@ -30,6 +31,7 @@ function draw() {
   press([...$("issues").children], [...$("issues").children].find((button) => button.dataset.issue === issue));
   $("meaning").textContent = review.issues[issue] ?? "";
   $("summary").hidden = true;
+  $("hint").textContent = "";
   drawBulk();
   $("finding").hidden = !finding;
   if (finding) drawFinding(finding, here);
@@ -112,15 +114,25 @@ function trouble(message) {
 function decide(decision) {
   const n = numbers()[at];
   const finding = review.findings[n];
-  if (!finding || !possible(finding).includes(decision)) return;
+  if (!finding) return;
+  if (!possible(finding).includes(decision)) {
+    $("hint").textContent = { own: "No other photo is in question here.", fix: "This is about the photo: there is no caption to fix.", swap: "The audit knows no caption to swap this one with." }[decision];
+    return;
+  }
   const fixed = $("text").value.trim();
   if (decision === "fix" && (fixed === finding.text || !fixed)) { // nothing is fixed yet
     $("text").focus();
     $("text").select();
     return;
   }
-  record([[n, decision === "fix" ? { decision, fixed } : { decision }]]);
+  const made = decision === "fix" ? { decision, fixed } : { decision };
+  record([n, ...(decision === "swap" ? mates(finding) : [])].map((one) => [one, made]));
   if (!finished()) step(1);
+}
+
+/** The findings about the other caption of a swap: they are decided with it. */
+function mates(finding) {
+  return review.findings.flatMap((other, n) => (other.caption === finding.other_caption && other.other_caption === finding.caption ? [n] : []));
 }
 
 function step(by) {
@@ -134,14 +146,14 @@ function summary() {
   const counts = DECISIONS.map((name) => [name, Object.values(decided).filter((made) => made.decision === name).length]);
   const left = review.findings.length - Object.keys(decided).length;
   const said = {
-    accept: ["accepted as it is", "accepted as they are"], fix: ["caption fixed", "captions fixed"],
+    accept: ["accepted as it is", "accepted as they are"], own: ["fits only its own photo", "fit only their own photo"], fix: ["caption fixed", "captions fixed"],
     swap: ["caption swapped with another", "captions swapped with others"], drop: ["caption or photo dropped", "captions or photos dropped"],
   };
-  const next = review.saves === null ? "Export the decisions as CSV, then run:" : `Everything is saved in ${review.saves}. To make a cleaned copy, run:`;
+  const next = review.saves === null ? "Export the decisions as CSV, then make a cleaned copy:" : `Everything is saved in ${review.saves}. To make a cleaned copy, run:`;
   $("summary").replaceChildren(
     el("h2", {}, left ? `${plural(left, "finding is", "findings are")} still open` : "All findings are decided"),
     el("ul", {}, ...counts.filter(([, count]) => count).map(([name, count]) => el("li", {}, plural(count, ...said[name])))),
-    el("p", {}, next), el("pre", {}, el("code", {}, `gaussmatch audit apply DATA ${review.saves ?? "decisions.csv"} --out CLEAN`)));
+    ...(review.apply ? [el("p", {}, next), el("pre", {}, el("code", {}, review.apply))] : []));
   $("finding").hidden = true;
   $("summary").hidden = false;
   $("summary").focus();
@@ -177,7 +189,7 @@ function listen() {
     }
     if ((event.ctrlKey || event.metaKey) && event.key === "z") { event.preventDefault(); undo(); return; }
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const action = { a: () => decide("accept"), f: () => decide("fix"), s: () => decide("swap"), d: () => decide("drop"), u: undo, ArrowLeft: () => step(-1), ArrowRight: () => step(1) }[event.key];
+    const action = { a: () => decide("accept"), o: () => decide("own"), f: () => decide("fix"), s: () => decide("swap"), d: () => decide("drop"), u: undo, ArrowLeft: () => step(-1), ArrowRight: () => step(1) }[event.key];
     if (action) { event.preventDefault(); action(); }
   });
 }
