@@ -24,6 +24,9 @@ from gaussmatch.apps.cli import main as gaussmatch
 from gaussmatch.data import source
 from gaussmatch.data.listing import Photo
 from gaussmatch.data.recipe import DataRecipe
+from gaussmatch.learn.evaluation.evaluate import measure_run
+from gaussmatch.models.features import load_data
+from gaussmatch.models.run import read_recipe
 from gaussmatch.search.trust.audit_report import Row, read_table
 
 PHOTOS, SWAPPED, USELESS, COPIES = 500, 25, 10, 10

@@ -317,8 +317,10 @@ def _json_lines(table: Path, edited: Edit) -> bytes:
         several = isinstance(record[caption], list)
         said = record[caption] if several else [record[caption]]
         left = [t for t in (edited(record[image], text) for text in said) if t is not None]
-        changed = {**record, caption: left if several else left[0]} if left else None
-        return line if changed == record else changed and json.dumps(changed, ensure_ascii=False)
+        if not left:
+            return None
+        changed = {**record, caption: left if several else left[0]}
+        return line if changed == record else json.dumps(changed, ensure_ascii=False)
 
     return _edited_lines(table, line_of)
 
