@@ -112,12 +112,14 @@ def unknown_field(names: Iterable[str], known: Sequence[str]) -> list[str]:
 
     >>> unknown_field(["folder", "yeer"], ["folder", "year"])
     ["no item has a field 'yeer'; did you mean 'year'? The fields are folder, year"]
+    >>> unknown_field(["year"], [])
+    ["no item has a field 'year'. The items have no fields"]
     """
     for name in names:
         if name not in known:
             hint = f"; {near}" if (near := did_you_mean(name, known)) else "."
-            listed = ", ".join(known) or "none"
-            return [f"no item has a field {name!r}{hint} The fields are {listed}"]
+            listed = f"The fields are {', '.join(known)}" if known else "The items have no fields"
+            return [f"no item has a field {name!r}{hint} {listed}"]
     return []
 
 
