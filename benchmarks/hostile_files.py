@@ -33,7 +33,7 @@ from gaussmatch.apps.cli import main as gaussmatch
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.data.embeddings import open_embeddings
 from gaussmatch.files import cache_root, made_once, read_csv, sha256, write_csv
-from gaussmatch.models.run import SHIPPED, load
+from gaussmatch.models.run import FORMAT, SHIPPED, load
 from gaussmatch.search import Index, IndexSettings, Record, backup, merge
 from gaussmatch.search.embedding import EmbeddingManifest, ShardContent
 from gaussmatch.search.manifest import _digest
@@ -138,7 +138,7 @@ def names_in_a_run(folder: Path, dice: Dice) -> bool:
     shutil.copytree(SHIPPED / "photos", folder / "run")
     names = {path.name: [sha256(path)] for path in (folder / "run").iterdir() if path.is_file()}
     names[dice.choice(NAMES)] = ["0" * 64]
-    (folder / "run" / "run.json").write_text(json.dumps({"format": 2, "files": names}))
+    (folder / "run" / "run.json").write_text(json.dumps({"format": FORMAT, "files": names}))
     return refused(lambda: load(folder / "run"))
 
 
@@ -146,7 +146,8 @@ def names_in_a_cache(folder: Path, dice: Dice) -> bool:
     """A list that vouches for a file elsewhere is not believed."""
     made_once(folder / "c", lambda work: None)
     (folder / "secret").touch()
-    listed = {dice.choice(("../secret", str(folder / "secret"))): [0, "0" * 64]}
+    mark = [0, sha256(folder / "secret")]
+    listed = {dice.choice(("../secret", str(folder / "secret"))): mark}
     (folder / "c" / "files.json").write_text(json.dumps(listed))
     return (made_once(folder / "c", lambda work: (work / "new").touch()) / "new").is_file()
 

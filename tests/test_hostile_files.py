@@ -15,7 +15,7 @@ from index.test_ownership import everything
 from PIL import Image
 
 from gaussmatch.apps.cli import main
-from gaussmatch.files import claim_folder, made_once, plain_name
+from gaussmatch.files import claim_folder, made_once, plain_name, sha256
 from gaussmatch.models.run import MANIFEST, load
 from gaussmatch.search import Index, backup, merge, update
 from gaussmatch.search.manifest import _digest
@@ -82,7 +82,8 @@ def test_a_run_and_a_cache_with_such_a_name_are_refused(tmp_path: Path, tiny_run
         load(run)
     made_once(tmp_path / "cache", lambda folder: None)
     (tmp_path / "secret").write_bytes(b"")
-    (tmp_path / "cache" / "files.json").write_text(json.dumps({"../secret": [0, 0]}))
+    listed = {"../secret": [0, sha256(tmp_path / "secret")]}  # as it is, but elsewhere
+    (tmp_path / "cache" / "files.json").write_text(json.dumps(listed))
     again = made_once(tmp_path / "cache", lambda folder: (folder / "whole").touch())
     assert (again / "whole").exists()  # made again, instead of believed
 

@@ -16,6 +16,7 @@ from toy import toy_data, toy_words
 from training.test_loop import RECIPE
 
 import gaussmatch as gm
+from gaussmatch.apps.cli import main
 from gaussmatch.data import scenes
 from gaussmatch.files import read_json, write_json
 from gaussmatch.learn.training.loop import train
@@ -228,6 +229,20 @@ def test_leftovers_of_a_killed_training_are_removed_and_nothing_else(tmp_path: P
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"recipe\.yaml, model\.safetensors missing"):
         gm.load(tmp_path)
+
+
+@pytest.mark.parametrize("words", [["evaluate", "OUT"], ["index", "OUT", "--out", "INDEX"]])
+def test_a_training_that_failed_before_its_first_step_is_called_unfinished(
+    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, index = tmp_path / "out", tmp_path / "index"
+    with pytest.raises(KeyboardInterrupt), run.training_lock(out):
+        raise KeyboardInterrupt
+    assert main([{"OUT": str(out), "INDEX": str(index)}.get(word, word) for word in words]) == 2
+    told = capsys.readouterr().err
+    assert f"{out} is not a finished run: recipe.yaml" in told
+    assert f"finish it with 'gaussmatch train RECIPE --out {out} --resume'" in told
+    assert not index.exists()
 
 
 def test_meaningless_uncertainty_comes_with_a_warning(folder: Path) -> None:

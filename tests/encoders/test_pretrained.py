@@ -281,6 +281,7 @@ def test_weights_of_open_clip_in_a_folder_and_by_a_tag(tmp_path: Path) -> None:
         ("hf:me/clip@{}/empty", "config.json: missing"),
         ("hf:me/clip@{}/bert", "model_type 'bert' is none of clip, siglip, siglip2"),
         ("hf:me/clip@{}/broken", "config.json, line 1, column 2: not valid JSON"),
+        ("hf:me/clip@{}/list", "config.json: holds a list, but must hold a dict"),
         ("timm:resnet18@{}/empty", r"empty: no \.safetensors"),
         ("timm:resnet18@{}/d.safetensors", "d.safetensors: not the weights of resnet18"),
         ("timm:resnet_18", "timm has no backbone 'resnet_18'"),
@@ -294,7 +295,8 @@ def test_an_encoder_that_cannot_be_loaded_is_one_clear_line(
     pytest.importorskip("transformers", reason="needs the extra 'hf'")
     (tmp_path / "c.pt").write_bytes(b"pickle")
     (tmp_path / "d.safetensors").write_bytes(b"nothing of the kind")
-    for folder, content in {"empty": None, "bert": '{"model_type": "bert"}', "broken": "{"}.items():
+    contents = {"empty": None, "bert": '{"model_type": "bert"}', "broken": "{", "list": "[1]"}
+    for folder, content in contents.items():
         (tmp_path / folder).mkdir()
         if content is not None:
             (tmp_path / folder / "config.json").write_text(content)

@@ -80,7 +80,11 @@ def test_findings_and_their_pictures(index: Index, audit: Path) -> None:
         assert review["findings"][0]["place"] == "captions.csv, line 4"
         assert review["saves"] is None
         assert review["findings"][1]["text"] == 'a "blue", circle'
-        assert client.get("/api/review/picture?image=3").content == jpeg()
+        picture = client.get("/api/review/picture?image=3")
+        assert picture.content == jpeg()
+        mark = {"If-None-Match": picture.headers["etag"]}  # another audit may have another picture
+        assert client.get("/api/review/picture?image=3", headers=mark).status_code == 304
+        assert picture.headers["cache-control"] == "private, no-cache"
         for number, status in ((9, 404), (-1, 422), ("../3", 422)):
             answer = client.get(f"/api/review/picture?image={number}")
             assert answer.status_code == status
@@ -158,7 +162,8 @@ def reviewed(audit: Path) -> Iterator[str]:
 def test_decisions_are_written_as_they_are_made(audit: Path) -> None:
     with TestClient(create_review(audit, Settings()), base_url="http://127.0.0.1") as client:
         assert "Review" in client.get("/").text
-        assert client.get("/api/review/picture?image=3").content == jpeg()
+        picture = client.get("/api/review/picture?image=3")
+        assert (picture.content, picture.headers["cache-control"]) == (jpeg(), "no-store")
         assert client.get("/api/review/picture?image=9").status_code == 404
         made = [{"finding": 1, "decision": "fix", "fixed": "a circle"},
                 {"finding": 4, "decision": "drop"}]  # fmt: skip

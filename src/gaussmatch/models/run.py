@@ -112,9 +112,11 @@ def load_model(folder: Path, device: str | torch.device | None = None) -> Model:
 def _check_complete(folder: Path, *names: str) -> None:
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
+        advice = "make one with 'gaussmatch train RECIPE --out DIR'"
+        if is_begun(folder):
+            advice = f"finish it with 'gaussmatch train RECIPE --out {folder} --resume'"
         raise FileNotFoundError(
-            f"{folder} is not a finished run: {', '.join(missing)} missing; "
-            "make one with 'gaussmatch train RECIPE --out DIR'"
+            f"{folder} is not a finished run: {', '.join(missing)} missing; {advice}"
         )
 
 
@@ -131,6 +133,12 @@ def _is_exported(folder: Path) -> bool:
 
 def is_run(folder: str | os.PathLike[str]) -> bool:
     return (Path(folder).expanduser() / RECIPE).is_file()
+
+
+def is_begun(folder: Path) -> bool:
+    """Whether a training has claimed a folder, but left no model in it yet."""
+    claimed = all((folder / name).is_file() for name in (LOCK, MANIFEST))
+    return claimed and not any((folder / name).is_file() for name in (WEIGHTS, IMAGES))
 
 
 def is_finished(folder: Path) -> bool:

@@ -201,7 +201,8 @@ def _make_options(argv: Sequence[str]) -> Namespace:
         return options
     if options.folder is None and options.run.suffix in ENDINGS:
         parser.error(f"name the run that was adapted to such embeddings: RUN {options.run}")
-    if options.folder is None and options.run.is_dir() and not runs.is_run(options.run):
+    is_run = runs.is_run(options.run) or runs.is_begun(options.run)
+    if options.folder is None and options.run.is_dir() and not is_run:
         options.run, options.folder = Path(runs.PHOTOS), options.run
     if options.folder is not None and options.split is not None:
         parser.error("give a folder of photos or a --split of the run's own data, not both")

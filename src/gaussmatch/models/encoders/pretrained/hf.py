@@ -43,8 +43,7 @@ class _Files:
         config = self.folder / "config.json"
         if not config.is_file():
             raise FileNotFoundError(f"{config}: missing; the folder of hf:{name} must hold it")
-        held = read_json(config)
-        self.type = held.get("model_type") if isinstance(held, dict) else None
+        self.type = read_json(config, dict).get("model_type")
         if self.type not in TYPES:
             raise ValueError(
                 f"{config}: model_type {self.type!r} is none of {', '.join(TYPES)}; sentence "
