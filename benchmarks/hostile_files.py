@@ -264,25 +264,32 @@ def formulas(folder: Path, dice: Dice) -> bool:
     return cell[:1] == b"'" and read_csv(folder / "t.csv", ["text"]) == [{"text": text}]
 
 
-def onnx_elsewhere(folder: Path, dice: Dice) -> bool:
-    """An ONNX file whose weights are in another file."""
+def pointing(file: Path, location: str) -> None:
+    """An ONNX file whose weights, 4 × 4, are in another file."""
     from onnx import TensorProto, helper
 
+    weights = TensorProto(name="w", data_type=1, dims=[4, 4], data_location=TensorProto.EXTERNAL)
+    weights.external_data.add(key="location", value=location)
+    ends = [helper.make_tensor_value_info(name, 1, [1, 4]) for name in "xy"]
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:])
+    graph.initializer.append(weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    file.write_bytes(model.SerializeToString())
+
+
+def onnx_elsewhere(folder: Path, dice: Dice) -> bool:
+    """An ONNX file whose weights are in another file, also in one of the working directory."""
     from gaussmatch.models.encoders.onnx import Network
 
-    np.arange(4, dtype=np.float32).tofile(folder / "secret.bin")
+    np.eye(4, dtype=np.float32).tofile(folder / "secret.bin")
     (folder / "m").mkdir()
     shutil.copy(folder / "secret.bin", folder / "m" / "in.bin")
     (folder / "m" / "link.bin").symlink_to(folder / "secret.bin")
     places = ("in.bin", "link.bin", "../secret.bin", str(folder / "secret.bin"))
-    weights = TensorProto(name="w", data_type=1, dims=[4], data_location=TensorProto.EXTERNAL)
-    weights.external_data.add(key="location", value=dice.choice(places))
-    ends = [helper.make_tensor_value_info(name, 1, [1, 4]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", ends[:1], ends[1:])
-    graph.initializer.append(weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    (folder / "m" / "a.onnx").write_bytes(model.SerializeToString())
-    return refused(lambda: Network(folder / "m" / "a.onnx"))
+    pointing(folder / "m" / "a.onnx", dice.choice(places))
+    with contextlib.chdir(folder / dice.choice(("m", "."))):
+        return refused(lambda: Network(folder / "m" / "a.onnx"))
 
 
 def bad_checkpoint(folder: Path, dice: Dice) -> bool:

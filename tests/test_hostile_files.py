@@ -9,13 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hostile_files import pointing
 from index.contract import clustered, records
 from index.test_ownership import everything
 from PIL import Image
 
 from gaussmatch.apps.cli import main
 from gaussmatch.files import claim_folder, made_once, plain_name, sha256
+from gaussmatch.models.encoders.onnx import Network
 from gaussmatch.models.run import MANIFEST, load
 from gaussmatch.search import Index, backup, merge, update
 from gaussmatch.search.manifest import _digest
@@ -233,6 +236,22 @@ def test_the_attacks_of_the_benchmark_do_no_harm() -> None:
     command = [sys.executable, "benchmarks/hostile_files.py", "--tries", "6", "--only", *cheap]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("location", ["in.bin", "../secret.bin", "{}/secret.bin"])
+def test_an_onnx_file_reads_no_other_file(
+    tmp_path: Path, location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime", reason="needs the extra 'onnx'")
+    (tmp_path / "m").mkdir()
+    for name in ("m/in.bin", "secret.bin"):
+        np.eye(4, dtype=np.float32).tofile(tmp_path / name)
+    pointing(tmp_path / "m" / "a.onnx", location.format(tmp_path))
+    monkeypatch.chdir(tmp_path / "m")  # where onnxruntime looks for them
+    with pytest.raises(
+        ValueError, match=r"a\.onnx: onnxruntime cannot read it .*External data path"
+    ):
+        Network(tmp_path / "m" / "a.onnx")
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,8 @@ CLOSE = 1e-5
 """The largest difference from torch that an export may have."""
 CLOSE_TO_FROZEN = 1e-4
 """The same for a frozen encoder that runs in onnxruntime instead of torch."""
+_ELSEWHERE = "session.model_external_initializers_file_folder_path"
+"""What onnxruntime calls the folder of weights that are not in the file itself."""
 SWITCH = "GAUSSMATCH_ONNX"
 """Environment variable; 0: frozen encoders run in torch, though onnxruntime is there."""
 
@@ -57,7 +59,8 @@ class Network:
             operator. For pictures, of which few go through together, that takes less time: they
             wait for each other once a batch, and what decodes the next ones is not in the way.
         ours: a file that we wrote and sealed. Any other one might name further files to read its
-            weights from, and so only its bytes are given away, which takes twice as long.
+            weights from, and so only its bytes are given away, which takes twice as long; such
+            files are then looked for in the working directory, unless another place is named.
     """
 
     def __init__(self, file: Path, *, by_rows: bool = False, ours: bool = False) -> None:
@@ -70,6 +73,8 @@ class Network:
         self._parts = threads if by_rows else 1
         options.intra_op_num_threads = 1 if by_rows else threads
         options.log_severity_level = 3
+        if not ours:
+            options.add_session_config_entry(_ELSEWHERE, os.devnull)  # nothing is in there
         try:
             self._session = onnxruntime.InferenceSession(
                 file if ours else file.read_bytes(), options, providers=["CPUExecutionProvider"]
