@@ -16,11 +16,13 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "gaussmatch"
 
 CORE = ("core.gaussian", "core.similarities", "core.losses", "core.metrics")
 ORDER = (
+    "lazy",  # what lets the core, and all others, do without torch until they need it
     *CORE,
     "checks",  # three modules that every room after the core may use
     "device",
     "files",
     "data",
+    "models.texts",
     "models.encoders",
     "models.recipe",
     "models.features",

@@ -7,10 +7,11 @@ import os
 import sys
 import time
 
-import torch
+from gaussmatch.lazy import torch
 
 VARIABLE = "GAUSSMATCH_DEVICE"
-"""Set by ``--device`` and inherited by workers. If it is set, ``auto`` means this device."""
+"""Set by ``--device`` and inherited by workers. If it names one, ``auto`` means this device."""
+AUTO = "auto"
 ROUNDS, PRODUCTS, WIDTH = 5, 20, 256
 """A trial: rounds of matrix products of this width, about a tenth of a second in all."""
 
@@ -29,8 +30,9 @@ def choose_device(name: str = "auto") -> torch.device:
         "mps": int(torch.backends.mps.is_available()),
         "cpu": 1,
     }
-    if name == "auto":
-        name = os.environ.get(VARIABLE) or next(name for name, number in there.items() if number)
+    if name == AUTO:
+        best = next(name for name, number in there.items() if number)
+        name = os.environ.get(VARIABLE, AUTO).replace(AUTO, "") or best
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -47,22 +49,33 @@ def choose_device(name: str = "auto") -> torch.device:
     return device
 
 
-def use_device(name: str) -> torch.device:
-    """From now on models are loaded onto this device, unless another one is named."""
-    device = choose_device(name)
-    os.environ[VARIABLE] = str(device)
-    return device
+def use_device(name: str) -> None:
+    """From now on models are loaded onto this device, unless another one is named. What ``auto``
+    is only torch knows, so it is chosen when a model is loaded."""
+    if name != AUTO:
+        os.environ[VARIABLE] = str(choose_device(name))
+    elif not os.environ.get(VARIABLE):
+        os.environ[VARIABLE] = AUTO
 
 
 def default_device() -> torch.device:
     """What ``use_device`` chose; the CPU in a program that has not called it."""
-    return torch.device(os.environ.get(VARIABLE) or "cpu")
+    name = os.environ.get(VARIABLE) or "cpu"
+    return choose_device() if name == AUTO else torch.device(name)
+
+
+def on_cpu() -> bool:
+    """Whether nobody has asked for another device than the CPU."""
+    return os.environ.get(VARIABLE) in (None, "", AUTO, "cpu")
 
 
 def use_threads(number: int | None = None) -> int:
     """Use ``number`` threads from now on, or as many as help; returns the number in use."""
     if number is not None and number < 1:
         raise ValueError(f"--threads must be at least 1, got {number}")
+    if number is not None and "torch" not in sys.modules:  # which reads this when it is imported
+        os.environ["OMP_NUM_THREADS"] = str(number)
+        return number
     torch.set_num_threads(number or helpful_threads())
     return torch.get_num_threads()
 

@@ -21,14 +21,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
-from torch import Tensor
 
 from gaussmatch.checks import extra
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 try:
     import fcntl
@@ -292,6 +292,8 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor]) -> None:
     """Write safetensors atomically, with the permissions of the umask. (The library's ``save_file``
     makes them readable by their owner alone, and leaves ``.tmp…`` files when interrupted.)"""
+    from safetensors.torch import save
+
     held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic(path) as temporary:
         temporary.write_bytes(save(held))
@@ -327,8 +329,26 @@ def write_rows(
 
 def load_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """Read safetensors; an error names the file and what is wrong."""
-    try:
+    from safetensors.torch import load_file
+
+    with _whole_tensors(path):
         return load_file(os.fspath(path))
+
+
+def load_arrays(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """The same as numpy arrays."""
+    from safetensors.numpy import load_file
+
+    with _whole_tensors(path):
+        return load_file(os.fspath(path))
+
+
+@contextmanager
+def _whole_tensors(path: str | os.PathLike[str]) -> Iterator[None]:
+    from safetensors import SafetensorError
+
+    try:
+        yield
     except SafetensorError as error:
         raise ValueError(
             f"{path}: not a complete safetensors file ({error}); copy it again or make it again"

@@ -15,7 +15,7 @@ from PIL import Image
 from gaussmatch.apps.cli import main
 from gaussmatch.apps.cli.search import conditions
 from gaussmatch.core.metrics import calibration_error
-from gaussmatch.data.fits import length_of
+from gaussmatch.data.language import length_of
 from gaussmatch.models import run
 from gaussmatch.models.features import load_data
 from gaussmatch.models.model import UnknownWordsError

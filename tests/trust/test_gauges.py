@@ -67,7 +67,7 @@ def test_too_few_captions_teach_nothing():
 
 
 def test_a_gauge_is_kept_with_the_calibration_and_shown_if_it_passed(tmp_path: Path):
-    gauge = Gauge(torch.tensor([1.0, 0.0, 0.0, 2.0]), torch.linspace(0, 10, 101))
+    gauge = Gauge(np.array([1.0, 0.0, 0.0, 2.0]), np.linspace(0, 10, 101))
     Calibration(image_gauges={"many_ways": gauge, "fits_many": gauge}).save(tmp_path / "c.json")
     kept = Calibration.load(tmp_path / "c.json")
     g = Gaussian(torch.tensor([[5.0, 7.0]]), torch.tensor([[9.0, 1.0]]))

@@ -8,20 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import EllipsisType
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, Union
 
 import numpy as np
-import torch
 from jaxtyping import Float
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
-from torch import Tensor
-from torch.nn.functional import normalize
+
+from gaussmatch.lazy import torch
 
 Side = Literal["images", "captions"]
 """Images or captions: which of them is the query, or is searched."""
-Index = int | slice | Sequence[int] | Tensor | EllipsisType | None
-A = TypeVar("A", Tensor, np.ndarray)
+Index = Union[int, slice, Sequence[int], "torch.Tensor", EllipsisType, None]
+A = TypeVar("A", "torch.Tensor", np.ndarray)
 
 
 class Moments(Generic[A]):
@@ -77,7 +74,7 @@ class Moments(Generic[A]):
 
 
 @dataclass(frozen=True, eq=False)
-class Gaussian(Moments[Tensor]):
+class Gaussian(Moments["torch.Tensor"]):
     """N(μ, diag σ²) for each item: a mean and a log-variance.
 
     Args:
@@ -94,13 +91,13 @@ class Gaussian(Moments[Tensor]):
     tensor(0.)
     """
 
-    mean: Tensor
-    log_var: Tensor | None = None
+    mean: torch.Tensor
+    log_var: torch.Tensor | None = None
     side: Side | None = None
 
     def __post_init__(self) -> None:
         mean, log_var = self.mean, self.log_var
-        if not isinstance(mean, Tensor) or not mean.is_floating_point():
+        if not isinstance(mean, torch.Tensor) or not mean.is_floating_point():
             raise TypeError(
                 f"mean must be a floating-point torch.Tensor of shape (..., D), got {_kind(mean)}"
                 "; convert it: torch.as_tensor(x).float()"
@@ -110,7 +107,7 @@ class Gaussian(Moments[Tensor]):
             raise ValueError(f"mean must have shape (..., D) with D ≥ 1, got {tuple(shape)}")
         if log_var is None:
             return
-        if not isinstance(log_var, Tensor) or not log_var.is_floating_point():
+        if not isinstance(log_var, torch.Tensor) or not log_var.is_floating_point():
             raise TypeError(
                 "log_var must be a floating-point torch.Tensor, or None for a point, got "
                 f"{_kind(log_var)}; convert it: torch.as_tensor(x).float()"
@@ -126,7 +123,7 @@ class Gaussian(Moments[Tensor]):
         """The batch shape, without D."""
         return self.mean.shape[:-1]
 
-    def mean_log_var(self) -> Float[Tensor, "..."]:
+    def mean_log_var(self) -> Float[torch.Tensor, "..."]:
         """Mean of ln σ² over the dimensions: ``uncertainty() / D``, comparable across D."""
         return self._log_var("mean_log_var()").mean(-1)
 
@@ -157,7 +154,7 @@ class Gaussian(Moments[Tensor]):
         return self._map(lambda t: t.to(*args, **kwargs))
 
     def detach(self) -> Gaussian:
-        return self._map(Tensor.detach)
+        return self._map(torch.Tensor.detach)
 
     def numpy(self) -> ArrayGaussian:
         """The same numbers as numpy arrays, in the same memory if that is the CPU's."""
@@ -239,6 +236,8 @@ class Gaussian(Moments[Tensor]):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a ``.safetensors`` file with ``mean`` and, unless a point, ``log_var``."""
+        from safetensors.torch import save
+
         tensors = {"mean": self.mean.detach().contiguous().cpu()}
         if self.log_var is not None:
             tensors["log_var"] = self.log_var.detach().contiguous().cpu()
@@ -247,6 +246,9 @@ class Gaussian(Moments[Tensor]):
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Gaussian:
         """Read what ``save`` wrote."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
         try:
             tensors = load_file(os.fspath(path))
         except SafetensorError as error:
@@ -271,8 +273,13 @@ class ArrayGaussian(Moments[np.ndarray]):
     def __len__(self) -> int:
         return len(self.mean)
 
-    def __getitem__(self, rows: slice | np.ndarray) -> ArrayGaussian:
+    def __getitem__(self, rows: slice | Sequence[int] | np.ndarray) -> ArrayGaussian:
         return ArrayGaussian(self.mean[rows], None if self.log_var is None else self.log_var[rows])
+
+    def astype(self, dtype: np.typing.DTypeLike) -> ArrayGaussian:
+        """A copy in another precision."""
+        log_var = None if self.log_var is None else self.log_var.astype(dtype)
+        return ArrayGaussian(self.mean.astype(dtype), log_var)
 
     def gaussian(self) -> Gaussian:
         """The same numbers, in the same memory, as tensors."""
@@ -330,7 +337,7 @@ def normalized(a: A) -> A:
     if isinstance(a, np.ndarray):
         result: A = a / np.maximum((a**2).sum(-1) ** 0.5, 1e-12)[..., None]
         return result
-    return normalize(a, dim=-1)
+    return torch.nn.functional.normalize(a, dim=-1)
 
 
 def check_gaussian(value: object, what: str, instead: str = "", encode: str = "") -> None:
@@ -349,19 +356,20 @@ gm.Gaussian(torch.as_tensor(x).float()) for points, gm.Gaussian(mean, log_var) f
         "gm.Gaussian(torch.as_tensor(x).float()) for points, gm.Gaussian(mean, log_var) for "
         "distributions"
     )
-    help_ = wrap if isinstance(value, Tensor | np.ndarray) else instead
+    help_ = wrap if isinstance(value, torch.Tensor | np.ndarray) else instead
     raise TypeError(f"{what} must be a Gaussian, got {_kind(value)}{help_}")
 
 
 def _kind(value: object) -> str:
     """What a user has passed: its type, and its shape or dtype if that is what is wrong."""
-    if not isinstance(value, Tensor | np.ndarray):
+    if not isinstance(value, torch.Tensor | np.ndarray):
         return type(value).__name__
     kind = f"{type(value).__name__} {tuple(value.shape)}"
-    floating = value.is_floating_point() if isinstance(value, Tensor) else value.dtype.kind == "f"
+    array = isinstance(value, np.ndarray)
+    floating = value.dtype.kind == "f" if array else value.is_floating_point()  # type: ignore[union-attr]
     return kind if floating else f"{kind} of {value.dtype}"
 
 
 def _array(key: object) -> bool:
     """Arrays compare elementwise, so ``in`` must not see them."""
-    return isinstance(key, Tensor) or hasattr(key, "__array__")
+    return isinstance(key, torch.Tensor) or hasattr(key, "__array__")

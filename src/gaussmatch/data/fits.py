@@ -36,12 +36,18 @@ from torch import Tensor
 
 from gaussmatch.core.metrics.ranking import Relevance
 from gaussmatch.data.coco import one_of
-from gaussmatch.data.language import GENERAL, STOP_WORDS, canonical, with_articles
+from gaussmatch.data.language import (
+    GENERAL,
+    STOP_WORDS,
+    Length,
+    canonical,
+    length_of,
+    with_articles,
+)
 from gaussmatch.data.pairs import Pairs
 from gaussmatch.data.stored import read_lines
 
 Truth = Literal["people", "boxes", "words", "pairs"]
-Length = Literal["1", "2", "3-5", "whole"]
 LENGTHS: tuple[Length, ...] = get_args(Length)
 SHARES: dict[Length, float] = {"1": 0.25, "2": 0.30, "3-5": 0.30, "whole": 0.15}
 """How often people type queries of each length: what the weights of a calibration are."""
@@ -87,16 +93,6 @@ _KINDS = {
     "flower": "rose tulip daisy",
     "ball": "football baseball basketball",
 }
-
-
-def length_of(text: str) -> Length:
-    """The length class of a query, by its words.
-
-    >>> [length_of(t) for t in ("dog", "a dog", "a dog in snow", "a dog runs in the deep snow")]
-    ['1', '2', '3-5', 'whole']
-    """
-    words = len(text.split())
-    return "1" if words <= 1 else "2" if words == 2 else "3-5" if words <= 5 else "whole"
 
 
 def stem(word: str) -> str:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 _WORD = re.compile(r"[\w'-]+")
 _ARTICLE = re.compile(r"\b(a)n? (?=(\S))", re.IGNORECASE)
@@ -515,3 +516,16 @@ them since version 0.2."""
 
 OTHER_DOMAINS_DEV = _listed("other_domains_dev")
 """Others of the same kind, to choose by: how familiarity is measured was decided with these."""
+
+
+Length = Literal["1", "2", "3-5", "whole"]
+
+
+def length_of(text: str) -> Length:
+    """The length class of a query, by its words.
+
+    >>> [length_of(t) for t in ("dog", "a dog", "a dog in snow", "a dog runs in the deep snow")]
+    ['1', '2', '3-5', 'whole']
+    """
+    words = len(text.split())
+    return "1" if words <= 1 else "2" if words == 2 else "3-5" if words <= 5 else "whole"

@@ -25,7 +25,7 @@ from gaussmatch.data.pairs import Pairs, image_batches
 from gaussmatch.data.pictures import open_picture
 from gaussmatch.models.encoders.adapter import Adapter, FrozenTexts, GivenMean
 from gaussmatch.models.encoders.backbone import Backbone
-from gaussmatch.models.encoders.base import ImageTransform, Reading, TextEncoder, Tokenizer
+from gaussmatch.models.encoders.base import ImageTransform, TextEncoder
 from gaussmatch.models.encoders.onnx import OnnxImages, OnnxTexts
 from gaussmatch.models.encoders.posthoc import Posthoc
 from gaussmatch.models.encoders.pretrained.base import Transform
@@ -33,6 +33,7 @@ from gaussmatch.models.encoders.probabilistic import Probabilistic
 from gaussmatch.models.encoders.systems import SYSTEMS
 from gaussmatch.models.features import featurizer, prepared_texts
 from gaussmatch.models.recipe import LossRecipe, ModelRecipe, Recipe
+from gaussmatch.models.texts import Reading, Tokenizer, UnknownWordsError
 
 T = TypeVar("T")
 
@@ -218,16 +219,6 @@ Pictures = Sequence[str | os.PathLike[str] | Image.Image] | Tensor | np.ndarray
 
 class UncertaintyWarning(UserWarning):
     """The uncertainty was learned with a similarity under which it means little."""
-
-
-class UnknownWordsError(ValueError):
-    """Captions without any word that the model knows; ``rows`` are their positions in the batch."""
-
-    def __init__(self, captions: Sequence[str], rows: Sequence[int]) -> None:
-        self.rows = rows
-        super().__init__(
-            f"caption {rows[0]} {captions[rows[0]]!r} has no word that this model knows"
-        )
 
 
 def _opened(picture: str | os.PathLike[str] | Image.Image) -> Image.Image:

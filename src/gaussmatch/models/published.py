@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, replace
@@ -23,6 +24,7 @@ from gaussmatch.data import hub
 from gaussmatch.files import (
     claim_folder,
     load_tensors,
+    made_once,
     read_json,
     save_tensors,
     write_json,
@@ -33,6 +35,7 @@ from gaussmatch.models.encoders.base import Tokens
 from gaussmatch.models.encoders.onnx import (
     PICTURES,
     TOKENS,
+    cache_name,
     examples,
     picture_examples,
     text_examples,
@@ -58,6 +61,7 @@ from gaussmatch.models.run import (
     read_recipe,
     seal,
 )
+from gaussmatch.models.texts import NETWORK, TextSide
 
 CONFIG, CARD, LIBRARY = "config.json", "README.md", "gaussmatch"
 LARGEST = 2**31 - 2**20
@@ -131,6 +135,35 @@ def export_onnx(run: str | os.PathLike[str], out: str | os.PathLike[str]) -> dic
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
     return _written(networks, target)
+
+
+def keep_texts(model: Model, run: Mapping[str, str]) -> None:
+    """Keep the text side of a model in the cache, for searches without torch (``TextSide``). Only
+    if its text encoder is published, known by its hash and already there in ONNX.
+
+    Args:
+        run: its files, name → SHA-256.
+    """
+    point, scored = model.matcher.text_encoder, model.matcher.similarity
+    if not isinstance(point, FrozenTexts) or point.frozen is None or not scored.on_arrays:
+        return
+    tower = point.tower
+    if point.frozen.sha256 is None or tower.fast is None or tower.tokenizer.definition is None:
+        return
+    notes = {
+        "encoder": cache_name(tower),
+        "tokenizer": tower.tokenizer.portable(),
+        "similarity": {"name": scored.name, **vars(scored)},
+    }
+
+    def make(folder: Path) -> None:
+        given = examples(point.width)
+        write(model.matcher.text, given, {"embeddings": ("n",)}, folder / NETWORK, notes)
+
+    try:
+        made_once(TextSide.folder(run), make)
+    except Exception as error:  # exporters raise whatever they like
+        warnings.warn(f"searches in words need torch, as ONNX failed: {error}", stacklevel=2)
 
 
 def export(

@@ -23,10 +23,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import torch
-from safetensors import SafetensorError, safe_open
+from typing import TYPE_CHECKING, Any
 
 from gaussmatch.device import default_device
 from gaussmatch.files import (
@@ -43,12 +40,12 @@ from gaussmatch.files import (
     to_json,
     write_json,
 )
-from gaussmatch.models.encoders.base import Vocabulary
-from gaussmatch.models.encoders.systems import SYSTEMS
-from gaussmatch.models.features import find_extracted
-from gaussmatch.models.features.photos import pixel_transform
-from gaussmatch.models.model import Matcher, Model, build, exported, ranking
-from gaussmatch.models.recipe import FOUND, Recipe, changed, identity, load_recipe
+from gaussmatch.lazy import torch
+
+if TYPE_CHECKING:  # names of files are needed in many places, and models in few
+    from gaussmatch.models.encoders.base import Vocabulary
+    from gaussmatch.models.model import Matcher, Model
+    from gaussmatch.models.recipe import Recipe
 
 FORMAT = 3
 MANIFEST, LOCK = "run.json", ".lock"
@@ -97,6 +94,10 @@ def load(run: str | os.PathLike[str], device: str | torch.device | None = None) 
 
 def load_model(folder: Path, device: str | torch.device | None = None) -> Model:
     """As ``load``, of files that the caller has verified: an index has the hashes of its copy."""
+    from gaussmatch.models.features.photos import pixel_transform
+    from gaussmatch.models.model import Model, build, exported, ranking
+    from gaussmatch.models.recipe import load_recipe
+
     _check_complete(folder, *model_files(folder))
     recipe = load_recipe(folder / RECIPE)
     words = read_vocabulary(recipe, folder)
@@ -148,6 +149,9 @@ def is_finished(folder: Path) -> bool:
 def read_recipe(folder: Path, overrides: Mapping[str, Any] = {}) -> Recipe:
     """The recipe of a run, with some fields changed. On other data the features of its own
     photos may be missing: its image network makes them there."""
+    from gaussmatch.models.features import find_extracted
+    from gaussmatch.models.recipe import changed, load_recipe
+
     _check_complete(folder, RECIPE)
     verify(folder, RECIPE)
     recipe = load_recipe(folder / RECIPE)
@@ -188,6 +192,9 @@ def save_parts(folder: Path, recipe: Recipe, words: Vocabulary | None) -> None:
 
 def read_vocabulary(recipe: Recipe, folder: Path) -> Vocabulary | None:
     """The words of a run; ``None`` if its text encoder comes with its own tokenizer."""
+    from gaussmatch.models.encoders.base import Vocabulary
+    from gaussmatch.models.encoders.systems import SYSTEMS
+
     if not SYSTEMS[recipe.model.system].vocabulary:
         return None
     _check_complete(folder, VOCABULARY)
@@ -219,6 +226,8 @@ def save_imported(
 
 def check_shapes(matcher: Matcher, path: Path) -> None:
     """Raise a clear error unless a file of weights holds what a network needs, by its header."""
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, "pt") as file:
             names = file.keys()
@@ -246,6 +255,8 @@ def claim(folder: Path, recipe: Recipe, *, resume: bool) -> None:
 
     A run may continue for more epochs than planned, unless its schedule is spread over them.
     """
+    from gaussmatch.models.recipe import FOUND, identity
+
     claim_place(folder)
     if not is_run(folder):
         return

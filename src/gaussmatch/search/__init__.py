@@ -17,16 +17,22 @@ lift, and ``topk`` scores a shortlist again with the similarity itself; no backe
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from gaussmatch.lazy import exported
 from gaussmatch.search.backend import Backend, IndexBusyError
 from gaussmatch.search.hits import SCHEMA, Hit, Hits, Level, level, phrase
 from gaussmatch.search.index import Index
 from gaussmatch.search.manifest import GALLERIES, Gallery, IndexSettings, Record
 from gaussmatch.search.merge import backup, merge
 from gaussmatch.search.query import Query
-from gaussmatch.search.sources import Changes, add_photos, index_pairs, thumbnail, update
 from gaussmatch.search.suggest import Suggestion
 from gaussmatch.search.where import Where
 
+if TYPE_CHECKING:
+    from gaussmatch.search.sources import Changes, add_photos, index_pairs, thumbnail, update
+
+__getattr__ = exported(__name__, "sources")
 __all__ = [
     "GALLERIES",
     "SCHEMA",

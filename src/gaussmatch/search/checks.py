@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
 
 from gaussmatch.core.gaussian import ArrayGaussian, Gaussian, check_gaussian
 from gaussmatch.core.similarities import Similarity
+from gaussmatch.lazy import torch
 from gaussmatch.search.manifest import IndexSettings, Record
 
 MOST_LOG_VARIANCE = 200.0
@@ -87,21 +87,22 @@ def check_form(
 
 
 def check_query(
-    queries: Gaussian, form: Mapping[str, int] | None, similarity: Similarity
+    queries: Gaussian | ArrayGaussian, form: Mapping[str, int] | None, similarity: Similarity
 ) -> ArrayGaussian:
     """Queries that can be compared with the items; a sphere among ellipsoids becomes one."""
-    check_gaussian(
-        queries,
-        "queries",
-        "; search_text takes words, search_image pictures, search_id an id",
-        encode="index.model.encode_texts(x) or encode_images(x)",
-    )
+    if not isinstance(queries, ArrayGaussian):
+        check_gaussian(
+            queries,
+            "queries",
+            "; search_text takes words, search_image pictures, search_id an id",
+            encode="index.model.encode_texts(x) or encode_images(x)",
+        )
     if queries.mean.ndim != 2:
         raise ValueError(
             f"queries must be a batch (n, D), got {tuple(queries.mean.shape)}; "
             "one query is a batch too: queries[None]"
         )
-    found = queries.numpy()
+    found = queries.numpy() if isinstance(queries, Gaussian) else queries
     if _square(found.mean) + _square(found.log_var) > MOST_LOG_VARIANCE**2:  # or else all are less
         mean, log_var = _largest(found.mean), _largest(found.log_var)
         if not math.isfinite(mean + log_var):
@@ -122,7 +123,7 @@ def check_query(
     if found.log_var.shape[-1] != form["variances"]:
         if form["variances"] == 1:
             raise ValueError("the index holds spheres; a query is an ellipsoid")
-        return queries.expand().numpy()
+        return ArrayGaussian(found.mean, np.broadcast_to(found.log_var, found.mean.shape))
     return found
 
 

@@ -9,23 +9,20 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
-from PIL import Image
-from torch import Tensor
 
-from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.core.similarities import Similarity
 from gaussmatch.core.similarities import similarity as similarity_called
 from gaussmatch.core.similarities.base import other_side
 from gaussmatch.data.asked import read_query
 from gaussmatch.data.language import canonical
 from gaussmatch.files import remember_folder, remembered_folder
-from gaussmatch.learn.evaluation.scores import query_scores
-from gaussmatch.models.encoders.base import Reading
-from gaussmatch.models.model import Model, Pictures
+from gaussmatch.lazy import torch
 from gaussmatch.models.run import CALIBRATION, load, load_model, locate
+from gaussmatch.models.texts import Reading, TextSide
 from gaussmatch.search.backend import Backend, Block
 from gaussmatch.search.backends import Place, backend_of
 from gaussmatch.search.catalog import Catalog, NameHits
@@ -48,6 +45,9 @@ from gaussmatch.search.trust import Calibration
 from gaussmatch.search.trust.calibration import Promise
 from gaussmatch.search.trust.familiarity import Features
 from gaussmatch.search.where import Condition, UnknownFieldError, Where, unknown_field
+
+if TYPE_CHECKING:
+    from gaussmatch.models.model import Model, Pictures
 
 RUN = "run"
 Filter = Mapping[str, Any] | Where | None
@@ -74,7 +74,7 @@ class Index:
         self.backend = backend
         backend.similarity = self.among
         self._calibration: tuple[object, Calibration] | None = None
-        self._samples: dict[Hashable, Callable[[Gaussian], Tensor]] = {}
+        self._samples: dict[Hashable, Callable[[ArrayGaussian], np.ndarray]] = {}
 
     @classmethod
     def open(cls, place: Place, *, wait: float = 30, verify: bool = False) -> Self:
@@ -154,8 +154,8 @@ class Index:
         """See what other processes have written since; whether there was anything."""
         before, changed = self._made_with, self.backend.reload()
         if self._made_with != before:  # another index has taken its place
-            self.__dict__.pop("model", None)
-            self.__dict__.pop("similarity", None)
+            for name in ("model", "similarity", "_text_side"):
+                self.__dict__.pop(name, None)
             self._calibration = None
             self._samples.clear()
         return changed
@@ -205,11 +205,29 @@ class Index:
         check_unchanged(folder, self.manifest.run)
         return load_model(folder)
 
+    @property
+    def texts(self) -> Model | TextSide:
+        """What reads words: the model, if it is loaded, or else its text side, which needs no
+        torch. One that is not kept yet is kept for the next process."""
+        if "model" in self.__dict__:
+            return self.model
+        if self._text_side is None:
+            from gaussmatch.models.published import keep_texts
+
+            keep_texts(self.model, self.manifest.run)
+        return self._text_side or self.model
+
+    @cached_property
+    def _text_side(self) -> TextSide | None:
+        return TextSide.of(self.manifest.run) if self.manifest.run else None
+
     @cached_property
     def similarity(self) -> Similarity:
-        if self.manifest.run:
+        if not self.manifest.run:
+            return similarity_called(self.manifest.similarity)
+        if "model" in self.__dict__ or self._text_side is None:
             return self.model.matcher.similarity
-        return similarity_called(self.manifest.similarity)
+        return self._text_side.similarity
 
     @property
     def calibration(self) -> Calibration:
@@ -332,6 +350,8 @@ class Index:
 
     def search_image(self, pictures: Pictures, k: int = 10, **options: Any) -> list[Hits]:
         """Pictures (paths, PIL images, or ready features) as queries, see ``search``."""
+        from PIL import Image
+
         every: Iterable[Any] = pictures
         if isinstance(pictures, str | os.PathLike | Image.Image):
             every = [pictures]
@@ -346,11 +366,13 @@ class Index:
         """
         return self.search(Query(item=id, of=of), k, **{"gallery": of, **options})[0]
 
-    def encode_texts(self, read: Sequence[Reading]) -> tuple[Gaussian, np.ndarray | None]:
+    def encode_texts(
+        self, read: Sequence[Reading]
+    ) -> tuple[Gaussian | ArrayGaussian, np.ndarray | None]:
         """Captions that the model has read, in canonical form, as queries; and how familiar they
         are, (n) p-values or ``None``."""
-        rows = self.model.featurize_texts(read)
-        g = self.model.encode_rows(rows)
+        rows: Any = self.texts.featurize_texts(read)
+        g = self.texts.encode_rows(rows)
         texts = [reading.text for reading in read]
         return g, self.calibration.familiar("captions", Features.of(rows, g), texts)
 
@@ -359,7 +381,9 @@ class Index:
         gaussians, strange = [], []
         for start in range(0, len(pictures), AT_A_TIME):
             some = pictures[start : start + AT_A_TIME]
-            inputs = some if isinstance(some, Tensor | np.ndarray) else self.model.featurize(some)
+            inputs = (
+                some if isinstance(some, torch.Tensor | np.ndarray) else self.model.featurize(some)
+            )
             g = self.model.encode_images(inputs)
             gaussians.append(g)
             strange.append(self.calibration.familiar("images", Features.of(inputs, g)))
@@ -380,6 +404,8 @@ class Index:
 
     def suggest(self, text: str, k: int = 5) -> list[Suggestion]:
         """Captions of the index that say the same as a query more exactly, see ``suggest``."""
+        if not self.size("captions"):
+            return []
         plain = canonical(read_query(text).words or text)
         return suggest(self, plain, self.model.encode_texts([plain]), k)
 
@@ -392,19 +418,19 @@ class Index:
         captions, can be described in ``many_ways``. Only gauges that a probe has confirmed."""
         return self.calibration.ambiguity(self.gaussian(id))[0]
 
-    def together(self, parts: Sequence[Gaussian], gallery: Gallery = "images") -> Gaussian:
+    def together(
+        self, parts: Sequence[Gaussian | ArrayGaussian], gallery: Gallery = "images"
+    ) -> Gaussian:
         """One query of several, such as a picture and words: their product, "like this, but at
         night". Each Gaussian has the power that makes its scores of training items spread
         equally, as pictures are far more like each other than like any words."""
+        every = [g if isinstance(g, Gaussian) else g.gaussian() for g in parts]
         known_items = self.calibration.reference.get(known(gallery))
         if known_items is None:
-            return Gaussian.product(parts)
-        spread = [
-            float(query_scores(self.similarity, part, known_items, gallery).double().std())
-            for part in parts
-        ]
-        powers = [1 / max(each, 1e-9) for each in spread]
-        return Gaussian.product(parts, [len(parts) * power / sum(powers) for power in powers])
+            return Gaussian.product(every)
+        scores = self.among(gallery).arrays_against(known_items, gallery)
+        powers = [1 / max(float(scores(g.numpy()).std(ddof=1)), 1e-9) for g in every]
+        return Gaussian.product(every, [len(parts) * power / sum(powers) for power in powers])
 
     # ---- change ----
 
@@ -534,8 +560,8 @@ class Index:
                 raise UnknownFieldError(unknown_field([name], fields)[0])
 
     def samples(
-        self, key: Hashable, make: Callable[[], Callable[[Gaussian], Tensor]]
-    ) -> Callable[[Gaussian], Tensor]:
+        self, key: Hashable, make: Callable[[], Callable[[ArrayGaussian], np.ndarray]]
+    ) -> Callable[[ArrayGaussian], np.ndarray]:
         """Queries → their scores with a sample of the gallery; a few are kept."""
         found = self._samples.pop(key, None) or make()
         while len(self._samples) >= SAMPLES:

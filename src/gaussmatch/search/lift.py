@@ -16,16 +16,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.core.similarities import Lifted, Similarity
 from gaussmatch.core.similarities.base import CenteredLift, center, other_side
-from gaussmatch.files import load_tensors, save_tensors
+from gaussmatch.files import load_arrays, save_tensors
+from gaussmatch.lazy import torch
 from gaussmatch.search.manifest import Gallery
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FILE = "lift.safetensors"
 SAMPLE = 10_000
@@ -35,10 +38,10 @@ LARGEST = 1e16
 EVERY = slice(None)
 
 
-@torch.no_grad()
 def paired(similarity: Similarity, gallery: Gallery, items: Gaussian, queries: Gaussian) -> Tensor:
     """``Similarity.paired`` of item k with query k."""
-    return similarity.paired(*((items, queries) if gallery == "images" else (queries, items)))
+    with torch.no_grad():
+        return similarity.paired(*((items, queries) if gallery == "images" else (queries, items)))
 
 
 @dataclass(frozen=True)
@@ -94,17 +97,17 @@ class Lift:
         return LiftedQueries(self.similarity, self.gallery, queries, self, lifted, vectors)
 
     def save(self, folder: Path) -> None:
-        parts = {"shift": self.centered.shift}
+        parts = {"shift": torch.as_tensor(self.centered.shift)}
         parts |= {f"center{i}": torch.from_numpy(u) for i, u in enumerate(self.centers)}
         parts |= {f"scale{i}": torch.from_numpy(s) for i, s in enumerate(self.scales)}
         save_tensors(folder / FILE, parts)
 
     @staticmethod
     def load(folder: Path, similarity: Similarity, gallery: Gallery) -> Lift:
-        held = {name: t.clone() for name, t in load_tensors(folder / FILE).items()}  # not mapped
+        held = load_arrays(folder / FILE)
         count = sum(name.startswith("center") for name in held)
         centers, scales = (
-            tuple(held[f"{what}{i}"].numpy() for i in range(count)) for what in ("center", "scale")
+            tuple(held[f"{what}{i}"] for i in range(count)) for what in ("center", "scale")
         )
         centered = CenteredLift(similarity, held["shift"])
         return Lift(centered, gallery, centers, scales)

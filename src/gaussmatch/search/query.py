@@ -20,18 +20,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from PIL import Image
-from torch import Tensor
 
 from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
-from gaussmatch.core.metrics.fitting import SAMPLE, TOP
+from gaussmatch.core.metrics.fitting import SAMPLE, TOP, log_sigmoid, sigmoid
 from gaussmatch.core.similarities.base import other_side
 from gaussmatch.data.asked import TAKEN, Asked, read_query
-from gaussmatch.data.fits import length_of
-from gaussmatch.data.language import canonical
-from gaussmatch.models.encoders.base import Reading
-from gaussmatch.models.model import UnknownWordsError
+from gaussmatch.data.language import canonical, length_of
+from gaussmatch.lazy import torch
+from gaussmatch.models.texts import Reading, UnknownWordsError
 from gaussmatch.search.checks import check_query
 from gaussmatch.search.hits import TRUNCATED, Hit, Hits
 from gaussmatch.search.manifest import Gallery, known
@@ -42,6 +38,9 @@ from gaussmatch.search.trust.verdict import FitCount, quoted
 from gaussmatch.search.where import Where
 
 if TYPE_CHECKING:
+    from PIL import Image
+    from torch import Tensor
+
     from gaussmatch.search.index import Index
 
 EVERYTHING = Where()
@@ -139,7 +138,7 @@ class Queries:
         said: what each is called.
     """
 
-    gaussians: Gaussian
+    gaussians: Gaussian | ArrayGaussian
     side: Gallery
     kinds: Sequence[str] | None = None
     familiar: np.ndarray | None = None
@@ -151,7 +150,7 @@ class Queries:
         return len(self.gaussians)
 
 
-Encoding = tuple[Gaussian, int, np.ndarray | None]
+Encoding = tuple[Gaussian | ArrayGaussian, int, np.ndarray | None]
 """A batch, a row of it, and how familiar each row is."""
 
 
@@ -177,7 +176,8 @@ class Searched:
     @property
     def gaussian(self) -> Gaussian | None:
         """As a batch of one; ``None`` for a query that names nothing to look for."""
-        return one_of(self.parts[0]) if self.parts else None
+        found = one_of(self.parts[0]) if self.parts else None
+        return found.gaussian() if isinstance(found, ArrayGaussian) else found
 
     def shared(self) -> tuple[Any, ...]:
         """What queries must have in common to be searched together."""
@@ -238,7 +238,7 @@ def _encode_texts(index: Index, some: Sequence[Searched]) -> None:
         return
     try:
         for one, reading in zip(
-            some, index.model.read([canonical(one.query.words) for one in some]), strict=True
+            some, index.texts.read([canonical(one.query.words) for one in some]), strict=True
         ):
             one.reading = reading
             if not reading.known:
@@ -258,7 +258,7 @@ def _encode_pictures(index: Index, some: Sequence[Searched]) -> None:
 
     def encode(few: Sequence[Searched]) -> None:
         given: Any = [one.query.picture for one in few]
-        if all(isinstance(one, Tensor | np.ndarray) for one in given):
+        if all(isinstance(one, torch.Tensor | np.ndarray) for one in given):
             given = np.stack([np.asarray(one) for one in given])
         batch, familiar = index.encode_images(given)
         for row, one in enumerate(few):
@@ -283,7 +283,7 @@ def _combine(index: Index, one: Searched) -> None:
         one.parts = [(g, 0, None)]
 
 
-def one_of(part: Encoding) -> Gaussian:
+def one_of(part: Encoding) -> Gaussian | ArrayGaussian:
     """A row of a batch, as a batch of one."""
     return part[0][part[1] : part[1] + 1]
 
@@ -310,7 +310,7 @@ def _excluded(index: Index, q: Query) -> tuple[list[Queries], list[str]]:
     """What must not be in the results; and what to say about words that are not known."""
     found, notes = list[Queries](), list[str]()
     if q.asked is not None and q.asked.without:
-        read = index.model.read([canonical(part.means) for part in q.asked.without])
+        read = index.texts.read([canonical(part.means) for part in q.asked.without])
         unknown = [r.text for r in read if not r.known]
         notes = [f"I don’t know {quoted(unknown)}: it is not excluded"] if unknown else []
         if read := [r for r in read if r.known]:
@@ -433,14 +433,12 @@ class Ranking:
         index, gallery = self.index, self.gallery
         lifted = index.samples(
             (index.manifest.generation, gallery, self.scope.where),
-            lambda: index.among(gallery).against(self._sample(), gallery),
+            lambda: index.among(gallery).arrays_against(self._sample(), gallery),
         )
-        with torch.no_grad():  # a similarity may have learned parameters
-            sampled: np.ndarray = lifted(queries.arrays.gaussian()).double().numpy()
-        return sampled
+        return lifted(queries.arrays)
 
-    def _sample(self) -> Gaussian:
-        return self.items.arrays(self.items.sample(min(SAMPLE, self.size))).gaussian()
+    def _sample(self) -> ArrayGaussian:
+        return self.items.arrays(self.items.sample(min(SAMPLE, self.size)))
 
     # ---- promises ----
 
@@ -460,14 +458,14 @@ class Ranking:
         needed = judged.reader.needed(self.scope.promise, share, self._missed())
         if np.isnan(needed).any():
             raise ValueError("no guarantee: nothing was learned about queries so short")
-        logits = judged.reader.logits(found.score).numpy()
+        logits = judged.reader.logits(found.score)
         while wide < self.size and (logits[:, -1] >= needed).any():
             wide *= 4
             found = self.best(queries, wide)
-            logits = judged.reader.logits(found.score).numpy()
+            logits = judged.reader.logits(found.score)
         held = (logits >= needed[:, None]).sum(1)
         kept = held.clip(min(1, self.size)).tolist()  # one more breaks no promise
-        return found, replace(judged, probability=1 / (1 + np.exp(-logits))), kept
+        return found, replace(judged, probability=sigmoid(logits)), kept
 
     def _missed(self) -> float:
         """The share of the exact best results that a search fails to find, measured with training
@@ -476,7 +474,7 @@ class Ranking:
         reference = self.index.calibration.reference.get(other_side(self.gallery))
         if reference is None or items.exact:
             return 0.0
-        sample, rescore = reference[:MISSED_QUERIES].numpy(), self.index.settings.rescore
+        sample, rescore = reference[:MISSED_QUERIES], self.index.settings.rescore
         near, exact = (top_k(some, sample, TOP, rescore) for some in (items, Scanned(items)))
         worst = exact.score[:, -1:] - 1e-9 * np.abs(exact.score[:, -1:])
         return float(1 - (near.score >= worst).mean())
@@ -535,7 +533,7 @@ class Ranking:
         against = self._standing(without, scores)[~strange].sum(0).reshape(shape)
         if known.reader is None:
             return None, against, remarks
-        keep = torch.nn.functional.logsigmoid(-known.reader.logits(scores)).numpy()
+        keep = log_sigmoid(-known.reader.logits(scores))
         return keep[~strange].sum(0).reshape(shape), against, remarks
 
     def _standing(self, queries: Queries, scores: np.ndarray) -> np.ndarray:

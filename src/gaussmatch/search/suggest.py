@@ -41,7 +41,7 @@ def suggest(index: Index, query: str, g: Gaussian, k: int) -> list[Suggestion]:
     They come from two places: the captions nearest to the query, and those of the pictures it
     finds, because each of these is one of the things that may be meant.
     """
-    if g.is_point or not index.size("captions"):
+    if g.is_point:
         return []
     pictures = index.search(g, PICTURES, gallery="images", side="captions")[0]
     found = list(index.search(g, NEAREST, gallery="captions", side="captions")[0].hits)

@@ -21,6 +21,7 @@ from gaussmatch.files import remember_folder
 from gaussmatch.models import run as runs
 from gaussmatch.models.features import load_data
 from gaussmatch.models.official import import_checkpoint, is_named
+from gaussmatch.models.published import keep_texts
 from gaussmatch.models.recipe import DataRecipe
 from gaussmatch.search import (
     GALLERIES,
@@ -84,6 +85,7 @@ def _index(options: Namespace, encoder: Path | None) -> None:
     try:
         if index.model.reads_text:  # without its text encoder it could not be searched: say so now
             index.model.read(["a"])
+            keep_texts(index.model, index.manifest.run)  # so that even the first search is fast
         _fill(index, recipe.data, options)
     except Exception:
         if new and not any(index.size(gallery) for gallery in GALLERIES):

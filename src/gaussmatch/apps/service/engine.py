@@ -32,7 +32,7 @@ from gaussmatch.apps.service.responses import (
     dumps,
 )
 from gaussmatch.apps.service.settings import Settings
-from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.data.language import canonical, mostly_known
 from gaussmatch.data.pictures import SUFFIXES
 from gaussmatch.learn.plot import PlaneProjection
@@ -312,7 +312,11 @@ class Engine:
         return self.uncertainty(g, "images", familiar)
 
     def uncertainty(
-        self, g: Gaussian, side: Gallery, familiar: np.ndarray | None = None, known: bool = True
+        self,
+        g: Gaussian | ArrayGaussian,
+        side: Gallery,
+        familiar: np.ndarray | None = None,
+        known: bool = True,
     ) -> Uncertainty:
         """How vague one caption, or how ambiguous one picture is; a percentile only if the model
         knows such."""
@@ -321,13 +325,14 @@ class Engine:
         return Uncertainty.of(unsure, percentile if said else None, side)
 
     def uncertainties(
-        self, g: Gaussian, side: Gallery, familiar: np.ndarray | None = None
+        self, g: Gaussian | ArrayGaussian, side: Gallery, familiar: np.ndarray | None = None
     ) -> tuple[list[Any], list[Any]]:
         """Uncertainties and percentiles of Gaussians, ``None`` where there are none."""
         nothing = [None] * len(g)
         if g.is_point:
             return nothing, nothing
-        unsure = g.uncertainty().double().numpy()
+        own = g.numpy() if isinstance(g, Gaussian) else g
+        unsure = own.uncertainty().astype(np.float64)
         percentile = self.index.calibration.percentile(side, unsure, familiar)
         return unsure.tolist(), nothing if percentile is None else percentile.tolist()
 

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
+import numpy as np
 from jaxtyping import Float
-from torch import Tensor
+
+from gaussmatch.lazy import torch
 
 TOP = 50
 """Results of a query that are judged exactly, whatever its gallery."""
@@ -24,6 +25,20 @@ SAMPLE = 2048
 """Items that stand for the others; a gallery of no more is judged exactly."""
 HIGH = 0.99
 LOWEST = -1e6
+Array = np.ndarray
+
+
+def log_sigmoid(x: Array) -> Array:
+    """ln of the probability whose log-odds are x.
+
+    >>> np.exp(log_sigmoid(np.array([0.0, -1000.0]))).tolist()
+    [0.5, 0.0]
+    """
+    return np.asarray(-np.logaddexp(0.0, -x))
+
+
+def sigmoid(x: Array) -> Array:
+    return np.asarray(np.exp(log_sigmoid(x)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,58 +53,69 @@ class Level:
     """
 
     size: int
-    mean: Tensor
-    deviation: Tensor
-    best: Tensor
-    high: Tensor
-    log_sum: Tensor
+    mean: Array
+    deviation: Array
+    best: Array
+    high: Array
+    log_sum: Array
 
     @staticmethod
     def of(
-        top: Float[Tensor, "n k"], sample: Float[Tensor, "n r"], size: int, temperature: float
+        top: Float[Array, "n k"], sample: Float[Array, "n r"], size: int, temperature: float
     ) -> Level:
         """From the best scores, descending, and those of a random sample of the gallery."""
-        top, sample = top.double().clamp_min(LOWEST), sample.double().clamp_min(LOWEST)
+        top, sample = _wide(top), _wide(sample)
         scaled = sample / temperature
         if sample.shape[1] < size:
-            others = scaled.masked_fill(sample >= top[:, -1:], -torch.inf)
-            count = (sample < top[:, -1:]).sum(1).clamp_min(1).double()
-            rest = others.logsumexp(1) + (max(size - top.shape[1], 1) / count).log()
-            log_sum = torch.logaddexp((top / temperature).logsumexp(1), rest)
+            below = sample < top[:, -1:]
+            count = np.maximum(below.sum(1), 1)
+            rest = _log_sum(np.where(below, scaled, -np.inf))
+            rest += np.log(max(size - top.shape[1], 1) / count)
+            log_sum = np.logaddexp(_log_sum(top / temperature), rest)
         else:
-            log_sum = scaled.logsumexp(1)
-        deviation = sample.std(1, unbiased=False)
+            log_sum = _log_sum(scaled)
+        deviation = sample.std(1)
         return Level(
             size,
             sample.mean(1),
-            torch.where(deviation > 0, deviation, 1.0),
+            np.where(deviation > 0, deviation, 1.0),
             top[:, 0],
-            sample.quantile(HIGH, 1),
+            np.quantile(sample, HIGH, 1),
             log_sum,
         )
 
-    def standard(self, scores: Tensor) -> Tensor:
+    def standard(self, scores: Array) -> Array:
         """Scores (n, …) by their distance from the mean, in deviations."""
         shape = (-1, *[1] * (scores.ndim - 1))
-        return (scores - self.mean.view(shape)) / self.deviation.view(shape)
+        return np.asarray((scores - self.mean.reshape(shape)) / self.deviation.reshape(shape))
+
+
+def _wide(scores: Array) -> Array:
+    """In float64, none without an end."""
+    return np.asarray(np.maximum(scores, LOWEST, dtype=np.float64))
+
+
+def _log_sum(a: Float[Array, "n k"]) -> Float[Array, "n"]:
+    """ln Σ exp."""
+    return np.asarray(np.logaddexp.reduce(a, 1))
 
 
 def base_features(
-    scores: Float[Tensor, "n k"], level: Level, unsure: Float[Tensor, "n"], temperature: float
-) -> Float[Tensor, "n k 8"]:
+    scores: Float[Array, "n k"], level: Level, unsure: Float[Array, "n"], temperature: float
+) -> Float[Array, "n k 8"]:
     """The score, standardized, its log-softmax; the query's uncertainty; ln of the size of the
     gallery; the deviation of the query's scores; its best and high score, standardized."""
-    scores = scores.double().clamp_min(LOWEST)
+    scores = _wide(scores)
     of_query = (
-        unsure.double(),
-        torch.full_like(level.mean, math.log(level.size)),
-        level.deviation.log(),
+        unsure,
+        np.full_like(level.mean, math.log(level.size)),
+        np.log(level.deviation),
         level.standard(level.best),
         level.standard(level.high),
     )
     columns = [scores, level.standard(scores), scores / temperature - level.log_sum[:, None]]
-    columns += [each[:, None].expand_as(scores) for each in of_query]
-    return torch.stack(columns, -1)
+    columns += [np.broadcast_to(each[:, None], scores.shape) for each in of_query]
+    return np.stack(columns, -1)
 
 
 _PRODUCTS = ((1, 3), (0, 1), (1, 6), (1, 4), (2, 4), (4, 6), (4, 7), (3, 4), (3, 5))
@@ -101,37 +127,41 @@ FARTHEST = 4.0
 """Standardized base features end here, so that no square runs away."""
 
 
-def expanded(base: Float[Tensor, "n f"]) -> Float[Tensor, "n g"]:
+def expanded(base: Float[Array, "n f"]) -> Float[Array, "n g"]:
     """Standardized base features, squares and some products of them, and what exceeds a bend."""
-    base = base.clamp(-FARTHEST, FARTHEST)
+    base = base.clip(-FARTHEST, FARTHEST)
     products = [base[..., a] * base[..., b] for a, b in _PRODUCTS]
-    products += [(base[..., a] - at).clamp_min(0) for a, at in _BENDS]
-    return torch.cat([base, base[..., _SQUARES].square(), torch.stack(products, -1)], -1)
+    products += [np.maximum(base[..., a] - at, 0) for a, at in _BENDS]
+    return np.concatenate([base, base[..., _SQUARES] ** 2, np.stack(products, -1)], -1)
 
 
-def falling(values: Float[Tensor, "n k"], scores: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+def falling(values: Float[Array, "n k"], scores: Float[Array, "n k"]) -> Float[Array, "n k"]:
     """Values, none of which exceeds that of a better score; in the order given."""
-    order = scores.argsort(1, descending=True)
-    return torch.empty_like(values).scatter(1, order, values.gather(1, order).cummin(1).values)
+    order, found = np.argsort(-scores, 1), np.empty_like(values)
+    least = np.minimum.accumulate(np.take_along_axis(values, order, 1), 1)
+    np.put_along_axis(found, order, least, 1)
+    return found
 
 
 def expected_count(
-    p_top: Float[Tensor, "n k"],
-    p_sample: Float[Tensor, "n r"],
-    top: Float[Tensor, "n k"],
-    sample: Float[Tensor, "n r"],
+    p_top: Float[Array, "n k"],
+    p_sample: Float[Array, "n r"],
+    top: Float[Array, "n k"],
+    sample: Float[Array, "n r"],
     size: int,
-) -> Float[Tensor, "n"]:
+) -> Float[Array, "n"]:
     """Σ p over a gallery: of all where the sample is all; else of the best, and of the others by
     the mean of those in the sample."""
     if sample.shape[1] >= size:
-        return p_sample.sum(1)
-    rest = (sample < top[:, -1:]).double()
-    mean = (p_sample * rest).sum(1) / rest.sum(1).clamp_min(1)
-    return p_top.sum(1) + (size - top.shape[1]) * mean
+        return np.asarray(p_sample.sum(1))
+    rest = sample < top[:, -1:]
+    mean = (p_sample * rest).sum(1) / np.maximum(rest.sum(1), 1)
+    return np.asarray(p_top.sum(1) + (size - top.shape[1]) * mean)
 
 
-def log_perplexity(scores: Float[Tensor, "n r"], temperature: float) -> Float[Tensor, "n"]:
+def log_perplexity(
+    scores: Float[torch.Tensor, "n r"], temperature: float
+) -> Float[torch.Tensor, "n"]:
     """Entropy of the posterior of each query over r items, softmax(s/τ): ln of how many of them
     remain possible, from 0 (one) to ln r (all alike).
 
@@ -142,7 +172,7 @@ def log_perplexity(scores: Float[Tensor, "n r"], temperature: float) -> Float[Te
     return -(log_p.exp() * log_p).sum(1)
 
 
-def fit_temperature(match: Float[Tensor, "n"], others: Float[Tensor, "n r"]) -> float:
+def fit_temperature(match: Float[torch.Tensor, "n"], others: Float[torch.Tensor, "n r"]) -> float:
     """τ of highest likelihood that each match is chosen among itself and other items,
     p = exp(s/τ) / (exp(s/τ) + Σ_j exp(s_j/τ)), searched over five orders of magnitude.
 
@@ -180,7 +210,7 @@ class ResultProbability:
 
     >>> score, vague = torch.tensor([1.0, 2, 3, 4] * 20), torch.tensor([0.0, 0, 5, 5] * 20)
     >>> p = ResultProbability.fit(torch.stack([score, vague], -1), (vague > 0).float())
-    >>> [round(v, 1) for v in p(torch.tensor([[2.5, 0.0], [2.5, 5.0]])).tolist()]
+    >>> [round(v, 1) for v in p(np.array([[2.5, 0.0], [2.5, 5.0]])).tolist()]
     [0.0, 1.0]
     """
 
@@ -191,9 +221,9 @@ class ResultProbability:
 
     @staticmethod
     def fit(
-        features: Float[Tensor, "n f"],
-        right: Float[Tensor, "n"],
-        weight: Float[Tensor, "n"] | None = None,
+        features: Float[torch.Tensor, "n f"],
+        right: Float[torch.Tensor, "n"],
+        weight: Float[torch.Tensor, "n"] | None = None,
         ridge: float = 1e-6,
     ) -> ResultProbability:
         """
@@ -214,12 +244,12 @@ class ResultProbability:
             tuple(weights), bias, tuple(center.tolist()), tuple(scale.tolist())
         )
 
-    def __call__(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n"]:
-        return torch.sigmoid(self.logit(features))
+    def __call__(self, features: Float[Array, "n f"]) -> Float[Array, "n"]:
+        return sigmoid(self.logit(features))
 
-    def logit(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n"]:
-        weights, center, scale = self._tensors
-        return (features.double() - center) / scale @ weights + self.bias
+    def logit(self, features: Float[Array, "n f"]) -> Float[Array, "n"]:
+        weights, center, scale = self._arrays
+        return np.asarray((features - center) / scale @ weights + self.bias)
 
     def at(self, values: Sequence[float]) -> ResultProbability:
         """The same if the last features have these values and are no longer given.
@@ -233,12 +263,11 @@ class ResultProbability:
         return ResultProbability(self.weights[:n], bias, self.center[:n], self.scale[:n])
 
     @cached_property
-    def _tensors(self) -> list[Tensor]:
-        parts = (self.weights, self.center, self.scale)
-        return [torch.tensor(part, dtype=torch.float64) for part in parts]
+    def _arrays(self) -> list[Array]:
+        return [np.array(part) for part in (self.weights, self.center, self.scale)]
 
 
-def brier(probability: Float[Tensor, "n"], right: Float[Tensor, "n"]) -> float:
+def brier(probability: Float[torch.Tensor, "n"], right: Float[torch.Tensor, "n"]) -> float:
     """Mean squared difference of probability and outcome; lower is better.
 
     >>> brier(torch.tensor([0.5, 1.0]), torch.tensor([1.0, 1.0]))
@@ -248,7 +277,7 @@ def brier(probability: Float[Tensor, "n"], right: Float[Tensor, "n"]) -> float:
 
 
 def calibration_error(
-    probability: Float[Tensor, "n"], right: Float[Tensor, "n"], bins: int = 15
+    probability: Float[torch.Tensor, "n"], right: Float[torch.Tensor, "n"], bins: int = 15
 ) -> float:
     """ECE: Σ_b n_b/n · |mean probability − share right| over equally wide bins, in [0, 1].
 
@@ -264,7 +293,9 @@ def calibration_error(
     return float(gap.abs().sum() / len(right))
 
 
-def _logistic(x: Tensor, right: Tensor, weight: Tensor, ridge: float, steps: int = 100) -> Tensor:
+def _logistic(
+    x: torch.Tensor, right: torch.Tensor, weight: torch.Tensor, ridge: float, steps: int = 100
+) -> torch.Tensor:
     """Weights of the features and, last, the bias: logistic regression by Newton's method."""
     ones, all_ = (weight * right).sum(), weight.sum()
     target = torch.where(right > 0, (ones + 1) / (ones + 2), 1 / (all_ - ones + 2))

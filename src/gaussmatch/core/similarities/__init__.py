@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from gaussmatch.core.gaussian import Side
@@ -17,9 +18,8 @@ from gaussmatch.core.similarities.lifted import (
     Wasserstein,
     WassersteinLiteral,
 )
-from gaussmatch.core.similarities.pairwise import MIL, MatchProb
 
-SIMILARITIES: dict[str, type[Similarity]] = {
+LIFTED: dict[str, type[Similarity]] = {
     s.name: s
     for s in (
         Cosine,
@@ -31,10 +31,24 @@ SIMILARITIES: dict[str, type[Similarity]] = {
         WassersteinLiteral,
         CSD,
         ExpectedDot,
-        MIL,
-        MatchProb,
     )
 }
+"""Those that are a product or a distance of vectors."""
+SIMILARITIES: dict[str, type[Similarity]]
+"""Every similarity by name; the others are networks, and wait for torch until one is asked for."""
+
+
+@cache
+def _every() -> dict[str, type[Similarity]]:
+    from gaussmatch.core.similarities.pairwise import MIL, MatchProb
+
+    return {**LIFTED, MIL.name: MIL, MatchProb.name: MatchProb}
+
+
+def __getattr__(name: str) -> Any:
+    if name != "SIMILARITIES":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _every()
 
 
 def similarity(name: str, **settings: Any) -> Similarity:
@@ -46,6 +60,7 @@ def similarity(name: str, **settings: Any) -> Similarity:
     Traceback (most recent call last):
     ValueError: unknown similarity 'kull'; choose cosine, kl, reverse_kl, min_kl, query_kl, ...
     """
-    if name not in SIMILARITIES:
-        raise ValueError(f"unknown similarity {name!r}; choose {', '.join(SIMILARITIES)}")
-    return SIMILARITIES[name](**settings)
+    known = LIFTED if name in LIFTED else _every()
+    if name not in known:
+        raise ValueError(f"unknown similarity {name!r}; choose {', '.join(known)}")
+    return known[name](**settings)

@@ -9,9 +9,7 @@ from functools import cached_property
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
-import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from gaussmatch.core.gaussian import (
     A,
@@ -24,6 +22,7 @@ from gaussmatch.core.gaussian import (
     largest,
     total,
 )
+from gaussmatch.lazy import torch
 
 SIDES: tuple[Side, ...] = get_args(Side)
 
@@ -81,7 +80,7 @@ class Similarity(ABC):
         check_side(side)
         return self
 
-    def both_ways(self, images: Gaussian, captions: Gaussian) -> tuple[Tensor, Tensor]:
+    def both_ways(self, images: Gaussian, captions: Gaussian) -> tuple[torch.Tensor, torch.Tensor]:
         """``matrix`` for image queries and for caption queries, each images × captions; the same
         tensor twice where the direction does not count."""
         by_image, by_caption = self.for_query("images"), self.for_query("captions")
@@ -100,7 +99,7 @@ class Similarity(ABC):
         """The score from an inner product or a squared distance; never decreasing in closeness."""
         return raw if self.metric == "inner_product" else -raw
 
-    def matrix(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n m"]:
+    def matrix(self, images: Gaussian, captions: Gaussian) -> Float[torch.Tensor, "n m"]:
         """Scores of every image with every caption.
 
         Computed in float64 where the device has it (a matrix product hides cancellations that
@@ -118,7 +117,7 @@ class Similarity(ABC):
         ]
         return torch.cat(blocks) if blocks else images.mean.new_zeros(0, right, dtype=result)
 
-    def against(self, items: Gaussian, side: Side) -> Callable[[Gaussian], Tensor]:
+    def against(self, items: Gaussian, side: Side) -> Callable[[Gaussian], torch.Tensor]:
         """``matrix`` with some items fixed, which are lifted once: queries → (queries, items).
 
         >>> from gaussmatch.core.similarities import similarity
@@ -131,7 +130,7 @@ class Similarity(ABC):
         lift, other = self.lift_images, self.lift_captions
         lifted = (lift if side == "images" else other)(items.to(dtype))
 
-        def scores(queries: Gaussian) -> Tensor:
+        def scores(queries: Gaussian) -> torch.Tensor:
             sides = (items, queries) if side == "images" else (queries, items)
             fit = self.prepare(*sides, paired=False)
             if fit[side == "captions"] is not items:  # spheres among ellipsoids
@@ -144,11 +143,25 @@ class Similarity(ABC):
 
         return scores
 
+    def arrays_against(
+        self, items: ArrayGaussian, side: Side
+    ) -> Callable[[ArrayGaussian], np.ndarray]:
+        """``against`` of numpy arrays of one form, in float64."""
+        if not self.on_arrays:
+            scores = self.against(items.gaussian(), side)
+            return lambda queries: scores(queries.gaussian()).numpy(force=True).astype(np.float64)
+        lift, other = self.lift_images, self.lift_captions
+        if side == "images":
+            held = lift(items.astype(np.float64))
+            return lambda queries: self._block(held, other(queries.astype(np.float64))).T
+        held = other(items.astype(np.float64))
+        return lambda queries: self._block(lift(queries.astype(np.float64)), held)
+
     def precision(self, g: Gaussian) -> torch.dtype:
         """What ``matrix`` computes in."""
         return wide(g)
 
-    def paired(self, images: Gaussian, captions: Gaussian) -> Float[Tensor, "n"]:
+    def paired(self, images: Gaussian, captions: Gaussian) -> Float[torch.Tensor, "n"]:
         """Score of image k with caption k, for each k."""
         images, captions = self.prepare(images, captions, paired=True)
         dtype = wide(images)
@@ -162,13 +175,13 @@ class Similarity(ABC):
             for a, b in zip(images, captions, strict=True)
         )
 
-    def _block(self, images: Lifted[Tensor], captions: Lifted[Tensor]) -> Tensor:
+    def _block(self, images: Lifted[A], captions: Lifted[A]) -> A:
         return self._best(self._all_raw(a, b) for a, b in zip(images, captions, strict=True))
 
-    def _all_raw(self, a: Tensor, b: Tensor) -> Tensor:
-        raw = a @ b.T
+    def _all_raw(self, a: A, b: A) -> A:
+        raw: A = a @ b.T
         if self.metric == "squared_l2":
-            raw = a.square().sum(-1)[:, None] + b.square().sum(-1)[None] - 2 * raw
+            raw = total(a**2)[:, None] + total(b**2)[None] - 2 * raw
         return raw
 
     def score(self, raw: A) -> A:
@@ -229,7 +242,7 @@ class CenteredLift:
     """
 
     similarity: Similarity
-    shift: Tensor
+    shift: torch.Tensor | np.ndarray
 
     @staticmethod
     def of(similarity: Similarity, *some: Gaussian) -> CenteredLift:
@@ -237,20 +250,19 @@ class CenteredLift:
         shift = torch.stack([center(g.mean) for g in some]).mean(0)
         return CenteredLift(similarity, shift if similarity.shift_invariant else shift * 0)
 
-    def __call__(self, g: Gaussian, side: Side) -> Lifted[Tensor]:
+    def __call__(self, g: Gaussian, side: Side) -> Lifted[torch.Tensor]:
         """Items of a side, lifted in the precision of the shift."""
-        log_var = None if g.log_var is None else g.log_var.to(self.shift.dtype)
-        return self._lift(Gaussian(g.mean - self.shift, log_var), side)
+        shift = torch.as_tensor(self.shift)
+        log_var = None if g.log_var is None else g.log_var.to(shift.dtype)
+        return self._lift(Gaussian(g.mean - shift, log_var), side)
 
     def arrays(self, g: ArrayGaussian, side: Side) -> Lifted[np.ndarray]:
         """The same of numpy arrays; by tensors where the similarity asks for them."""
         if not self.similarity.on_arrays:
             return tuple(a.numpy() for a in self(g.gaussian(), side))
-        shift = self._array
-        mean = g.mean.astype(shift.dtype)
-        mean -= shift
-        log_var = None if g.log_var is None else g.log_var.astype(shift.dtype)
-        return self._lift(ArrayGaussian(mean, log_var), side)
+        moved = g.astype(self._array.dtype)
+        moved.mean -= self._array
+        return self._lift(moved, side)
 
     def _lift(self, g: Moments[A], side: Side) -> Lifted[A]:
         if side == "images":
@@ -259,10 +271,10 @@ class CenteredLift:
 
     @cached_property
     def _array(self) -> np.ndarray:
-        return self.shift.numpy()
+        return np.asarray(self.shift)
 
 
-def center(x: Tensor) -> Tensor:
+def center(x: torch.Tensor) -> torch.Tensor:
     """The median of each coordinate: one outlier must not move the center of all."""
     return x.median(0).values
 

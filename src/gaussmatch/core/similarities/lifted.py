@@ -4,10 +4,9 @@ distance, the sampled distance of later probabilistic models, and the Kullbackâ€
 
 from __future__ import annotations
 
-import torch
-
 from gaussmatch.core.gaussian import A, Gaussian, Moments, Side, dot, joined, normalized, total
 from gaussmatch.core.similarities.base import Lifted, Similarity, check_side
+from gaussmatch.lazy import torch
 
 
 class Cosine(Similarity):

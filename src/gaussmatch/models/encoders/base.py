@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from tokenizers import Tokenizer as Cutter
 from torch import Tensor, nn
 
 from gaussmatch.files import write_text
+from gaussmatch.models.texts import Reading, Tokenizer, padded
 
 ImageTransform = Callable[[Sequence[Image.Image]], np.ndarray]
 """Pictures → the inputs of an image encoder, (n, …) float32. An encoder that contains its network,
@@ -40,47 +41,7 @@ def pad(rows: Sequence[list[int]], padding: int = 0) -> Tokens:
     Tokens(ids=tensor([[5, 6],
             [7, 0]]), lengths=tensor([2, 1]))
     """
-    lengths = [len(row) for row in rows]
-    longest = max(lengths)
-    full = np.array([row + [padding] * (longest - len(row)) for row in rows], dtype=np.int64)
-    return Tokens(torch.from_numpy(full), torch.tensor(lengths))
-
-
-class Reading(NamedTuple):
-    """A text as an encoder reads it.
-
-    Args:
-        text: as written.
-        row: what the encoder was given of it, see ``TextEncoder.prepare``.
-        unknown: its words that the encoder does not know, as written; none for sub-word encoders.
-        known: whether the encoder knows anything of it.
-        cut: its words that a sub-word encoder has no token for and reads in parts.
-        truncated: whether it is longer than the encoder reads.
-    """
-
-    text: str
-    row: Any
-    unknown: list[str]
-    known: bool
-    cut: Sequence[str] = ()
-    truncated: bool = False
-
-
-class Tokenizer(Protocol):
-    """Texts → token ids."""
-
-    def __len__(self) -> int:
-        """How many tokens there are."""
-
-    def rows(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, with start and end."""
-
-    def read(self, texts: Iterable[str]) -> list[Reading]:
-        """Token ids and unknown words of each text."""
-
-    @property
-    def example(self) -> str:
-        """A text that is known, such as a word."""
+    return Tokens(*map(torch.from_numpy, padded(rows, padding)))
 
 
 UNREAD = (

@@ -22,33 +22,34 @@ from torch import Tensor, nn
 
 from gaussmatch.checks import extra
 from gaussmatch.core.gaussian import Gaussian
-from gaussmatch.files import atomic, cache_root, made_once, read_json
+from gaussmatch.files import atomic, made_once, read_json
 from gaussmatch.models.encoders.base import (
     UNREAD,
     ImageTransform,
     TextEncoder,
-    Tokenizer,
     Tokens,
     pad,
 )
 from gaussmatch.models.encoders.pretrained.base import (
     ImageTower,
-    Subwords,
     TextTower,
     Transform,
     files_sha256,
 )
+from gaussmatch.models.texts import (
+    NETWORK,
+    NOTES,
+    OnnxSession,
+    Subwords,
+    Tokenizer,
+    onnx_cache,
+    onnx_wanted,
+)
 
-NOTES = "gaussmatch"
-"""The field of an ONNX file's metadata that holds what its user must know, as JSON."""
 CLOSE = 1e-5
 """The largest difference from torch that an export may have."""
 CLOSE_TO_FROZEN = 1e-4
 """The same for a frozen encoder that runs in onnxruntime instead of torch."""
-_ELSEWHERE = "session.model_external_initializers_file_folder_path"
-"""What onnxruntime calls the folder of weights that are not in the file itself."""
-SWITCH = "GAUSSMATCH_ONNX"
-"""Environment variable; 0: frozen encoders run in torch, though onnxruntime is there."""
 
 
 class Network:
@@ -58,33 +59,14 @@ class Network:
         by_rows: each thread takes some rows of a batch, instead of all sharing the work on each
             operator. For pictures, of which few go through together, that takes less time: they
             wait for each other once a batch, and what decodes the next ones is not in the way.
-        ours: a file that we wrote and sealed. Any other one might name further files to read its
-            weights from, and so only its bytes are given away, which takes twice as long; such
-            files are then looked for in the working directory, unless another place is named.
+        ours: see ``OnnxSession``.
     """
 
     def __init__(self, file: Path, *, by_rows: bool = False, ours: bool = False) -> None:
-        with extra("onnx", str(file)):
-            import onnxruntime
-        if not file.is_file():
-            raise FileNotFoundError(f"{file}: no such ONNX file")
-        options = onnxruntime.SessionOptions()
         threads = torch.get_num_threads()
         self._parts = threads if by_rows else 1
-        options.intra_op_num_threads = 1 if by_rows else threads
-        options.log_severity_level = 3
-        if not ours:
-            options.add_session_config_entry(_ELSEWHERE, os.devnull)  # nothing is in there
-        try:
-            self._session = onnxruntime.InferenceSession(
-                file if ours else file.read_bytes(), options, providers=["CPUExecutionProvider"]
-            )
-            self.notes: dict[str, Any] = json.loads(
-                self._session.get_modelmeta().custom_metadata_map.get(NOTES, "{}")
-            )
-        except Exception as error:  # onnxruntime has exceptions of its own
-            raise ValueError(f"{file}: onnxruntime cannot read it ({error})") from error
-        self._inputs = [one.name for one in self._session.get_inputs()]
+        self._session = OnnxSession(file, 1 if by_rows else threads, ours=ours)
+        self.notes = self._session.notes
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
         parts = min(self._parts, len(inputs[0]))
@@ -95,8 +77,7 @@ class Network:
             return [torch.cat(some) for some in zip(*outputs, strict=True)]
 
     def _run(self, *inputs: Tensor) -> list[Tensor]:
-        given = dict(zip(self._inputs, (t.cpu().numpy() for t in inputs), strict=True))
-        return [torch.from_numpy(out) for out in self._session.run(None, given)]
+        return [torch.from_numpy(out) for out in self._session(*(t.cpu().numpy() for t in inputs))]
 
     def gaussian(self, *inputs: Tensor) -> Gaussian:
         """Of a network with one output (a mean) or two."""
@@ -242,19 +223,20 @@ PICTURES, TOKENS = {"pictures": ("n",)}, {"tokens": ("n", "t"), "lengths": ("n",
 """The inputs of networks, and which of their axes are free."""
 
 
-EXPORTED = "network.onnx"
+def cache_name(tower: ImageTower | TextTower) -> str:
+    """The folder of the cache that holds an encoder's network."""
+    return f"{type(tower).__name__.lower()}-{tower.sha256()[:24]}"
 
 
 def accelerate(tower: ImageTower | TextTower) -> None:
     """Let a frozen encoder run in onnxruntime, if that is installed: the same embeddings to
     1e-4, in about half the time. Its network is exported into the cache at first use."""
-    there = find_spec("onnxruntime") is not None and find_spec("onnx") is not None
     wanted = tower.accelerated and tower.device.type == "cpu" and tower.fast is None
-    if not (wanted and there) or os.environ.get(SWITCH) == "0":
+    if not wanted or not onnx_wanted() or find_spec("onnx") is None:
         return
 
     def export(folder: Path) -> None:
-        file = folder / EXPORTED
+        file = folder / NETWORK
         if isinstance(tower, ImageTower):
             write(tower, picture_examples(tower), PICTURES, file, close=CLOSE_TO_FROZEN)
         else:
@@ -262,9 +244,8 @@ def accelerate(tower: ImageTower | TextTower) -> None:
             run = lambda *tokens: tower(Tokens(*tokens))  # noqa: E731
             write(run, given, TOKENS, file, close=CLOSE_TO_FROZEN)
 
-    folder = cache_root() / "onnx" / f"{type(tower).__name__.lower()}-{tower.sha256()[:24]}"
     try:
-        file = made_once(folder, export) / EXPORTED
+        file = made_once(onnx_cache(cache_name(tower)), export) / NETWORK
         tower.fast = Network(file, by_rows=isinstance(tower, ImageTower), ours=True)
     except Exception as error:  # exporters raise whatever they like
         warnings.warn(f"{tower.name} runs in torch, as ONNX failed: {error}", stacklevel=2)

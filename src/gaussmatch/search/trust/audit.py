@@ -135,7 +135,8 @@ def _mismatch(given: Tensor, made: Tensor, likeness: Callable[[Tensor], Tensor])
     weight = None
     for _ in range(ROUNDS + 1):
         x = torch.cat([torch.cat([given, made]), likeness(right)], 1)
-        odds = ResultProbability.fit(x, labels, weight).logit(x[: len(given)])
+        fitted = ResultProbability.fit(x, labels, weight)
+        odds = torch.from_numpy(fitted.logit(x[: len(given)].numpy()))
         wrong = torch.sigmoid(odds + torch.logit(share))
         share = wrong.mean().clamp(0.5 / len(given), 0.5)
         right = 1 - wrong

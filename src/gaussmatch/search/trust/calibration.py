@@ -11,23 +11,23 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
-from gaussmatch.core.metrics import QuantileLine, ResultProbability, RiskControl
+from gaussmatch.core.metrics.conformal import QuantileLine, RiskControl
 from gaussmatch.core.metrics.fitting import (
     FARTHEST,
     TOP,
     Level,
+    ResultProbability,
     base_features,
     expanded,
     expected_count,
     falling,
+    sigmoid,
 )
 from gaussmatch.core.similarities.base import SIDES, Side
 from gaussmatch.files import read_json, write_json
-from gaussmatch.models.encoders.base import Reading
+from gaussmatch.models.texts import Reading
 from gaussmatch.search.trust.familiarity import CLEARLY, Familiarity, Features, Words
 from gaussmatch.search.trust.gauges import Gauge
 
@@ -39,7 +39,7 @@ PROMISES: tuple[Promise, ...] = get_args(Promise)
 """What a guarantee holds: a share of all that fits, or the one item that is meant."""
 WHOLE, IMAGE = "whole", "image"
 """Kinds of queries: whole captions, where nothing else is said, and images. Shorter texts are kinds
-of their own, see ``data.fits.length_of``."""
+of their own, see ``data.language.length_of``."""
 
 DOUBT = 0.5
 """p-value of "nothing fits" above which perhaps nothing does, and no number is given. Half of the
@@ -124,10 +124,10 @@ class Way:
 
     def reader(
         self,
-        scores: np.ndarray | Tensor,
-        sample: np.ndarray | Tensor,
+        scores: np.ndarray,
+        sample: np.ndarray,
         size: int,
-        unsure: np.ndarray | Tensor,
+        unsure: np.ndarray,
         kinds: Sequence[str],
     ) -> Reader:
         """How the results of n queries are to be read.
@@ -139,12 +139,11 @@ class Way:
             unsure: (n), log det Σ of the queries; 0 of points.
             kinds: (n), of the queries.
         """
-        top, some = (torch.as_tensor(x).double() for x in (scores, sample))
-        top = top[:, :TOP]
-        level = Level.of(top, some, size, self.temperature)
+        top = scores[:, :TOP]
+        level = Level.of(top, sample, size, self.temperature)
         number = {name: at for at, name in enumerate(self.kinds)}
-        kind = torch.tensor([number.get(name, -1) for name in kinds])
-        return Reader(self, level, top, some, torch.as_tensor(unsure).double(), kind)
+        kind = np.array([number.get(name, -1) for name in kinds])
+        return Reader(self, level, top, sample, unsure, kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,62 +152,62 @@ class Reader:
 
     way: Way
     level: Level
-    top: Tensor
-    sample: Tensor
-    unsure: Tensor
-    kind: Tensor
+    top: np.ndarray
+    sample: np.ndarray
+    unsure: np.ndarray
+    kind: np.ndarray
 
-    def logits(self, scores: np.ndarray | Tensor) -> Tensor:
+    def logits(self, scores: np.ndarray) -> np.ndarray:
         """(n, k), ln P/(1 − P) of fitting, never rising as scores fall; 0 where the query is of a
         kind that was not judged."""
-        scores, way = torch.as_tensor(scores).double(), self.way
+        way = self.way
         base = base_features(scores, self.level, self.unsure, way.temperature)
-        standard = (base - torch.tensor(way.center)) / torch.tensor(way.scale)
-        values = torch.zeros_like(scores)
+        standard = (base - way.center) / way.scale
+        values = np.zeros(scores.shape)
         for kind, rows in self.each():
             if kind is not None:
-                own = expanded(standard[rows].flatten(0, 1))
+                own = expanded(standard[rows].reshape(-1, base.shape[-1]))
                 values[rows] = kind.fits.logit(own).reshape(len(rows), -1)
         return falling(values, scores)
 
     @cached_property
-    def _judged(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _judged(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """P of the best and of the sample, and the number expected."""
-        both = self.logits(torch.cat([self.top, self.sample], 1)).sigmoid()
+        both = sigmoid(self.logits(np.concatenate([self.top, self.sample], 1)))
         p_top, p_sample = both[:, : self.top.shape[1]], both[:, self.top.shape[1] :]
         found = expected_count(p_top, p_sample, self.top, self.sample, self.level.size)
         return p_top, p_sample, found
 
     @property
-    def expected(self) -> Tensor:
+    def expected(self) -> np.ndarray:
         """(n), Σ P(fits) over the gallery."""
         return self._judged[2]
 
-    def summary(self) -> Tensor:
+    def summary(self) -> np.ndarray:
         """(n, f), what is known of a search as a whole: P of the best result and of the best ones
         in the mean, how many are expected, and the base features of the best result, among them
         the query's uncertainty and the size of the gallery."""
         p_top, _, expected = self._judged
-        best = torch.stack([p_top[:, 0], p_top.mean(1)], 1).logit(1e-6)
-        told = (expected + 1).log()
+        best = np.stack([p_top[:, 0], p_top.mean(1)], 1).clip(1e-6, 1 - 1e-6)
+        told = np.log(expected + 1)
         base = base_features(self.top[:, :1], self.level, self.unsure, self.way.temperature)[:, 0]
-        return torch.cat([best, torch.stack([told, told.square()], 1), base], 1)
+        return np.concatenate([np.log(best / (1 - best)), np.stack([told, told**2], 1), base], 1)
 
     @cached_property
     def features(self) -> np.ndarray:
         """(n, f), standardized, none far from what was learned of."""
-        known = (self.summary() - torch.tensor(self.way.middle)) / torch.tensor(self.way.spread)
-        return known.clamp(-FARTHEST, FARTHEST).numpy()
+        known = (self.summary() - self.way.middle) / self.way.spread
+        return np.asarray(known.clip(-FARTHEST, FARTHEST))
 
     def presence(self) -> np.ndarray:
         """(n), higher where something fits."""
-        return self.way.presence.logit(torch.from_numpy(self.features)).numpy()
+        return self.way.presence.logit(self.features)
 
     def each(self) -> list[tuple[QueryKind | None, np.ndarray]]:
         """The kinds of the queries, each with the rows of its queries."""
         kinds = list(self.way.kinds.values())
-        rows = self.kind.numpy()
-        return [(None if k < 0 else kinds[k], np.flatnonzero(rows == k)) for k in np.unique(rows)]
+        each = ((k, np.flatnonzero(self.kind == k)) for k in np.unique(self.kind))
+        return [(None if k < 0 else kinds[k], rows) for k, rows in each]
 
     def needed(self, promise: Promise, level: float, missed: float = 0.0) -> np.ndarray:
         """(n), the least logit of a result in the set that keeps a promise; NaN where none can be
@@ -267,7 +266,7 @@ class Calibration:
     """
 
     quantiles: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    reference: Mapping[str, Gaussian] = field(default_factory=dict)
+    reference: Mapping[str, ArrayGaussian] = field(default_factory=dict)
     familiarity: Mapping[str, Familiarity] = field(default_factory=dict)
     ways: Mapping[str, Way] = field(default_factory=dict)
     gauges: Mapping[str, bool] = field(default_factory=dict)
@@ -350,7 +349,7 @@ class Calibration:
         own = queries.numpy() if isinstance(queries, Gaussian) else queries
         unsure = None if own.is_point else own.uncertainty().astype(np.float64)
         if familiar is None:  # its inputs are not known, and perhaps not needed
-            familiar = self.familiar(side, Features.of_gaussians(own.gaussian()))
+            familiar = self.familiar(side, Features.of_gaussians(own))
         share = None if unsure is None else self.percentile(side, unsure, familiar)
         way = self.ways.get(gallery)
         if way is None or side == gallery or not scores.shape[1]:
@@ -358,7 +357,7 @@ class Calibration:
         kinds = kinds or [IMAGE if side == "images" else WHOLE] * len(queries)
         vague = np.zeros(len(queries)) if unsure is None else unsure
         reader = way.reader(scores, sample, size, vague, kinds)
-        probability = reader.logits(scores).sigmoid().numpy()
+        probability = sigmoid(reader.logits(scores))
         present, features = reader.presence(), reader.features
         absent, count = np.full(len(queries), np.nan), np.full((len(queries), 3), np.nan)
         nothing = np.zeros(len(queries), dtype=bool)
@@ -384,11 +383,13 @@ class Calibration:
             {
                 "quantiles": self.quantiles,
                 "reference": {
-                    side: [_packed(t.half()) for t in (g.mean, g.log_var) if t is not None]
+                    side: [
+                        _packed(a.astype(np.float16)) for a in (g.mean, g.log_var) if a is not None
+                    ]
                     for side, g in self.reference.items()
                 },
                 "familiarity": {
-                    side: {name: _packed(t) for name, t in f.tensors().items()}
+                    side: {name: _packed(a) for name, a in f.arrays().items()}
                     for side, f in self.familiarity.items()
                 },
                 "ways": {gallery: asdict(way) for gallery, way in self.ways.items()},
@@ -396,7 +397,7 @@ class Calibration:
                 "about": self.about,
                 "words": dict(sorted(self.words.counts.items())),
                 "image_gauges": {
-                    name: {part: _packed(t) for part, t in gauge.tensors().items()}
+                    name: {part: _packed(a) for part, a in gauge.arrays().items()}
                     for name, gauge in self.image_gauges.items()
                 },
             },
@@ -410,19 +411,19 @@ class Calibration:
             return Calibration(
                 {side: tuple(values) for side, values in content["quantiles"].items()},
                 {
-                    side: _gaussian([_unpacked(t).float() for t in tensors], side)
-                    for side, tensors in content.get("reference", {}).items()
+                    side: ArrayGaussian(*(_unpacked(a).astype(np.float32) for a in arrays))
+                    for side, arrays in content.get("reference", {}).items()
                 },
                 {
-                    side: Familiarity.from_tensors({n: _unpacked(t) for n, t in tensors.items()})
-                    for side, tensors in content.get("familiarity", {}).items()
+                    side: Familiarity.from_arrays({n: _unpacked(a) for n, a in arrays.items()})
+                    for side, arrays in content.get("familiarity", {}).items()
                 },
                 {gallery: _way_from(way) for gallery, way in content.get("ways", {}).items()},
                 content.get("gauges", {}),
                 content["about"],
                 Words(content.get("words", {})),
                 {
-                    name: Gauge.from_tensors({part: _unpacked(t) for part, t in parts.items()})
+                    name: Gauge(**{part: _unpacked(a) for part, a in parts.items()})
                     for name, parts in content.get("image_gauges", {}).items()
                 },
             )
@@ -466,16 +467,11 @@ def _kind_from(content: Mapping[str, Any]) -> QueryKind:
     return QueryKind(**known)
 
 
-def _gaussian(tensors: Sequence[Tensor], side: Side) -> Gaussian:
-    return Gaussian(tensors[0], tensors[1] if len(tensors) > 1 else None, side)
-
-
-def _packed(values: Tensor) -> dict[str, Any]:
-    array = values.numpy()
+def _packed(array: np.ndarray) -> dict[str, Any]:
     data = base64.b64encode(array.tobytes()).decode("ascii")
     return {"dtype": array.dtype.name, "shape": list(array.shape), "base64": data}
 
 
-def _unpacked(content: Mapping[str, Any]) -> Tensor:
+def _unpacked(content: Mapping[str, Any]) -> np.ndarray:
     array = np.frombuffer(base64.b64decode(content["base64"]), content["dtype"])
-    return torch.from_numpy(array.reshape(content["shape"]).copy())
+    return array.reshape(content["shape"])

@@ -13,12 +13,10 @@ from math import factorial
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn.functional import normalize
 
-from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.gaussian import ArrayGaussian, Gaussian, normalized
 from gaussmatch.data.language import base, content_words, spelling
+from gaussmatch.lazy import torch
 
 CLEARLY = 0.01
 """Below this p-value an input counts as unfamiliar: one held-out item in a hundred does."""
@@ -35,20 +33,21 @@ ROUNDS = 10
 class Features(NamedTuple):
     """What familiarity goes by, (n, W)."""
 
-    values: Tensor
+    values: np.ndarray
     of_means: bool
 
     @staticmethod
-    def of(inputs: Any, g: Gaussian) -> Features:
+    def of(inputs: Any, g: Gaussian | ArrayGaussian) -> Features:
         """The inputs of an encoder's head if they are features, or else the means of its
         Gaussians, as of a network that takes pixels or words."""
-        if isinstance(inputs, np.ndarray | Tensor) and inputs.ndim == 2:
-            return Features(torch.as_tensor(np.asarray(inputs)).float(), of_means=False)
+        if getattr(inputs, "ndim", None) == 2:
+            return Features(np.asarray(inputs, np.float32), of_means=False)
         return Features.of_gaussians(g)
 
     @staticmethod
-    def of_gaussians(g: Gaussian) -> Features:
-        return Features(g.mean.float().flatten(1), of_means=True)
+    def of_gaussians(g: Gaussian | ArrayGaussian) -> Features:
+        mean = (g.numpy() if isinstance(g, Gaussian) else g).mean
+        return Features(mean.astype(np.float32).reshape(len(mean), -1), of_means=True)
 
 
 @dataclass(frozen=True)
@@ -119,10 +118,10 @@ class Familiarity:
         of_means: whether the features are the means of Gaussians.
     """
 
-    centers: Tensor
-    held_out: Tensor
-    usual: Tensor | None = None
-    joined: Tensor | None = None
+    centers: np.ndarray
+    held_out: np.ndarray
+    usual: np.ndarray | None = None
+    joined: np.ndarray | None = None
     of_means: bool = False
 
     @staticmethod
@@ -133,19 +132,24 @@ class Familiarity:
         if they are texts."""
         most = min(centers, max(1, len(seen.values) // PER_CENTER))
         means = _k_means(_placed(seen), most)
-        plain = Familiarity(means.half(), torch.zeros(0), of_means=seen.of_means)
+        plain = Familiarity(means.astype(np.float16), np.zeros(0), of_means=seen.of_means)
         far = plain.distance(held_out)
-        plain = replace(plain, held_out=far.sort().values.float())
+        plain = replace(plain, held_out=np.sort(far).astype(np.float32))
         if usual is None:
             return plain
-        both = replace(plain, usual=torch.tensor(usual).float().sort().values)
-        joined = torch.from_numpy(both._logarithms(far, usual)).sort().values
-        return replace(both, joined=joined.float())
+        both = replace(plain, usual=np.sort(np.array(usual, np.float32)))
+        return replace(both, joined=np.sort(both._logarithms(far, usual)).astype(np.float32))
 
-    def distance(self, features: Features) -> Tensor:
+    def distance(self, features: Features) -> np.ndarray:
         """(n), Euclidean, to the nearest mean."""
-        parts = _placed(features).split(1024)
-        return torch.cat([torch.cdist(part, self._centers).amin(1) for part in parts]).double()
+        x, centers = _placed(features), self._centers
+        squares = np.vecdot(centers, centers) / 2
+        near = [
+            (part @ centers.T - squares).max(1)
+            for part in (x[start : start + 4096] for start in range(0, len(x), 4096))
+        ]
+        far = np.maximum(np.vecdot(x, x) - 2 * np.concatenate(near), 0)
+        return np.sqrt(far, dtype=np.float64)
 
     def p_value(
         self, features: Features, usual: Sequence[float] | None = None
@@ -162,28 +166,28 @@ class Familiarity:
         far = self.distance(features)
         if self.joined is None or self.usual is None or usual is None:
             return self._far(far)
-        return _share(self.joined.numpy(), self._logarithms(far, usual).astype(np.float32))
+        return _share(self.joined, self._logarithms(far, usual).astype(np.float32))
 
-    def _far(self, distance: Tensor) -> np.ndarray:
-        return _share(-self.held_out.numpy()[::-1], -distance.float().numpy())
+    def _far(self, distance: np.ndarray) -> np.ndarray:
+        return _share(-self.held_out[::-1], -distance.astype(np.float32))
 
-    def _logarithms(self, distance: Tensor, usual: Sequence[float]) -> np.ndarray:
+    def _logarithms(self, distance: np.ndarray, usual: Sequence[float]) -> np.ndarray:
         assert self.usual is not None
-        rare = _share(self.usual.numpy(), np.asarray(usual, np.float32))
+        rare = _share(self.usual, np.asarray(usual, np.float32))
         return np.asarray(np.log(self._far(distance)) + np.log(rare))
 
     @cached_property
-    def _centers(self) -> Tensor:
-        return self.centers.float()
+    def _centers(self) -> np.ndarray:
+        return self.centers.astype(np.float32)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def arrays(self) -> dict[str, np.ndarray]:
         """What is stored: the means in float16."""
         stored = {name: getattr(self, name) for name in _STORED}
-        given = {name: t for name, t in stored.items() if t is not None}
-        return {**given, "of_means": torch.tensor(self.of_means)}
+        given = {name: a for name, a in stored.items() if a is not None}
+        return {**given, "of_means": np.array(self.of_means)}
 
     @staticmethod
-    def from_tensors(stored: Mapping[str, Tensor]) -> Familiarity:
+    def from_arrays(stored: Mapping[str, np.ndarray]) -> Familiarity:
         centers, held_out = stored["centers"], stored["held_out"]
         words = stored.get("usual"), stored.get("joined")
         return Familiarity(centers, held_out, *words, bool(stored["of_means"]))
@@ -192,10 +196,9 @@ class Familiarity:
 _STORED = ("centers", "held_out", "usual", "joined")
 
 
-def _placed(features: Features) -> Tensor:
+def _placed(features: Features) -> np.ndarray:
     """Features where distances are measured: on the unit sphere."""
-    values = features.values.float()
-    return values if features.of_means else normalize(values, dim=1)
+    return features.values if features.of_means else normalized(features.values)
 
 
 def _share(known: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -203,8 +206,9 @@ def _share(known: np.ndarray, values: np.ndarray) -> np.ndarray:
     return np.asarray((1 + np.searchsorted(known, values, "right")) / (1 + len(known)))
 
 
-def _k_means(x: Tensor, k: int) -> Tensor:
+def _k_means(values: np.ndarray, k: int) -> np.ndarray:
     """k means of vectors, from evenly chosen ones; of unit length if all vectors are."""
+    x, normalize = torch.from_numpy(values), torch.nn.functional.normalize
     unit = bool(torch.allclose(x.norm(dim=1), torch.ones(len(x)), atol=1e-4))
     centers = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:k]]
     for _ in range(ROUNDS):
@@ -212,4 +216,4 @@ def _k_means(x: Tensor, k: int) -> Tensor:
         n = torch.bincount(nearest, minlength=len(centers))[:, None]
         total = torch.zeros_like(centers).index_add_(0, nearest, x) / n.clamp_min(1)
         centers = torch.where(n == 0, centers, normalize(total, dim=1) if unit else total)
-    return centers
+    return centers.numpy()

@@ -16,16 +16,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn.functional import normalize
 
-from gaussmatch.core.gaussian import Gaussian
+from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.core.similarities import Similarity
-from gaussmatch.learn.evaluation.scores import query_scores
+from gaussmatch.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TITLES = {"fits_many": "fits many captions", "many_ways": "can be described in many ways"}
 """Gauge → what it says of an image with a high percentile."""
@@ -90,34 +90,29 @@ class Gauge:
         quantiles: its values on training images at 0 %, 1 %, …, 100 %.
     """
 
-    weights: Tensor
-    quantiles: Tensor
+    weights: np.ndarray
+    quantiles: np.ndarray
 
-    def __call__(self, g: Gaussian) -> Tensor:
+    def __call__(self, g: Gaussian | ArrayGaussian) -> np.ndarray:
         """(n), without a unit; NaN where the Gaussians are of another form."""
         x = _inputs(g)
         if x.shape[1] != len(self.weights):
-            return x.new_full((len(x),), torch.nan)
-        return x @ self.weights.double()
+            return np.full(len(x), np.nan)
+        return x @ self.weights.astype(np.float64)
 
-    def percentile(self, values: Tensor) -> np.ndarray:
+    def percentile(self, values: np.ndarray) -> np.ndarray:
         """(n), the share (0–100) of training images that have less of it."""
         share = np.linspace(0, 100, len(self._quantiles))
-        return np.interp(values.numpy(), self._quantiles, share)
+        return np.interp(values, self._quantiles, share)
 
     @cached_property
     def _quantiles(self) -> np.ndarray:
-        return self.quantiles.double().numpy()
+        return self.quantiles.astype(np.float64)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def arrays(self) -> dict[str, np.ndarray]:
         return {"weights": self.weights, "quantiles": self.quantiles}
 
-    @staticmethod
-    def from_tensors(stored: Mapping[str, Tensor]) -> Gauge:
-        return Gauge(stored["weights"], stored["quantiles"])
 
-
-@torch.no_grad()
 def learn_gauges(
     similarity: Similarity, images: Gaussian, captions: Gaussian, image_of: Tensor, meaning: Tensor
 ) -> dict[str, Gauge]:
@@ -128,7 +123,7 @@ def learn_gauges(
         captions: of those images; ``image_of`` (m) says which, and ``meaning`` (m, E) are sentence
             embeddings, or their means.
     """
-    x = _inputs(images)
+    x = torch.from_numpy(_inputs(images))
     center, scale = x.mean(0), x.std(0).clamp_min(1e-6)
     z = (x - center) / scale
     several, apart = disagreements(meaning, image_of, len(images))
@@ -145,22 +140,21 @@ def learn_gauges(
         weights = (w / scale).float()
         values = (x @ weights.double()).numpy()
         quantiles = np.quantile(values, np.linspace(0, 1, QUANTILES))
-        found[name] = Gauge(weights, torch.from_numpy(quantiles).float())
+        found[name] = Gauge(weights.numpy(), quantiles.astype(np.float32))
     return found
 
 
 def disagreement(meaning: Tensor) -> float:
     """One less the mean cosine of different sentences about one image (n, E)."""
-    unit = normalize(meaning.double(), dim=1)
+    unit = torch.nn.functional.normalize(meaning.double(), dim=1)
     n = len(unit)
     return float(1 - (unit.sum(0).square().sum() - n) / (n * (n - 1)))
 
 
-def _inputs(g: Gaussian) -> Tensor:
-    parts = [g.mean.double().flatten(1)]
-    if g.log_var is not None:
-        parts.append(g.log_var.double().flatten(1))
-    return torch.cat(parts, 1)
+def _inputs(g: Gaussian | ArrayGaussian) -> np.ndarray:
+    own = g.numpy() if isinstance(g, Gaussian) else g
+    parts = [a.reshape(len(a), -1) for a in (own.mean, own.log_var) if a is not None]
+    return np.concatenate(parts, 1, dtype=np.float64)
 
 
 def _ridge(z: Tensor, target: Tensor) -> Tensor:
@@ -171,7 +165,7 @@ def _ridge(z: Tensor, target: Tensor) -> Tensor:
 
 def disagreements(said: Tensor, image_of: Tensor, images: int) -> tuple[Tensor, Tensor]:
     """Images with several captions, and how far these disagree."""
-    said = normalize(said.float(), dim=1)
+    said = torch.nn.functional.normalize(said.float(), dim=1)
     n = torch.bincount(image_of, minlength=images).double()
     total = torch.zeros(images, said.shape[1]).index_add_(0, image_of, said).double()
     several = (n >= FEWEST_CAPTIONS).nonzero()[:, 0]
@@ -182,7 +176,7 @@ def disagreements(said: Tensor, image_of: Tensor, images: int) -> tuple[Tensor, 
 def near_captions(said: Tensor, image_of: Tensor, images: int) -> tuple[Tensor, Tensor]:
     """Images with captions, and the mean ln n of these, n among captions of other images, evenly
     chosen."""
-    said = normalize(said.float(), dim=1)
+    said = torch.nn.functional.normalize(said.float(), dim=1)
     count = torch.zeros(len(said), dtype=torch.float64)
     chosen = torch.linspace(0, len(said) - 1, min(NEAR, len(said))).long()
     others, their_image = said[chosen], image_of[chosen]
@@ -199,6 +193,8 @@ def near_captions(said: Tensor, image_of: Tensor, images: int) -> tuple[Tensor, 
 
 def _entropy(similarity: Similarity, images: Gaussian, captions: Gaussian) -> Tensor:
     """(n), of the posterior over captions, evenly chosen."""
+    from gaussmatch.learn.evaluation.scores import query_scores
+
     some = captions[torch.linspace(0, len(captions) - 1, min(POSTERIOR, len(captions))).long()]
     found = []
     for start in range(0, len(images), _BLOCK):

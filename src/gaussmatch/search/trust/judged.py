@@ -26,7 +26,15 @@ from torch import Tensor
 from gaussmatch.core import metrics
 from gaussmatch.core.gaussian import Gaussian
 from gaussmatch.core.metrics import QuantileLine, Relevance, ResultProbability, RiskControl
-from gaussmatch.core.metrics.fitting import FARTHEST, SAMPLE, TOP, Level, base_features, expanded
+from gaussmatch.core.metrics.fitting import (
+    FARTHEST,
+    SAMPLE,
+    TOP,
+    Level,
+    base_features,
+    expanded,
+    sigmoid,
+)
 from gaussmatch.core.similarities import Similarity
 from gaussmatch.core.similarities.base import other_side
 from gaussmatch.data.fits import SHARES, Fits, stems
@@ -188,7 +196,8 @@ class JudgedSearch:
 
     def reader(self, way: Way) -> Reader:
         """As a search has it: from the best results and the sample."""
-        return way.reader(self.top, self.sample, self.size, self.unsure, self.kinds)
+        top, sample = self.top.double().numpy(), self.sample.double().numpy()
+        return way.reader(top, sample, self.size, self.unsure.numpy(), self.kinds)
 
     def without(self) -> JudgedSearch:
         """The same with all that fits removed; what is left of the sample stands for all."""
@@ -291,7 +300,8 @@ def learn_way(s: Similarity, gallery: Gallery, judged: Sequence[Judged]) -> Way:
     center, scale = base.mean(0), base.std(0, unbiased=False)
     scale = torch.where(scale > 0, scale, 1.0)
     standard = (base - center) / scale
-    design = torch.cat([expanded(standard), _of_source(standard, seen, named)], 1)
+    wide = torch.from_numpy(expanded(standard.numpy()))
+    design = torch.cat([wide, _of_source(standard, seen, named)], 1)
     fits, shares = {}, {}
     for at, kind in enumerate(kinds):
         if bool((own := place == at).any()):
@@ -385,8 +395,10 @@ def _examples(
         each = torch.from_numpy(np.diff(bounds) * scale).sqrt()
         scores = torch.cat([top, below[:, at]], 1)
         fits = torch.cat([search.right[use], search.sample_fits[use].gather(1, places[:, at])], 1)
-        level = Level.of(top, sample, search.size, temperature)
-        base = base_features(scores, level, search.unsure[use], temperature)
+        level = Level.of(top.numpy(), sample.numpy(), search.size, temperature)
+        base = torch.from_numpy(
+            base_features(scores.numpy(), level, search.unsure[use].numpy(), temperature)
+        )
         rows = use.nonzero()[:, 0].tolist()
         names = [search.kinds[q] for q in rows]
         same = [
@@ -431,8 +443,8 @@ class _Read:
             _fitted(search).numpy(),
             np.array([(search.judged.name, np.log(search.size))] * len(true), _CELL),
             true,
-            reader.summary().numpy(),
-            search.without().reader(way).summary().numpy(),
+            reader.summary(),
+            search.without().reader(way).summary(),
             recall,
             one,
         )
@@ -452,7 +464,7 @@ def fitting_logits(search: JudgedSearch, reader: Reader) -> list[np.ndarray]:
     for q, scores in enumerate(search.fitting):
         lowest[q, : len(scores)] = scores
     both = torch.cat([search.top, lowest], 1)
-    logits = reader.logits(both).numpy()[:, search.top.shape[1] :]
+    logits = reader.logits(both.numpy())[:, search.top.shape[1] :]
     return [row[:n] for row, n in zip(logits, search.true.tolist(), strict=True)]
 
 
@@ -509,13 +521,11 @@ def _kind(
     middle = np.log(held.true + 1) - counts[1](held.there)
     counts[1] = counts[1].moved(float(np.median(middle)))
     bare = _widened(replace(_EMPTY, fits=fits, counts=tuple(counts)), held)
-    there, gone = (
-        presence.logit(torch.from_numpy(x[held.true > 0])).numpy() for x in (held.there, held.gone)
-    )
+    there, gone = (presence.logit(x[held.true > 0]) for x in (held.there, held.gone))
     nothing = QuantileLine((0.0,) * held.there.shape[1], _NEVER)
     if len(there) >= LEAST:
         some = seen.there[seen.true > 0]
-        nothing = QuantileLine.fit(some, presence.logit(torch.from_numpy(some)).numpy(), NOTHING)
+        nothing = QuantileLine.fit(some, presence.logit(some), NOTHING)
         left = there - nothing(held.there[held.true > 0])
         lowest = [np.quantile(left[own], NOTHING) for _, own in _cells(held.cells[held.true > 0])]
         nothing = nothing.moved(float(min(lowest)))
@@ -610,12 +620,12 @@ def _said(
 ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     """For each kind of query what was said, and what is true."""
     reader, gone = search.reader(way), search.without().reader(way)
-    p = reader.logits(search.top).sigmoid().numpy()
-    soft = (search.top / way.temperature - reader.level.log_sum[:, None]).exp().numpy()
+    p = sigmoid(reader.logits(reader.top))
+    soft = np.exp(reader.top / way.temperature - reader.level.log_sum[:, None])
     read = _Read.of(search, way)
     needed = {promise: reader.needed(promise, level) for promise in PROMISES}
     names, present, after = list(way.kinds), reader.presence(), gone.presence()
-    best_after = gone.logits(gone.top)[:, 0].sigmoid().numpy()
+    best_after = sigmoid(gone.logits(gone.top)[:, 0])
     both = zip(read.recall, needed["recall"], strict=True)
     recall = np.array([np.mean(v >= least) if len(v) else np.nan for v, least in both])
     for kind, rows in reader.each():

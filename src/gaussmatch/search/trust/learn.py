@@ -245,7 +245,7 @@ def _calibrated(
     known = held_out if seen is None else seen
     quantiles = {k: _quantiles(known[k]) for k in held_out if not known[k].is_point}
     reference = {
-        k: known[k][evenly(len(known[k]), REFERENCE)].to(torch.float16).to(torch.float32)
+        k: known[k][evenly(len(known[k]), REFERENCE)].to(torch.float16).to(torch.float32).numpy()
         for k in held_out
     }  # as it is stored
     familiarity = {}
@@ -504,7 +504,7 @@ def _queries(captions: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _embeddings(pairs: Pairs) -> Features:
     texts = read_texts(pairs, evenly(len(pairs.captions), 2 * TYPED).tolist())
-    return Features(torch.from_numpy(np.asarray(texts)).float(), of_means=False)
+    return Features(np.asarray(texts, np.float32), of_means=False)
 
 
 def _text_features(model: Model, texts: Sequence[str]) -> tuple[Features, Gaussian]:
@@ -519,7 +519,7 @@ def _image_features(model: Model, pairs: Pairs) -> Features:
     for start in range(0, len(numbers), 256):
         inputs = read_images(pairs, numbers[start : start + 256].tolist())
         parts.append(Features.of(inputs, model.encode_images(inputs)))
-    return Features(torch.cat([part.values for part in parts]), parts[0].of_means)
+    return Features(np.concatenate([part.values for part in parts]), parts[0].of_means)
 
 
 def _image_gauges(model: Model, pairs: Pairs) -> dict[str, Gauge]:
@@ -539,7 +539,7 @@ def _image_gauges(model: Model, pairs: Pairs) -> dict[str, Gauge]:
     if pairs.texts is None:
         some = _rows(model, some)
     captions = model.encode_rows(some)
-    said = Features.of(some, captions).values
+    said = torch.from_numpy(Features.of(some, captions).values)
     images = [model.encode_images(read_images(pairs, part.tolist())) for part in chosen.split(256)]
     return learn_gauges(
         model.matcher.similarity, Gaussian.cat(images), captions, row[pairs.image_of[numbers]], said

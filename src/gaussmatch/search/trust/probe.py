@@ -323,7 +323,8 @@ def image_gauges(prober: Prober, images: Gaussian, captions: Gaussian) -> dict[s
     known = prober.gauges(images, captions, "captions").named()
     for name in ("words", "probability"):
         known.pop(name)
-    return known | {name: gauge(images) for name, gauge in prober.calibration.image_gauges.items()}
+    learned = prober.calibration.image_gauges.items()
+    return known | {name: torch.from_numpy(gauge(images)) for name, gauge in learned}
 
 
 def _with(target: Tensor, gauges: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -419,7 +420,8 @@ def read_specificity(path: Path, model: Model) -> dict[str, tuple[list[Path], Te
         apart = []
         for texts in sentences.values():
             rows = model.featurize_texts(texts, allow_unknown=True)
-            apart.append(disagreement(Features.of(rows, model.encode_rows(rows)).values))
+            said = Features.of(rows, model.encode_rows(rows)).values
+            apart.append(disagreement(torch.from_numpy(said)))
         found["agreement"] = list(sentences), torch.tensor(apart).double()
     return found
 

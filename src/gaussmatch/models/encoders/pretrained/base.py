@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
-import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -18,10 +17,10 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from PIL import Image
-from tokenizers import Tokenizer as Cutter
 from torch import Tensor, nn
 
-from gaussmatch.models.encoders.base import Reading, Tokens, pad
+from gaussmatch.models.encoders.base import Tokens, pad
+from gaussmatch.models.texts import Subwords
 
 
 @dataclass(frozen=True)
@@ -200,77 +199,6 @@ def filled(
     at = torch.arange(length, device=tokens.ids.device) - (length - lengths if left else 0)
     taken = tokens.ids.gather(1, at.clamp(min=0).minimum(lengths - 1))
     return torch.where((at >= 0) & (at < lengths), taken, padding)
-
-
-PROBES = (
-    "a photo",
-    "Two dogs, one cat; isn't it 3.5 km away?",
-    "Ein Hund l\u00e4uft:\n\u201cschnell\u201d, the dog\u2019s  snow_ball!",
-    "word " * 2000,
-)
-"""Texts on which an exported tokenizer must agree with that of the library."""
-
-
-class Subwords:
-    """A tokenizer that comes with its encoder. It cuts words into known parts, so that no word is
-    unknown, and is not saved in a run.
-
-    Args:
-        definition: the JSON of `tokenizers` that does the same.
-    """
-
-    def __init__(
-        self,
-        encode: Callable[[list[str]], list[list[int]]],
-        size: int,
-        definition: str | None = None,
-    ) -> None:
-        self._encode, self._size, self.definition = encode, size, definition
-
-    @staticmethod
-    def of(definition: str) -> Subwords:
-        """A tokenizer of `tokenizers`, from its JSON."""
-        cutter = Cutter.from_str(definition)
-        return Subwords(
-            lambda texts: [e.ids for e in cutter.encode_batch_fast(texts)],
-            cutter.get_vocab_size(),
-            definition,
-        )
-
-    def portable(self) -> str:
-        """The JSON of `tokenizers`, for programs without the library of this encoder."""
-        if self.definition is None:
-            raise ValueError("its tokenizer is code of its library, not a file of tokenizers")
-        if self.of(self.definition).rows(PROBES) != self.rows(PROBES):
-            raise ValueError("as a file of tokenizers its tokenizer would cut texts differently")
-        return self.definition
-
-    def __len__(self) -> int:
-        return self._size
-
-    def rows(self, texts: Sequence[str]) -> list[list[int]]:
-        return self._encode(list(texts)) if texts else []
-
-    def read(self, texts: Iterable[str]) -> list[Reading]:
-        texts = list(texts)
-        words = [[w for w in re.findall(r"\w+", t) if not w.isdigit()] for t in texts]
-        cut = self._cut({word for some in words for word in some})
-        longer = self.rows([f"{t} a" for t in texts])  # a word more changes nothing?
-        return [
-            Reading(t, row, [], bool(t.strip()), [w for w in some if w in cut], row == more)
-            for t, row, more, some in zip(texts, self.rows(texts), longer, words, strict=True)
-        ]
-
-    def _cut(self, words: set[str]) -> set[str]:
-        """Those that have no token of their own, or only that of a sign, as "犬" has."""
-        each = sorted(words)
-        whole = len(self.rows(["a"])[0])
-        rows = zip(each, self.rows(each), strict=True)
-        return {w for w, row in rows if len(row) > whole or (len(w) == 1 and not w.isascii())}
-
-    @property
-    def example(self) -> str:
-        return "a photo"
 
 
 def weights_sha256(name: str, module: nn.Module) -> str:

@@ -11,7 +11,6 @@ product (the score). Measured in docs/performance.md.
 
 from __future__ import annotations
 
-import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
@@ -22,14 +21,12 @@ from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from gaussmatch.checks import extra
 from gaussmatch.core.gaussian import ArrayGaussian, Gaussian
 from gaussmatch.core.similarities import Similarity
 from gaussmatch.files import new_array, read_json, to_json
-from gaussmatch.learn.evaluation.scores import query_scores
+from gaussmatch.lazy import torch
 from gaussmatch.search.lift import SAMPLE, Lift, LiftedQueries
 from gaussmatch.search.manifest import Gallery, IndexSettings
 from gaussmatch.search.topk import COARSE, QUERIES, REPORT, Candidates, Recall, measure
@@ -58,13 +55,6 @@ def mapped(path: Path, rows: int | None = None) -> np.ndarray:
     if rows is not None and len(array) != rows:
         raise ValueError(f"{path}: {len(array)} rows, but {rows} were written")
     return array.view(np.ndarray)  # indexing a memmap is slow
-
-
-def as_tensor(array: np.ndarray) -> Tensor:
-    """A float32 array as a tensor in the same memory. It may be mapped for reading, of which torch
-    would warn: nothing may be written to it."""
-    memory = (ctypes.c_float * array.size).from_address(array.ctypes.data)
-    return torch.frombuffer(memory, dtype=torch.float32).view(array.shape)
 
 
 def blocks(total: int, size: int = 4096) -> Iterator[slice]:
@@ -256,6 +246,8 @@ class Scan(Structure):
     def candidates(
         self, queries: LiftedQueries, count: int, allowed: Allowed | None = None
     ) -> Candidates:
+        from gaussmatch.learn.evaluation.scores import query_scores
+
         content, own = self.content, queries.queries.gaussian()
         rows = np.arange(content.total) if allowed is None else allowed.rows
         count = min(count, len(rows))
@@ -299,21 +291,23 @@ def nearest(
 def _by_product(
     q: np.ndarray, array: np.ndarray, count: int, inner: bool, allowed: Allowed | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    queries, items = torch.from_numpy(q), as_tensor(array)
-    banned = None if allowed is None else torch.from_numpy(~allowed.mask)
-    best, rows = torch.empty(len(q), 0), torch.empty(len(q), 0, dtype=torch.long)
+    found: list[np.ndarray] = []
+    rows: list[np.ndarray] = []
     for block in blocks(len(array), ROWS):
-        part = items[block]
-        close = queries @ part.T
+        part = array[block]
+        close = q @ part.T
         if not inner:
-            close.mul_(2).sub_(part.square().sum(-1)).sub_(queries.square().sum(-1, keepdim=True))
-        if banned is not None:
-            close.masked_fill_(banned[block], -torch.inf)
-        found, at = close.topk(min(count, close.shape[1]))
-        best, rows = torch.cat([best, found], 1), torch.cat([rows, at + block.start], 1)
-        best, order = best.topk(min(count, best.shape[1]))
-        rows = rows.gather(1, order)
-    return rows.numpy(), (best if inner else -best).numpy()
+            close = 2 * close - np.vecdot(part, part) - np.vecdot(q, q)[:, None]
+        if allowed is not None:
+            close[:, ~allowed.mask[block]] = -np.inf
+        some = min(count, close.shape[1])
+        at = np.argpartition(close, -some, 1)[:, -some:]
+        found.append(np.take_along_axis(close, at, 1))
+        rows.append(at + block.start)
+    best = np.concatenate(found, 1)
+    order = np.argsort(-best, 1)[:, :count]
+    best = np.take_along_axis(best, order, 1)
+    return np.take_along_axis(np.concatenate(rows, 1), order, 1), best if inner else -best
 
 
 class Hnsw(Structure):
