@@ -73,8 +73,10 @@ def test_without_torch_a_search_says_the_same(
         np.testing.assert_allclose(np.array(one, float), np.array(other, float), atol=1e-5)
     assert a.keys() == b.keys()
     for name, value in a.items():
-        close = pytest.approx(b[name], rel=1e-6, abs=1e-5)  # log det Σ of 512 float32 is thousands
-        assert value == (close if isinstance(value, float) else b[name]), name
+        if isinstance(value, float):  # log det Σ of 512 float32 is in the thousands
+            assert value == pytest.approx(b[name], rel=1e-6, abs=1e-5), name
+        else:
+            assert value == b[name], name
 
 
 def test_torch_is_used_if_it_must_be(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
