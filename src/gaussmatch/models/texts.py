@@ -171,13 +171,18 @@ def onnx_cache(name: str) -> Path:
     return cache_root() / "onnx" / name
 
 
+_ELSEWHERE = "session.model_external_initializers_file_folder_path"
+"""What onnxruntime calls the folder of weights that are not in the file itself."""
+
+
 class OnnxSession:
     """A network in onnxruntime: arrays in, arrays out. ``notes`` is what was written with it.
 
     Args:
         threads: 0 for as many as onnxruntime chooses.
         ours: a file that we wrote and sealed. Any other one might name further files to read its
-            weights from, and so only its bytes are given away, which takes twice as long.
+            weights from, and so only its bytes are given away, which takes twice as long; such
+            files are then looked for in the working directory, unless another place is named.
     """
 
     def __init__(self, file: Path, threads: int = 0, *, ours: bool = False) -> None:
@@ -188,6 +193,8 @@ class OnnxSession:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
+        if not ours:
+            options.add_session_config_entry(_ELSEWHERE, os.devnull)  # nothing is in there
         try:
             self._session = onnxruntime.InferenceSession(
                 file if ours else file.read_bytes(), options, providers=["CPUExecutionProvider"]
