@@ -1,1 +1,1 @@
-"""The mathematics, pure torch: Gaussians, similarities, losses, metrics."""
+"""The mathematics, torch and numpy: Gaussians, similarities, losses, metrics."""
