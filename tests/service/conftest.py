@@ -1,11 +1,27 @@
-"""A tab of the browser for all tests of the page."""
+"""A tab of the browser for all tests of the page; logging as it was, after each test."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+LOGGERS = ("gaussmatch.apps.service", "uvicorn", "uvicorn.error", "uvicorn.access")
+
+
+@pytest.fixture(autouse=True)
+def _logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a service sets up in this process must not hide the records of the next test."""
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    for logger in loggers:
+        for name in ("handlers", "level", "propagate"):
+            monkeypatch.setattr(logger, name, getattr(logger, name))
+    yield
+    monkeypatch.undo()
+    for logger in loggers:
+        logger.manager._clear_cache()  # type: ignore[attr-defined]
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import logging
 import multiprocessing
 import os
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,18 +17,12 @@ from gaussmatch.apps.service import logs
 
 
 @pytest.fixture
-def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+def stream(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """Where log lines go, with logging set up as the service does it."""
     stream = io.StringIO()
-    names = ("gaussmatch.apps.service", "uvicorn", "uvicorn.error", "uvicorn.access")
-    for logger in map(logging.getLogger, names):
-        for name in ("handlers", "level", "propagate"):
-            monkeypatch.setattr(logger, name, getattr(logger, name))
     monkeypatch.setattr("sys.stderr", stream)
     logs.configure()
-    yield stream
-    for logger in map(logging.getLogger, names):
-        logger.manager._clear_cache()  # type: ignore[attr-defined]
+    return stream
 
 
 def records(stream: io.StringIO) -> list[dict[str, object]]:
