@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
 from collections.abc import Callable
@@ -90,6 +91,17 @@ def test_a_jpeg_cut_short(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-500])
     with pytest.raises(ValueError, match=r"cut\.jpg: cannot be decoded"):
         open_picture(path)
+
+
+def test_what_a_decoder_says_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(file: object) -> None:
+        raise OSError("invalid box:\n  size exceeds limit")  # as libheif says it
+
+    monkeypatch.setattr(decoder, "_open", broken)
+    with tempfile.TemporaryFile() as file:
+        told, picture = decoder._read(file, True, 1, 1)
+    assert picture is None
+    assert told == {"error": "cannot be decoded as an image (invalid box: size exceeds limit)"}
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "TIFF", "WEBP"])

@@ -366,7 +366,7 @@ def _read(
     except TooLargeError as error:
         return {"too_large": str(error)}, None
     except ValueError as error:
-        return {"error": str(error)[:1000]}, None
+        return {"error": " ".join(str(error).split())[:1000]}, None
 
 
 def _too_much(most: int) -> str:
