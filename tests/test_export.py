@@ -124,10 +124,10 @@ def test_an_exported_model_is_indexed_searched_and_served(
 
 def test_heads_on_ready_embeddings(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    images = rng.normal(size=(60, 12)).astype(np.float32)
+    images = rng.normal(size=(120, 12)).astype(np.float32)
     np.save(tmp_path / "i.npy", images)
-    np.save(tmp_path / "t.npy", images + 0.1 * rng.normal(size=(60, 12)).astype(np.float32))
-    lines = "\n".join(f"{i},{i}" for i in range(60))
+    np.save(tmp_path / "t.npy", images + 0.1 * rng.normal(size=(120, 12)).astype(np.float32))
+    lines = "\n".join(f"{i},{i}" for i in range(120))
     (tmp_path / "pairs.csv").write_text(f"image,text\n{lines}")
     files = {"images": "i.npy", "texts": "t.npy", "pairs": "pairs.csv", "out": "run"}
     words = [word for k, v in files.items() for word in (f"--{k}", str(tmp_path / v))]

@@ -80,7 +80,7 @@ _HOME = {
 }
 """Where each public name lives; a test compares this with the imports above."""
 
-_MODULES = ("losses", "metrics", "plot")
+_MODULES = ("losses", "metrics", "plot", "scenes")
 """Those of them that are modules."""
 
 __all__ = list(_HOME)

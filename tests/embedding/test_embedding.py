@@ -129,7 +129,7 @@ def test_a_killed_shard_leaves_nothing(
     def killed(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gaussmatch.files.save", killed)
+    monkeypatch.setattr("safetensors.torch.save", killed)
     with pytest.raises(KeyboardInterrupt):
         embedded(tiny_run, "test", tmp_path / "out")
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["embedding.json"]

@@ -321,7 +321,7 @@ def test_without_its_data_a_model_can_still_be_indexed(runs, photos, tmp_path, c
     )
     from gaussmatch.search.trust import kept_calibration
 
-    with pytest.warns(UserWarning, match="no percentiles"):
+    with pytest.warns(UserWarning, match="neither percentiles nor"):
         assert kept_calibration(run) == Calibration()
     assert photos.is_dir()
     capsys.readouterr()

@@ -52,5 +52,5 @@ def test_new_photos_are_indexed_while_others_read(index: Index, tmp_path: Path) 
 
 def test_an_index_without_a_folder_here_is_refused(tiny_run: Path, tmp_path: Path) -> None:
     index = Index.create(tmp_path / "index", tiny_run)
-    with pytest.raises(ValueError, match="was not made from a folder here"):
+    with pytest.raises(ValueError, match="was not made from a folder by you"):
         watched(index)

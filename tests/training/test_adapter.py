@@ -308,7 +308,7 @@ def test_vectors_of_several_widths_and_missing_captions(tmp_path: Path) -> None:
     file = tmp_path / "t.parquet"
     uneven = pa.table({"id": ["a", "b"], "embedding": [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0, 8.0]]})
     pyarrow.parquet.write_table(uneven, file)
-    with pytest.raises(ValueError, match="not all there and of one width"):
+    with pytest.raises(ValueError, match="incomplete or not all of one width"):
         open_embeddings(file)
     silent = pa.table({"id": ["a", "b"], "caption": ["x", None], "embedding": [[1.0], [2.0]]})
     pyarrow.parquet.write_table(silent, file)

@@ -47,7 +47,9 @@ class Features(NamedTuple):
     @staticmethod
     def of_gaussians(g: Gaussian | ArrayGaussian) -> Features:
         mean = (g.numpy() if isinstance(g, Gaussian) else g).mean
-        return Features(mean.astype(np.float32).reshape(len(mean), -1), of_means=True)
+        return Features(
+            mean.astype(np.float32).reshape(len(mean), int(np.prod(mean.shape[1:]))), of_means=True
+        )
 
 
 @dataclass(frozen=True)
