@@ -85,7 +85,7 @@ def architecture() -> str:
         box(300, 212, 380, 66, "b", "models", "encoders · features · recipe · matcher · run"),
         box(720, 212, 180, 66, "c", "Gaussian", "mean, log-variance"),
         box(20, 312, 880, 66, "c", "core",
-            "gaussian · similarities · losses · metrics: torch and numpy, one home for each formula"),
+            "gaussian · similarities · losses · metrics: torch and numpy, a home for each formula"),
         box(20, 398, 880, 42, "f"),
         text(460, 424, "tools: checks, device, files. Imports point down, data flows up."),
         arrow("M260 245H297"), arrow("M680 245H717"), arrow("M770 212V185"),
